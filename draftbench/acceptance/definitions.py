@@ -1,0 +1,249 @@
+"""Rounds and replays → figures. The one place that says what each figure of acceptance is.
+
+A figure is computed from sums over requests: every request contributes addends, the sums are
+combined into the figure. This form serves the point value, the jackknife and the bootstrap alike.
+Several responses to one request count as their mean. The names under which serving engines show the
+same figure stand beside each; `None` where an engine has none.
+
+Does not know intervals (`intervals`) nor how rounds come about (`rounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from draftbench.acceptance.laws import AnyReplay
+from draftbench.acceptance.rounds import Floats, Rounds
+from draftbench.records import DraftingMode, Replay, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What a figure is, and what serving engines call it."""
+
+    name: str
+    symbol: str
+    formula: str
+    vllm: str | None = None
+    sglang: str | None = None
+    tensorrt_llm: str | None = None
+    llama_cpp: str | None = None
+    aiperf: str | None = None
+
+
+ALPHA_OVERLAP = Figure(
+    name="acceptance rate (overlap)",
+    symbol="α",
+    formula="mean over positions of Σ min(p, q)",
+)
+ALPHA_EMITTED = Figure(
+    name="acceptance rate (emitted tokens)",
+    symbol="α",
+    formula="mean over positions of a_j, given the token that came out",
+)
+ACCEPTED_PER_DRAFTED = Figure(
+    name="accepted / drafted",
+    symbol="accepted/drafted",
+    formula="accepted / proposed tokens, at one k",
+    vllm="draft_acceptance_rate (bench: spec_decode_acceptance_rate, in percent)",
+    sglang="spec_accept_rate",
+    tensorrt_llm="num_accepted_tokens / num_draft_tokens",
+    llama_cpp="draft_n_accepted / draft_n",
+    aiperf="draft_acceptance_rate",
+)
+TOKENS_PER_ROUND = Figure(
+    name="tokens per round",
+    symbol="(L-1)/R",
+    formula="response tokens after the first / target passes after the prefill",
+    sglang="completion_tokens / spec_verify_ct, less the first token",
+)
+MEAN_ACCEPTED_LENGTH = Figure(
+    name="mean accepted length",
+    symbol="τ",
+    formula="1 + accepted / rounds that drafted",
+    vllm="mean_acceptance_length (bench: spec_decode_acceptance_length)",
+    sglang="spec_accept_length",
+    tensorrt_llm="acceptance_length",
+    llama_cpp="mean len",
+    aiperf="mean_acceptance_length",
+)
+ACCEPTED_WITHOUT_BONUS = Figure(
+    name="accepted draft tokens per round",
+    symbol="τ-1",
+    formula="accepted / rounds that drafted",
+    tensorrt_llm="TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS",
+)
+UNCUT_ACCEPTED_LENGTH = Figure(
+    name="uncut accepted length",
+    symbol="1+Σ Πh",
+    formula="1 + Σ_i h_1 … h_i: no limit and no end of the response cuts a round",
+)
+HAZARD = Figure(
+    name="hazard",
+    symbol="h",
+    formula="accepted / tried at draft position i, the ones before accepted",
+)
+SURVIVAL = Figure(
+    name="survival",
+    symbol="s",
+    formula="rounds that accepted their first i draft tokens / rounds that drafted",
+    vllm="num_accepted_tokens_per_pos / num_drafts",
+    llama_cpp="acceptance per position",
+)
+
+FIGURES = (
+    ALPHA_OVERLAP,
+    ALPHA_EMITTED,
+    ACCEPTED_PER_DRAFTED,
+    TOKENS_PER_ROUND,
+    MEAN_ACCEPTED_LENGTH,
+    ACCEPTED_WITHOUT_BONUS,
+    UNCUT_ACCEPTED_LENGTH,
+    HAZARD,
+    SURVIVAL,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A figure as what its requests contribute.
+
+    `addends` [requests, m] are summed over requests with `weights` [requests]; `combine` turns sums
+    [..., m] into the figure [...], NaN where it is undefined. A ratio has m = 2: numerator and
+    denominator.
+    """
+
+    figure: Figure
+    requests: tuple[str, ...]
+    weights: Floats
+    addends: Floats
+    combine: Callable[[Floats], Floats]
+
+    @property
+    def value(self) -> float | None:
+        """The pooled figure: combined weighted sums over all requests; None where undefined."""
+        value = float(self.combine(self.weights @ self.addends))
+        return value if np.isfinite(value) else None
+
+
+def alpha(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Sample | None:
+    """α of the replayed drafting mode over the positions where the draft could draft.
+
+    Σ min(p, q) where every replay has it, which says more than the tokens that happened to come
+    out; a greedy draft is accepted by p(argmax q) instead, so there only emitted tokens serve. None
+    for prompt lookup, which has no law per position.
+    """
+    replays = [replay for _, replay in pairs if isinstance(replay, Replay)]
+    if len(replays) < len(pairs):
+        return None
+    sampled = [replay for replay in replays if replay.mode is not DraftingMode.GREEDY]
+    overlaps = [replay.overlap for replay in sampled if replay.overlap is not None]
+    overlap = len(overlaps) == len(replays)
+    values = overlaps if overlap else [replay.accept for replay in replays]
+    drafted = [v[: replay.draftable] for v, replay in zip(values, replays, strict=True)]
+    columns = np.array([(sum(v), len(v)) for v in drafted], dtype=np.float64).reshape(-1, 2)
+    trajectories = [trajectory for trajectory, _ in pairs]
+    return _sample(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
+
+
+def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """The engines' counter ratio at `rounds.k`; falls with k, so it is never called α."""
+    return _ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, rounds.proposed)
+
+
+def tokens_per_round(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """What speed depends on; rounds with nothing to draft are target passes too."""
+    return _ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.rounds + rounds.plain)
+
+
+def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """The engines' τ: counts the token that a round adds even where the response had ended."""
+    emitted = rounds.rounds + rounds.accepted
+    return _ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.rounds)
+
+
+def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """Draft tokens only: τ - 1."""
+    return _ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.rounds)
+
+
+def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """The product-limit estimate: a round that was cut counts as long as it was observed."""
+    columns = np.concatenate([rounds.survived, rounds.reached], axis=1)
+    return _sample(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
+
+
+def hazard(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
+    """P(draft token `position` accepted | those before were), position 1 … k."""
+    tried, accepted = rounds.reached[:, position - 1], rounds.survived[:, position - 1]
+    return _ratio(_at(HAZARD, position), trajectories, accepted, tried)
+
+
+def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
+    """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
+    accepted = rounds.survived[:, position - 1]
+    return _ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
+
+
+def per_request_mean(sample: Sample) -> Sample:
+    """The same figure as the mean of each request's own; requests without a value are left out."""
+    values = sample.combine(sample.addends)
+    known = np.isfinite(values)
+    return Sample(
+        figure=replace(sample.figure, name=f"{sample.figure.name}, per-request mean"),
+        requests=tuple(r for r, k in zip(sample.requests, known, strict=True) if k),
+        weights=sample.weights[known],
+        addends=np.stack([values[known], np.ones(int(known.sum()))], axis=1),
+        combine=quotient,
+    )
+
+
+def quotient(sums: Floats) -> Floats:
+    """Sums [..., 2] → numerator / denominator [...], NaN where the denominator is 0."""
+    numerator, denominator = sums[..., 0], sums[..., 1]
+    undefined = denominator == 0
+    value: Floats = np.where(undefined, np.nan, numerator / np.where(undefined, 1.0, denominator))
+    return value
+
+
+def _product_limit(sums: Floats) -> Floats:
+    k = sums.shape[-1] // 2
+    survived, reached = sums[..., :k], sums[..., k:]
+    hazards = quotient(np.stack([survived, reached], axis=-1))
+    # Nothing survived the position before: this one is never reached, whatever its hazard.
+    hazards[..., 1:] = np.where(survived[..., :-1] == 0, 0.0, hazards[..., 1:])
+    length: Floats = 1.0 + np.cumprod(hazards, axis=-1).sum(axis=-1)
+    return length
+
+
+def _at(figure: Figure, position: int) -> Figure:
+    name, symbol = f"{figure.name} at position {position}", f"{figure.symbol}_{position}"
+    return replace(figure, name=name, symbol=symbol)
+
+
+def _ratio(
+    figure: Figure, trajectories: Sequence[Trajectory], numerator: Floats, denominator: Floats
+) -> Sample:
+    return _sample(figure, trajectories, np.stack([numerator, denominator], axis=1))
+
+
+def _sample(
+    figure: Figure,
+    trajectories: Sequence[Trajectory],
+    columns: Floats,
+    combine: Callable[[Floats], Floats] = quotient,
+) -> Sample:
+    """Rows per response [responses, m] → one row per request: the mean of its responses."""
+    if len(columns) != len(trajectories):
+        raise ValueError(f"{len(columns)} rows of counts for {len(trajectories)} responses")
+    index: dict[str, int] = {}
+    row = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
+    addends = np.zeros((len(index), columns.shape[1]))
+    np.add.at(addends, row, columns)
+    weights = np.zeros(len(index))
+    weights[row] = [trajectory.weight for trajectory in trajectories]
+    responses = np.bincount(row, minlength=len(index))[:, None]
+    return Sample(figure, tuple(index), weights, addends / responses, combine)

@@ -1,0 +1,228 @@
+"""A Llama-shaped transformers model → a runner with one kernel call per operation that matters.
+
+transformers spends about 0.17 ms of Python on a layer, which is most of a small draft's step. This
+runner keeps the model's weights and its rotary tables and drops the rest: query, key and value in
+one product, gate and up in another, keys and values written in place, attention grouped by key head
+so that no key is repeated. It serves the families whose layer is exactly this shape
+(`LEAN_FAMILIES`) and is compared with transformers' own logits before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftbench.models.linear import make_linear
+
+LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass
+class SlabCache:
+    """Keys and values [1, key heads, capacity, head] per layer; the first `length` entries are
+    valid.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    length: int = 0
+
+    def rewind(self, length: int) -> None:
+        self.length = length
+
+
+@dataclass(frozen=True)
+class LeanLayer:
+    """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
+
+    input_norm: Tensor
+    qkv: nn.Module
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: nn.Module
+    mlp_norm: Tensor
+    gate_up: nn.Module
+    down: nn.Module
+
+
+def lean_obstacle(model: Any) -> str | None:
+    """Why this transformers model cannot run here, or None."""
+    config = model.config
+    if config.model_type not in LEAN_FAMILIES:
+        return f"the family {config.model_type} has layers of another shape"
+    if config.hidden_act != "silu":
+        return f"activation {config.hidden_act}"
+    layer_types = getattr(config, "layer_types", None) or []
+    if any(kind != "full_attention" for kind in layer_types):
+        return "sliding-window layers"
+    if getattr(config, "sliding_window", None) and config.model_type == "mistral":
+        return "a sliding window"
+    if "dynamic" in str((getattr(config, "rope_parameters", None) or {}).get("rope_type")):
+        return "rotary tables that depend on the sequence"
+    if len({p.device for p in model.parameters()}) > 1:
+        return "weights on several devices"
+    return None
+
+
+class LeanRunner:
+    """Runs the weights of a Llama-shaped model, taken over layer by layer so that memory never
+    holds them twice.
+
+    Args:
+        model: a loaded transformers causal LM without `lean_obstacle`; unusable afterwards.
+        level: quantization level of the linear layers in the decoder blocks and of an untied output
+        head.
+        simulate: round the weights to the level's grid instead of using its kernel.
+    """
+
+    def __init__(self, model: Any, level: str, *, simulate: bool) -> None:
+        config = model.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.eps = config.rms_norm_eps
+        self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
+        body = model.model
+        self.embedding = body.embed_tokens.weight.detach()
+        self.dtype, self.device = self.embedding.dtype, str(self.embedding.device)
+        self.final_norm = body.norm.weight.detach()
+        self._cos, self._sin = _rotary_tables(body.rotary_emb, self.embedding, self.context_length)
+        self._mask = torch.zeros(0, 0, dtype=self.dtype, device=self.embedding.device)
+        head = model.lm_head
+        self.layers = []
+        for index in range(len(body.layers)):
+            self.layers.append(_take_layer(body.layers[index], level, simulate=simulate))
+            body.layers[index] = nn.Identity()
+        self.head = make_linear(head.weight.detach(), head.bias, level, simulate=simulate)
+
+    @property
+    def name(self) -> str:
+        return f"draftbench lean ({self.dtype}".replace("torch.", "") + f", {self.device})"
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Every linear layer, for counting."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+        yield self.head
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Weights that are not in a linear layer."""
+        yield from (self.embedding, self.final_norm)
+        for layer in self.layers:
+            yield from (layer.input_norm, layer.mlp_norm)
+            yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
+
+    def new_cache(self, capacity: int) -> SlabCache:
+        """Zeroed slabs; the rotary tables limit positions to the model's context length."""
+        shape = (1, self.kv_heads, capacity, self.head_dim)
+        make = {"dtype": self.dtype, "device": self.embedding.device}
+        slabs = [torch.zeros(shape, **make) for _ in range(2 * len(self.layers))]
+        return SlabCache(slabs[: len(self.layers)], slabs[len(self.layers) :])
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, cache: SlabCache, keep: int) -> Tensor:
+        """Append tokens [n]; logits [keep, vocab_size]."""
+        n, start = tokens.shape[0], cache.length
+        end = start + n
+        hidden = functional.embedding(tokens, self.embedding)
+        rotary = self._cos[start:end], self._sin[start:end]
+        mask = self._causal_mask(start, n) if n > 1 else None
+        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
+            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, self.eps)
+            query = self._write(
+                layer, normed, (keys[:, :, start:end], values[:, :, start:end]), rotary
+            )
+            mixed = functional.scaled_dot_product_attention(
+                query, keys[:, :, :end], values[:, :, :end], attn_mask=mask
+            )
+            mixed = mixed.view(self.heads, n, self.head_dim).transpose(0, 1).reshape(n, -1)
+            hidden = hidden + layer.out(mixed)
+            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            hidden = hidden + layer.down(functional.silu(gate) * up)
+        cache.length = end
+        hidden = functional.rms_norm(
+            hidden[n - keep :], hidden.shape[-1:], self.final_norm, self.eps
+        )
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+    def _write(
+        self,
+        layer: LeanLayer,
+        normed: Tensor,
+        slots: tuple[Tensor, Tensor],
+        rotary: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Project, rotate, store keys and values; the query grouped by key head [1, kv_heads, group
+        · n, head].
+        """
+        n, queries = normed.shape[0], self.heads
+        qkv = layer.qkv(normed).view(n, queries + 2 * self.kv_heads, self.head_dim)
+        turning = qkv[:, : queries + self.kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            turning = torch.cat(
+                [
+                    functional.rms_norm(
+                        turning[:, :queries], (self.head_dim,), layer.q_norm, self.eps
+                    ),
+                    functional.rms_norm(
+                        turning[:, queries:], (self.head_dim,), layer.k_norm, self.eps
+                    ),
+                ],
+                dim=1,
+            )
+        swapped = torch.roll(turning, self.head_dim // 2, dims=-1)
+        turned = (turning * rotary[0] + swapped * rotary[1]).transpose(0, 1)
+        slots[0].copy_(turned[queries:])
+        slots[1].copy_(qkv[:, queries + self.kv_heads :].transpose(0, 1))
+        return turned[:queries].reshape(1, self.kv_heads, -1, self.head_dim)
+
+    def _causal_mask(self, start: int, n: int) -> Tensor:
+        """Additive mask [group · n, start + n] of n new tokens behind `start` old ones, repeated
+        per query of a group.
+        """
+        end = start + n
+        if self._mask.shape[0] < end:
+            size = max(256, 2 * end)
+            full = torch.full(
+                (size, size), float("-inf"), dtype=self.dtype, device=self._mask.device
+            )
+            self._mask = full.triu_(1)
+        return self._mask[start:end, :end].repeat(self.heads // self.kv_heads, 1)
+
+
+def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, 1, head] from the model's own module; sin carries the sign of the
+    swapped half.
+    """
+    with torch.no_grad():
+        cos, sin = rotary(like[:1], torch.arange(positions, device=like.device)[None])
+    half = sin.shape[-1] // 2
+    signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
+    return cos[0].unsqueeze(1), signed.unsqueeze(1)
+
+
+def _take_layer(layer: Any, level: str, *, simulate: bool) -> LeanLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+
+    def joined(*parts: nn.Linear) -> nn.Module:
+        weight = torch.cat([part.weight.detach() for part in parts])
+        biases = [part.bias for part in parts]
+        bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
+        return make_linear(weight, bias, level, simulate=simulate)
+
+    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    return LeanLayer(
+        input_norm=layer.input_layernorm.weight.detach(),
+        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        q_norm=None if q_norm is None else q_norm.weight.detach(),
+        k_norm=None if k_norm is None else k_norm.weight.detach(),
+        out=joined(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate_up=joined(mlp.gate_proj, mlp.up_proj),
+        down=joined(mlp.down_proj),
+    )

@@ -1,0 +1,141 @@
+"""Logits → distributions → tokens, with random numbers that belong to a position and not to a run.
+
+Filters apply in the order temperature, top-k, top-p, min-p. A uniform number is a function of
+(request, sample, purpose, position), so that a resumed run draws what an uninterrupted one would
+have drawn, and so that a draft that only has to match the target's own draw leaves the output
+unchanged at any temperature.
+
+Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftbench.records import Sampling
+
+# Top-p looks at this many of the largest probabilities first; sorting a vocabulary of 150,000 costs
+# ten times as much.
+TOP_P_CANDIDATES = 256
+
+
+@dataclass(frozen=True)
+class Uniforms:
+    """Uniform numbers in [0, 1) for every output position of one sample of one request, one stream
+    per purpose.
+    """
+
+    request: str
+    sample: int
+    positions: int
+
+    def stream(self, purpose: str) -> np.ndarray:
+        """[positions] float64; `purpose` is target, draft, accept or residual."""
+        name = f"{self.request}/{self.sample}/{purpose}".encode()
+        key = int.from_bytes(hashlib.sha256(name).digest()[:16], "big")
+        return np.random.Generator(np.random.Philox(key=key)).random(self.positions)
+
+
+def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Next-token probabilities [n, vocab] (float32) after the request's filters, from logits [n,
+    vocab].
+
+    Temperature must be above 0; the argmax is not a distribution here.
+    """
+    probs = torch.softmax(logits.float() / sampling.temperature, dim=-1)
+    if sampling.top_k is not None and 0 < sampling.top_k < probs.shape[-1]:
+        least = torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:]
+        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+    if sampling.top_p is not None and sampling.top_p < 1.0:
+        least = _least_of_nucleus(probs, sampling.top_p)
+        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+    if sampling.min_p is not None and sampling.min_p > 0.0:
+        least = sampling.min_p * probs.amax(dim=-1, keepdim=True)
+        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+    return probs
+
+
+def _renormalized(probs: Tensor) -> Tensor:
+    return probs / probs.sum(dim=-1, keepdim=True)
+
+
+def _least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """The smallest probability [n, 1] inside the smallest set whose sum reaches `top_p`."""
+    size = min(TOP_P_CANDIDATES, probs.shape[-1])
+    top = torch.topk(probs, size, dim=-1).values
+    if size < probs.shape[-1] and bool((top.sum(dim=-1) < top_p).any()):
+        top = torch.sort(probs, dim=-1, descending=True).values
+    before = top.cumsum(dim=-1) - top
+    inside = (before < top_p).sum(dim=-1, keepdim=True)
+    return top.gather(-1, inside - 1)
+
+
+def draw(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Tokens [n] by inverse transform of `uniform` [n] through the rows of probs [n, vocab]."""
+    cumulative = probs.double().cumsum(dim=-1)
+    target = uniform.double()[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
+
+
+def choose(logits: Tensor, sampling: Sampling, uniform: Tensor | None) -> Tensor:
+    """The target's own next tokens [n]: argmax at temperature 0, else drawn with `uniform` [n]."""
+    if sampling.temperature == 0.0 or uniform is None:
+        return logits.argmax(dim=-1)
+    return draw(distribution(logits, sampling), uniform.to(logits.device))
+
+
+def temperature_only(sampling: Sampling) -> Sampling:
+    """The request's temperature without its filters: what vLLM's probabilistic drafting samples
+    from.
+    """
+    return Sampling(temperature=sampling.temperature)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a round ended: the first `accepted` proposals stand, then `token` follows."""
+
+    accepted: int
+    token: int
+
+
+def verify_matching(own: Tensor, proposed: Tensor) -> Verdict:
+    """Accept while the proposal [k] equals the target's own choices [k+1]; the rule for greedy
+    drafting at any temperature.
+
+    A proposal that is certain (q is one-hot) is accepted with probability p(d) and its residual is
+    p without d: that is the same as drawing y from p and accepting where y = d.
+    """
+    together = torch.cat([own, (own[:-1] == proposed).long().cumprod(0).sum()[None]]).tolist()
+    accepted = together[-1]
+    return Verdict(accepted, together[accepted])
+
+
+def verify_sampling(
+    p: Tensor, q: Tensor, proposed: Tensor, uniforms: tuple[Tensor, Tensor, Tensor]
+) -> Verdict:
+    """Accept d with probability min(1, p(d)/q(d)), else draw from the residual max(p - q, 0).
+
+    Args:
+        p: target distributions [k+1, vocab].
+        q: draft distributions [k, vocab], the ones that `proposed` [k] was drawn from.
+        proposed: draft tokens [k].
+        uniforms: per position [k+1], for acceptance, residual and the token after a full round.
+    """
+    accept, residual, bonus = (u.to(p.device) for u in uniforms)
+    index = proposed[:, None]
+    p_drafted, q_drafted = p[:-1].gather(1, index)[:, 0], q.gather(1, index)[:, 0]
+    passed = accept[:-1].float() * q_drafted < p_drafted
+    rest = torch.cat([(p[:-1] - q).clamp(min=0.0), p[-1:]])
+    # A residual of nothing (p = q up to rounding) is only reached by rounding; p itself is then
+    # right.
+    rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)
+    tokens = draw(rest, torch.cat([residual[:-1], bonus[-1:]]))
+    together = torch.cat([tokens, passed.long().cumprod(0).sum()[None]]).tolist()
+    accepted = together[-1]
+    return Verdict(accepted, together[accepted])

@@ -1,0 +1,94 @@
+"""A request → the token ids that the target reads, how many it may write, and where its response
+ends.
+
+The prompt is rendered by the target's chat template, since the draft reads the target's ids. What
+the request asked for in its template (tools, thinking switches) is given to it. No text of a
+request appears in an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from draftbench.errors import TrafficError
+from draftbench.models.source import ModelSource, end_tokens
+from draftbench.records import Request
+
+# A stop string of n characters lies inside the last n + 4 tokens: one token is at least one byte of
+# text.
+EXTRA_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, the most tokens that may follow, and the strings that end the response."""
+
+    request: Request
+    tokens: list[int]
+    limit: int
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """The target's tokenizer and its end tokens: all that the measuring half knows of text."""
+
+    source: ModelSource
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.source.tokenizer
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        return end_tokens(self.source)
+
+    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
+        """Render one request; None where prompt and one token of response do not fit the context.
+
+        Args:
+            longest: most tokens of a response, also where the request allows more.
+        """
+        tokens = self._render(request)
+        room = context_length - len(tokens)
+        if not tokens or room < 1:
+            return None
+        return Prompt(request, tokens, min(request.max_tokens or longest, longest, room))
+
+    def _render(self, request: Request) -> list[int]:
+        if request.messages is None:
+            return list(self.tokenizer(request.prompt)["input_ids"])
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise TrafficError(
+                f"{request.source} is a chat, and `{self.source.name}` has no chat template",
+                hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
+            )
+        try:
+            return list(
+                self.tokenizer.apply_chat_template(
+                    list(request.messages),
+                    tools=list(request.tools) if request.tools else None,
+                    add_generation_prompt=True,
+                    tokenize=True,
+                    return_dict=False,
+                    **request.template,
+                )
+            )
+        # A template is a program of the model's author and raises what it likes.
+        except Exception as error:
+            raise TrafficError(
+                f"the chat template of `{self.source.name}` refuses {request.source} "
+                f"({type(error).__name__})",
+                hint="it may not know these roles or tools; leave such rows out of the traffic",
+            ) from error
+
+    def ends(self, output: list[int], stop: tuple[str, ...]) -> bool:
+        """Whether the response ends with the last token of `output`."""
+        if output[-1] in self.end_tokens:
+            return True
+        if not stop:
+            return False
+        tail = self.tokenizer.decode(output[-max(map(len, stop)) - EXTRA_TOKENS :])
+        before = self.tokenizer.decode(output[-max(map(len, stop)) - EXTRA_TOKENS : -1])
+        return any(text in tail and text not in before for text in stop)

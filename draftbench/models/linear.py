@@ -1,0 +1,200 @@
+"""A weight matrix → the fastest linear layer this device has for it, at a quantization level.
+
+On a CPU, bfloat16 weights are packed for oneDNN once (a step then runs near the memory's read
+bandwidth, bit-identical to `F.linear`); int8 and int4 use the weight-only kernels that PyTorch
+carries. On CUDA, levels go through torchao. Activations are never quantized per tensor: a token's
+result must not depend on its neighbours, or replay would not predict the decoder.
+
+Knows nothing of models; which layers are quantized is decided in `quantize`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+INT4_GROUP = 32
+# The weight-only kernels re-read the weights for every row; from here on unpacking once and one
+# matrix product is faster.
+KERNEL_ROWS = 8
+
+
+class PackedLinear(nn.Module):
+    """bfloat16 weights in oneDNN's blocked layout; the original is not kept."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight_bytes = weight.numel() * weight.element_size()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+class Int8Linear(nn.Module):
+    """Symmetric int8 weights with one scale per output channel; activations stay bfloat16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        scale = weight.float().abs().amax(1).clamp(min=1e-8) / 127
+        self.scale = scale.to(torch.bfloat16)
+        rounded = (weight.float() / self.scale.float()[:, None]).round().clamp(-128, 127)
+        self.weight = rounded.to(torch.int8).contiguous()
+        self.bias = bias
+        self.weight_bytes = self.weight.numel() + 2 * self.scale.numel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, self.in_features)
+        if flat.shape[0] <= KERNEL_ROWS:
+            out = torch._weight_int8pack_mm(flat, self.weight, self.scale)
+        else:  # integers up to 128 are exact in bfloat16, so this is the same product
+            out = functional.linear(flat, self.weight.to(torch.bfloat16)) * self.scale
+        out = out if self.bias is None else out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class Int4Linear(nn.Module):
+    """4-bit weights in groups of 32 inputs with scale and offset; activations stay bfloat16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        groups = weight.float().reshape(self.out_features, -1, INT4_GROUP)
+        low, high = groups.amin(2), groups.amax(2)
+        scale = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16)
+        # The kernel computes (code - 8) · scale + offset.
+        offset = (low + 8 * scale.float()).to(torch.bfloat16)
+        shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
+        codes = (shift.round() + 8).clamp(0, 15).to(torch.uint8)
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+            codes.to(torch.int32).reshape(weight.shape), 1
+        )
+        self.scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
+        # A second copy, two codes a byte: the kernel's own layout cannot be read back.
+        self.codes = codes[:, :, 0::2] | (codes[:, :, 1::2] << 4)
+        self.bias = bias
+        self.weight_bytes = (
+            self.packed.numel() + self.codes.numel() + 2 * self.scale_and_offset.numel()
+        )
+
+    def _unpacked(self) -> Tensor:
+        scale, offset = self.scale_and_offset.transpose(0, 1).unbind(2)
+        codes = torch.stack([self.codes & 15, self.codes >> 4], dim=3).flatten(2).to(torch.bfloat16)
+        weight = torch.addcmul(offset[:, :, None], codes.sub_(8), scale[:, :, None])
+        return weight.reshape(self.out_features, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, self.in_features)
+        if flat.shape[0] <= 4 * KERNEL_ROWS:
+            out = torch.ops.aten._weight_int4pack_mm_for_cpu(
+                flat, self.packed, INT4_GROUP, self.scale_and_offset
+            )
+        else:
+            out = functional.linear(flat, self._unpacked())
+        out = out if self.bias is None else out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class SimulatedLinear(nn.Module):
+    """Weights rounded to a level's grid and stored back: right acceptance, no kernel, hence no
+    cost.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = _ROUNDED[level](weight)
+        self.bias = bias
+        self.weight_bytes = self.weight.numel() * self.weight.element_size()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+def _rounded_int8(weight: Tensor) -> Tensor:
+    scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
+    return ((weight.float() / scale).round().clamp(-128, 127) * scale).to(weight.dtype)
+
+
+def _rounded_int4(weight: Tensor) -> Tensor:
+    groups = weight.float().reshape(weight.shape[0], -1, INT4_GROUP)
+    low = groups.amin(2, keepdim=True)
+    scale = ((groups.amax(2, keepdim=True) - low) / 15).clamp(min=1e-8)
+    codes = ((groups - low) / scale).round().clamp(0, 15)
+    return (codes * scale + low).reshape(weight.shape).to(weight.dtype)
+
+
+def _rounded_fp8(weight: Tensor) -> Tensor:
+    top = torch.finfo(torch.float8_e4m3fn).max
+    scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / top
+    return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
+
+
+_ROUNDED = {"int8": _rounded_int8, "int4": _rounded_int4, "fp8": _rounded_fp8}
+
+
+def fits_level(weight: Tensor, level: str) -> bool:
+    """Whether a level's grid divides this matrix; int4 needs whole groups (and 16 outputs for its
+    kernel's blocks).
+    """
+    return level != "int4" or (weight.shape[1] % INT4_GROUP == 0 and weight.shape[0] % 16 == 0)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bool) -> nn.Module:
+    """The layer that computes `x @ weight.T + bias` at `level`.
+
+    Args:
+        weight: [out, in] on its final device.
+        bias: [out] or None.
+        level: none, int8, int4 or fp8.
+        simulate: round the weights instead of using a kernel.
+    """
+    if level == "none" or not fits_level(weight, level):
+        return unquantized_linear(weight, bias)
+    if simulate:
+        return SimulatedLinear(weight, bias, level)
+    if weight.device.type == "cuda":
+        return _torchao_linear(weight, bias, level)
+    return {"int8": Int8Linear, "int4": Int4Linear}[level](weight, bias)
+
+
+def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """Packed where that pays (bfloat16 on a CPU with oneDNN), a plain layer otherwise."""
+    packable = (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+    return PackedLinear(weight, bias) if packable else _plain_linear(weight, bias)
+
+
+def _plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def _torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Module:
+    from torchao.quantization import (
+        Float8DynamicActivationFloat8WeightConfig,
+        Int4WeightOnlyConfig,
+        Int8WeightOnlyConfig,
+        PerRow,
+        quantize_,
+    )
+
+    config = {
+        "fp8": lambda: Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()),
+        "int8": Int8WeightOnlyConfig,
+        "int4": Int4WeightOnlyConfig,
+    }[level]()
+    layer = _plain_linear(weight, bias)
+    quantize_(layer, config)
+    return layer

@@ -1,0 +1,126 @@
+"""What a run asked and where it ran: the records at the head of a run folder.
+
+The question decides whether two runs may be compared or continued; the environment says on what the
+times were taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from draftbench.records import DraftingMode, Record
+
+# 1: first layout.
+SCHEMA_VERSION = 1
+
+PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
+
+
+class Question(Record, frozen=True):
+    """Everything that a measured figure depends on besides the machine. Flags that only change
+    effort are not in it.
+    """
+
+    target: str
+    target_quant: str
+    dtype: str
+    device: str
+    drafts: tuple[str, ...]
+    quants: tuple[str, ...]
+    simulate_quant: bool
+    ks: tuple[int, ...]
+    mode: DraftingMode
+    lookup_longest: int
+    lookup_shortest: int
+    traffic: str
+    traffic_digest: str
+    responses: str
+    samples: int
+    max_new_tokens: int | None
+    temperature: float | None
+
+
+class TrafficFacts(Record, frozen=True):
+    """How the traffic became requests: rows read, duplicates merged, rows left out by reason."""
+
+    form: str
+    rows: int
+    requests: int
+    merged: int
+    dropped: dict[str, int]
+
+
+class Environment(Record, frozen=True):
+    """The machine and the software; times are only compared between equal ones."""
+
+    platform: str
+    processor: str
+    cores: int
+    threads: int
+    accelerator: str | None
+    python: str
+    packages: dict[str, str]
+
+    @property
+    def machine(self) -> str:
+        """What must agree for times to be comparable, as one word."""
+        parts = (self.platform, self.processor, self.cores, self.threads, self.accelerator)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+class Manifest(Record, frozen=True):
+    """The head of a run folder."""
+
+    schema_version: int
+    draftbench: str
+    created: str
+    command: str
+    key_id: str
+    question: Question
+    traffic: TrafficFacts
+    environment: Environment
+
+
+def differing_fields(one: Question, other: Question) -> list[str]:
+    """Names of the fields in which two questions differ."""
+    mine, theirs = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
+    return [name for name in mine if mine[name] != theirs[name]]
+
+
+def environment(threads: int, accelerator: str | None) -> Environment:
+    """Facts about this machine; without torch, whose part the caller gives."""
+    return Environment(
+        platform=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        threads=threads,
+        accelerator=accelerator,
+        python=".".join(map(str, sys.version_info[:3])),
+        packages={name: version for name in PACKAGES if (version := _version(name))},
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text(errors="replace"))
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,55 @@
+"""A sweep as the user asked for it, and who watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from draftbench.models.source import Trust
+from draftbench.records import DraftingMode
+from draftbench.traffic import TrafficQuery
+
+# The drafts that are no files: prompt lookup, and the target as its own draft (the control).
+LOOKUP, SELF = "ngram", "self"
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """A sweep as the user asked for it."""
+
+    target: str
+    drafts: tuple[str, ...]
+    traffic: TrafficQuery
+    ks: tuple[int, ...] = tuple(range(1, 9))
+    quants: tuple[str, ...] = ("none",)
+    target_quant: str = "none"
+    dtype: str | None = None
+    device: str | None = None
+    simulate_quant: bool = False
+    mode: DraftingMode = DraftingMode.GREEDY
+    lookup: tuple[int, int] = (4, 2)
+    responses: str = "target"
+    samples: int = 1
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    measure: str = "best"
+    measure_requests: int = 24
+    controls: bool = True
+    threads: int | None = None
+    trust: Trust = field(default_factory=Trust)
+
+
+class Watcher(Protocol):
+    """Who is told what is going on; draws nothing while something is timed."""
+
+    def stage(self, what: str, total: int) -> None:
+        """A stage of `total` units begins."""
+        ...
+
+    def advance(self) -> None:
+        """One unit of the stage is done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+        ...

@@ -1,0 +1,193 @@
+"""Options → everything that can be checked or refused without weights: traffic, pairs, levels,
+prompts.
+
+Loads configurations and tokenizers only. What passes here fails later for reasons of memory or
+files, not of the question.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+import draftbench
+from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
+from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.models.pair import check_pair
+from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, Failure
+from draftbench.store.key import key_id, keyed_hash
+from draftbench.store.manifest import SCHEMA_VERSION, Manifest, Question, TrafficFacts, environment
+from draftbench.sweep.options import LOOKUP, SELF, SweepOptions, Watcher
+from draftbench.traffic import Traffic, load
+
+DEFAULT_LIMIT = 256
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep that passed every check that needs no weights."""
+
+    options: SweepOptions
+    target: ModelSource
+    drafts: dict[str, ModelSource]
+    candidates: tuple[Candidate, ...]
+    failures: tuple[Failure, ...]
+    caveats: dict[str, tuple[str, ...]]
+    prompts: tuple[Prompt, ...]
+    manifest: Manifest
+    build: Build
+
+
+def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
+    """Read traffic, check pairs and levels, render prompts.
+
+    Raises:
+        DraftbenchError: nothing could be measured, or the input cannot be used.
+    """
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    threads = set_threads(options.threads)
+    dtype = _dtype(options.dtype, device)
+    target = ModelSource(options.target, options.trust)
+    watcher.note(f"reading traffic from {options.traffic.source}")
+    traffic = load(options.traffic)
+    if not traffic.requests:
+        raise TrafficError(
+            "the traffic holds no request that can be replayed", hint=_dropped(traffic)
+        )
+    check_level(options.target_quant, device, simulate=options.simulate_quant)
+    drafts, candidates, failures, caveats = _check_candidates(options, target, device)
+    prompts, too_long = _prompts(options, traffic, TextSide(target))
+    facts = TrafficFacts(
+        form=traffic.form,
+        rows=traffic.rows,
+        requests=len(prompts),
+        merged=traffic.merged,
+        dropped={**traffic.dropped, **too_long},
+    )
+    accelerator = torch.cuda.get_device_name(0) if device.startswith("cuda") else None
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        draftbench=draftbench.__version__,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        command=command,
+        key_id=key_id(options.traffic.key),
+        question=_question(options, traffic, str(dtype).removeprefix("torch."), device),
+        traffic=facts,
+        environment=environment(threads, accelerator),
+    )
+    build = Build(dtype, options.target_quant, device, options.simulate_quant)
+    return Prepared(
+        options, target, drafts, candidates, failures, caveats, prompts, manifest, build
+    )
+
+
+def _dtype(name: str | None, device: str) -> torch.dtype:
+    if name is None:
+        return default_dtype(device)
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known or (name == "float16" and device == "cpu"):
+        raise UsageError(f"dtype `{name}` cannot be used on {device}", hint="bfloat16 or float32")
+    return known[name]
+
+
+def _dropped(traffic: Traffic) -> str:
+    reasons = "; ".join(f"{reason}: {count}" for reason, count in traffic.dropped.items())
+    return (
+        f"all {traffic.rows} rows were left out ({reasons})" if reasons else "the source is empty"
+    )
+
+
+def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) -> Question:
+    chosen = "".join(request.id for request in traffic.requests)
+    return Question(
+        target=options.target,
+        target_quant=options.target_quant,
+        dtype=dtype,
+        device=device,
+        drafts=options.drafts,
+        quants=options.quants,
+        simulate_quant=options.simulate_quant,
+        ks=options.ks,
+        mode=options.mode,
+        lookup_longest=options.lookup[0],
+        lookup_shortest=options.lookup[1],
+        traffic=Path(options.traffic.source).name,
+        traffic_digest=keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
+        responses=options.responses,
+        samples=options.samples,
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+    )
+
+
+def _check_candidates(
+    options: SweepOptions, target: ModelSource, device: str
+) -> tuple[
+    dict[str, ModelSource], tuple[Candidate, ...], tuple[Failure, ...], dict[str, tuple[str, ...]]
+]:
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone."""
+    for level in options.quants:
+        check_level(level, device, simulate=options.simulate_quant)
+    sources: dict[str, ModelSource] = {}
+    candidates: dict[Candidate, None] = {}
+    failures: list[DraftbenchError] = []
+    records: list[Failure] = []
+    caveats: dict[str, tuple[str, ...]] = {}
+    for spec in options.drafts:
+        if spec in (LOOKUP, SELF):
+            candidates[Candidate(draft=spec)] = None
+            continue
+        source = ModelSource(spec, options.trust)
+        name = source.name if source.name not in (*sources, LOOKUP, SELF) else spec
+        try:
+            caveats[name] = check_pair(target, source)
+        except ModelError as error:
+            failures.append(error)
+            stage = "pair" if isinstance(error, PairError) else "load"
+            records += [
+                Failure(draft=name, quant=q, stage=stage, reason=error.message, hint=error.hint)
+                for q in options.quants
+            ]
+            continue
+        sources[name] = source
+        candidates.update({Candidate(draft=name, quant=q): None for q in options.quants})
+    if not candidates:
+        raise (
+            failures[0]
+            if failures
+            else UsageError("no draft is given", hint="name one with --drafts")
+        )
+    if options.controls:
+        candidates.update({Candidate(draft=LOOKUP): None, Candidate(draft=SELF): None})
+    return sources, tuple(candidates), tuple(records), caveats
+
+
+def _prompts(
+    options: SweepOptions, traffic: Traffic, text: TextSide
+) -> tuple[tuple[Prompt, ...], dict[str, int]]:
+    """Render every request; those that do not fit the target's context are counted."""
+    context = text.source.config.get_text_config().max_position_embeddings
+    longest = options.max_new_tokens or context
+    prompts, too_long = [], 0
+    for request in traffic.requests:
+        sampling = request.sampling
+        if options.temperature is not None:
+            sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
+        limit = request.max_tokens or min(DEFAULT_LIMIT, longest)
+        request = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
+        prompt = text.prompt(request, longest, context)
+        if prompt is None:
+            too_long += 1
+        else:
+            prompts.append(prompt)
+    if not prompts:
+        raise TrafficError(
+            f"no prompt fits the target's context of {context} tokens", hint="use shorter prompts"
+        )
+    return tuple(prompts), {"longer than the target's context": too_long} if too_long else {}

@@ -1,0 +1,205 @@
+"""A traffic file → its raw rows with their numbers, one at a time.
+
+Reads `.jsonl`, `.json`, `.csv` and `.parquet`, plain or compressed (`.gz`, `.zst`). Memory stays
+flat: one row, one buffer or one small parquet batch is held at a time, and whatever could grow
+without end has a limit. What a row means is not known here; a JSON row is handed on as bytes, so
+that a row nobody chose is never parsed a second time.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import io
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from draftbench.errors import TrafficError
+
+MAX_ROW = 16 << 20
+"""Bytes of one row as it stands in the file; a longer one is a bad row."""
+
+MAX_UNPACKED = 8 << 30
+"""Bytes of a compressed parquet file once unpacked (it needs a seekable copy on disk)."""
+
+_CHUNK = 1 << 20
+_BATCH = 64
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
+# fmt: off
+_NUMBERS = frozenset({
+    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens",
+    "min_tokens", "n", "seed", "best_of", "frequency_penalty", "presence_penalty",
+    "repetition_penalty", "length_penalty", "enable_thinking",
+})
+_STRUCTURES = frozenset({
+    "messages", "conversations", "body", "request", "choices", "tools", "tags", "stop",
+    "logit_bias", "response_format", "tool_choice", "chat_template_kwargs",
+})
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Row:
+    """A raw row: JSON text or an object. `number` is its line (.jsonl, .csv) or its place in the
+    file, from 1."""
+
+    number: int
+    data: bytes | dict[str, Any]
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a traffic file.
+
+    Raises:
+        TrafficError: the file is missing, of an unknown kind, broken, or over a limit.
+    """
+    read, compression = _reader(path)
+    try:
+        with _open(path, compression) as stream:
+            yield from read(stream)
+    except (OSError, ValueError, NotImplementedError, RecursionError, csv.Error) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TrafficError(
+            f"`{path.name}` cannot be read: {reason}",
+            hint="check that the file is complete and is what its name says",
+        ) from error
+
+
+def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None]:
+    if path.is_dir():
+        raise TrafficError(
+            f"`{path}` is a folder, not a traffic file",
+            hint=f"name a file in it, or use `hf:{path}`",
+        )
+    if not path.exists():
+        raise TrafficError(
+            f"traffic file `{path}` not found",
+            hint="give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT]`",
+        )
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    if compression:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in _READERS:
+        raise TrafficError(
+            f"`{path.name}` is of no kind that draftbench reads",
+            hint=f"use {', '.join(_READERS)}, each also with .gz or .zst",
+        )
+    return _READERS[suffixes[-1]], compression
+
+
+def _open(path: Path, compression: str | None) -> BinaryIO:
+    if compression is None:
+        return path.open("rb")
+    # pyarrow, because zstandard ends a truncated stream without a word: rows would be lost.
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression), _CHUNK)
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield every line; an over-long one is cut just over the limit, so that its reader can
+    tell."""
+    while line := stream.readline(MAX_ROW + 1):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MAX_ROW)
+
+
+def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
+    for number, line in enumerate(_lines(stream), 1):
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if text.strip():
+            yield Row(number, text)
+
+
+def _read_json(stream: BinaryIO) -> Iterator[Row]:
+    """Split an array of rows, or rows one after another, holding one buffer at a time."""
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+    find_end = json.JSONDecoder().raw_decode
+    buffer = text.read(_CHUNK).lstrip()
+    array = buffer.startswith("[")
+    at, number = int(array), 0
+    while True:
+        between = _BETWEEN_ROWS.match(buffer, at)
+        at = between.end() if between else at
+        try:
+            end = find_end(buffer, at)[1]
+        except json.JSONDecodeError:  # broken, or cut by the end of the buffer
+            if len(buffer) - at > MAX_ROW + _CHUNK:
+                raise ValueError(f"row {number + 1} is not JSON, or longer than 16 MiB") from None
+            if not (more := text.read(_CHUNK)):
+                break
+            buffer, at = buffer[at:] + more, 0
+            continue
+        number += 1
+        yield Row(number, buffer[at:end].encode(errors="surrogateescape"))
+        at = end
+    if buffer[at:].rstrip() != "]" * array:
+        raise ValueError(f"row {number + 1} is not JSON, or the file is cut off")
+
+
+def _read_csv(stream: BinaryIO) -> Iterator[Row]:
+    size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        for line in _lines(stream):
+            size += len(line)
+            if size > MAX_ROW:
+                raise ValueError("a row is longer than 16 MiB, or a quote is not closed")
+            yield line.decode(errors="surrogateescape").removeprefix("\ufeff")
+
+    csv.field_size_limit(MAX_ROW)
+    reader = csv.DictReader(lines(), strict=True)
+    start = 2
+    for cells in reader:
+        yield Row(start, {name: _cell(name, text) for name, text in cells.items() if text})
+        start, size = reader.line_num + 1, 0
+
+
+def _cell(name: str, text: Any) -> Any:
+    """Read a cell as JSON in the columns that hold numbers or structures, as text elsewhere."""
+    if name in _NUMBERS or (name in _STRUCTURES and text.lstrip()[:1] in ("[", "{")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return msgspec.json.decode(text)
+    return text  # whoever needs something else there names the row
+
+
+def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
+    import pyarrow.parquet
+
+    with tempfile.TemporaryFile() as copy:
+        source = stream if stream.seekable() else _unpack(stream, copy)
+        file = pyarrow.parquet.ParquetFile(source, buffer_size=_CHUNK)
+        number = 0
+        for batch in file.iter_batches(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                number += 1
+                yield Row(number, row)
+
+
+def _unpack(stream: BinaryIO, copy: Any) -> Any:
+    while chunk := stream.read(_CHUNK):
+        copy.write(chunk)
+        if copy.tell() > MAX_UNPACKED:
+            raise ValueError("it is longer than 8 GiB when unpacked")
+    copy.seek(0)
+    return copy
+
+
+_READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

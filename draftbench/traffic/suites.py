@@ -1,0 +1,65 @@
+"""The built-in suites: `suites/NAME.yaml` says what `suites/NAME.jsonl` holds.
+
+The folder stands in the package when it is installed and at the top of the repository in a
+checkout.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from draftbench.errors import TrafficError
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a suite says about itself. `requests` is the number of its rows, `file` the name of the
+    file they stand in."""
+
+    name: str
+    title: str
+    description: str
+    segment_by: str
+    language: str
+    license: str
+    requests: int
+    file: str
+
+
+def suites() -> list[Suite]:
+    """List the built-in suites by name."""
+    return [_read(path) for path in sorted(_folder().glob("*.yaml"))]
+
+
+def find_suite(name: str) -> tuple[Suite, Path]:
+    """Return a suite and the file with its rows.
+
+    Raises:
+        TrafficError: there is no such suite, or it is damaged.
+    """
+    paths = {path.stem: path for path in sorted(_folder().glob("*.yaml"))}
+    if name not in paths:
+        close = difflib.get_close_matches(name, paths, n=1)
+        hint = f"did you mean `suite:{close[0]}`?" if close else f"there are: {', '.join(paths)}"
+        raise TrafficError(f"suite `{name}` not found", hint=hint)
+    suite = _read(paths[name])
+    return suite, paths[name].with_name(Path(suite.file).name)
+
+
+def _folder() -> Path:
+    installed = _PACKAGE / "suites"
+    return installed if installed.is_dir() else _PACKAGE.parent / "suites"
+
+
+def _read(path: Path) -> Suite:
+    try:
+        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Suite)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise TrafficError(
+            f"suite `{path.name}` cannot be read: {error}", hint="install draftbench again"
+        ) from error

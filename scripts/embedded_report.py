@@ -1,0 +1,118 @@
+"""Writes the embedded models as transformers directories, with a README of their figures."""
+
+from __future__ import annotations
+
+import math
+import platform
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from embedded_family import (
+    BATCH,
+    CONTEXT,
+    END,
+    PROMPT_TOKENS,
+    SPECS,
+    greedy,
+    load,
+    source_files,
+)
+
+PROMPTS, RESPONSE_TOKENS = 40, 128
+
+README = """# The embedded models
+
+Four small Llama models that ship with draftbench, so that it can be tried without a network. They
+imitate Python source and are good for nothing else. Written by `scripts/train_embedded.py`; every
+figure below was printed by that run.
+
+| model | layers x hidden | parameters | tokens seen | minutes | held-out nats/token | bits/byte \
+| greedy agreement |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+- **Text**: the standard library of CPython {python} (Python Software Foundation License 2.0,
+  © Python Software Foundation) without its tests, `encodings` and `pydoc_data`: {train} tokens
+  to train on, and held out, by a hash of the path, {held}.
+- **Tokenizer**: byte-level BPE of 2048 entries trained on the same text; `<|endoftext|>` ends a
+  file. `foreign` has 1024 entries, so that its bits/byte compare and its nats/token do not.
+- **Recipe**: windows of 256, then 512 tokens, {batch} tokens a step; Muon on the matrices of the
+  layers, AdamW on the rest; warm-up, then linear decay to zero; gradients clipped at 1; bfloat16
+  autocast on one CPU core, minutes as in the table. `distilled` minimises KL(target || model),
+  half of its steps on {written} tokens of greedy text by the target.
+- **Greedy agreement**: share of the target's own greedy tokens ({prompts} held-out prompts of
+  {prompt_tokens} tokens, {response_tokens} written after each) that are the model's argmax too; in
+  float32.
+- **Size**: {bytes} bytes in all, weights in bfloat16.
+"""
+
+
+def save(name: str, work: Path, out: Path) -> LlamaForCausalLM:
+    """Writes the transformers directory and returns what it holds, in float32."""
+    model = load(work, name).bfloat16()
+    model.generation_config.pad_token_id = 0
+    model.save_pretrained(out / name)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(work / f"tokenizer-{SPECS[name].vocab}.json")),
+        eos_token=END,
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.save_pretrained(out / name)
+    return model.float()
+
+
+def held_out_nats(model: LlamaForCausalLM, stream: np.ndarray) -> float:
+    """Mean nats per token over non-overlapping windows of CONTEXT."""
+    rows = torch.from_numpy(stream[: len(stream) // CONTEXT * CONTEXT].astype(np.int64))
+    losses = [model(input_ids=row, labels=row).loss.item() for row in rows.view(-1, 1, CONTEXT)]
+    return float(np.mean(losses))
+
+
+def agreement(model: LlamaForCausalLM, full: np.ndarray) -> float:
+    """Share of the target's greedy tokens that are the model's argmax at the same place."""
+    ids = torch.from_numpy(full)
+    guesses = model(input_ids=ids).logits[:, PROMPT_TOKENS - 1 : -1].argmax(-1)
+    return float((guesses == ids[:, PROMPT_TOKENS:]).float().mean())
+
+
+def report(work: Path, out: Path) -> None:
+    """Writes the model directories and README.md with the figures that it prints."""
+    held = source_files()[1]
+    size = sum(len(text.encode()) for text in held)
+    kept = {name: save(name, work, out) for name in SPECS}
+    stream = np.load(work / "held-2048.npy")
+    starts = np.linspace(0, len(stream) - PROMPT_TOKENS, PROMPTS, dtype=int)
+    prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])
+    full = greedy(kept["target"], prompts, RESPONSE_TOKENS)
+    rows = []
+    for name, model in kept.items():
+        spec, stream = SPECS[name], np.load(work / f"held-{SPECS[name].vocab}.npy")
+        nats = held_out_nats(model, stream)
+        bits = nats * len(stream) / size / math.log(2)
+        same = f"{agreement(model, full):.3f}" if spec.vocab == 2048 else "another tokenizer"
+        state = torch.load(work / f"{name}.pt")
+        rows.append(
+            f"| `{name}` | {spec.layers} x {spec.hidden} | {model.num_parameters():,} "
+            f"| {state['tokens'] / 1e6:.1f} M | {state['seconds'] / 60:.0f} "
+            f"| {nats:.3f} | {bits:.3f} | {same} |"
+        )
+    total = sum(f.stat().st_size for f in out.rglob("*") if f.is_file() and f.name != "README.md")
+    text = README.format(
+        rows="\n".join(rows),
+        bytes=f"{total:,}",
+        python=platform.python_version(),
+        train=f"{len(np.load(work / 'train-2048.npy')):,}",
+        held=f"{len(held)} files, {size:,} bytes",
+        batch=BATCH,
+        prompts=PROMPTS,
+        prompt_tokens=PROMPT_TOKENS,
+        response_tokens=RESPONSE_TOKENS,
+        written=f"{np.load(work / 'written.npy').size:,}",
+    )
+    (out / "README.md").write_text(text)
+    print(text)

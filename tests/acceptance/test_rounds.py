@@ -1,0 +1,285 @@
+"""Expected rounds against every accept/reject outcome, against a running sampler, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from draftbench.acceptance.rounds import (
+    Floats,
+    PositionLaw,
+    Rounds,
+    StartLaw,
+    counted_rounds,
+    expected_rounds,
+)
+from draftbench.records import Decode, DraftingMode
+
+Round = tuple[int, int, int]  # proposed, accepted, cut
+
+
+def outcomes(law: PositionLaw, k: int, start: int = 1) -> Iterator[tuple[float, list[Round]]]:
+    """Every way the response can be decoded from `start`, with its probability."""
+    if start >= law.length:
+        yield 1.0, []
+        return
+    proposed = 0
+    while proposed < k and start + proposed <= law.limit - 2 and start + proposed <= law.draftable:
+        proposed += 1
+    so_far = 1.0
+    for accepted in range(proposed + 1):
+        position = start + accepted
+        over = position >= law.length
+        last = over or accepted == proposed
+        here = so_far if last else so_far * (1 - law.accept[position - 1])
+        if here > 0:
+            this = (proposed, accepted, proposed - accepted if over else 0)
+            for probability, rest in outcomes(law, k, position + 1):
+                yield here * probability, [this, *rest]
+        if last:
+            return
+        so_far *= law.accept[position - 1]
+
+
+def tally(rounds: list[Round], k: int, tokens: int) -> dict[str, Floats]:
+    """The fields of `Rounds` for one sequence of rounds, counted one by one."""
+    count: dict[str, Floats] = {
+        f.name: np.zeros(()) for f in fields(Rounds) if f.name not in ("k", "tokens")
+    }
+    count |= {"by_draft_length": np.zeros(k + 1), "after_full": np.zeros(k + 1)}
+    count |= {"reached": np.zeros(k), "survived": np.zeros(k)}
+    before_full = False
+    for proposed, accepted, cut in rounds:
+        count["rounds" if proposed else "plain"] += 1
+        count["proposed"] += proposed
+        count["accepted"] += accepted
+        count["cut"] += cut
+        count["by_draft_length"][proposed] += 1
+        count["after_full"][proposed] += before_full
+        before_full = proposed > 0 and accepted == proposed
+        count["full"] += before_full
+        for i in range(proposed - cut):
+            count["reached"][i] += i <= accepted
+            count["survived"][i] += i < accepted
+    return count | {"tokens": np.array(float(tokens))}
+
+
+def assert_same(found: Rounds, row: int, wanted: dict[str, Floats]) -> None:
+    for name, value in wanted.items():
+        np.testing.assert_allclose(getattr(found, name)[row], value, atol=1e-12, err_msg=name)
+
+
+probabilities = st.sampled_from([0.0, 1.0]) | st.floats(0, 1, allow_subnormal=False)
+
+
+@st.composite
+def position_laws(draw: st.DrawFn) -> PositionLaw:
+    length = draw(st.integers(1, 8))
+    accept = draw(st.lists(probabilities, min_size=length - 1, max_size=length - 1))
+    limit = length + draw(st.integers(0, 6))
+    return PositionLaw(length, limit, np.array(accept), draw(st.integers(0, limit)))
+
+
+@given(laws=st.lists(position_laws(), min_size=1, max_size=4), k=st.integers(1, 6))
+@example(laws=[PositionLaw(8, 8, np.ones(7), 3)], k=2)
+@example(laws=[PositionLaw(4, 20, np.ones(3), 19)], k=6)
+def test_expected_rounds_equal_the_sum_over_all_outcomes(laws: list[PositionLaw], k: int) -> None:
+    found = expected_rounds(laws, k)
+    for row, law in enumerate(laws):
+        total = 0.0
+        wanted: dict[str, Floats] = {}
+        for probability, rounds in outcomes(law, k):
+            total += probability
+            for name, value in tally(rounds, k, law.length - 1).items():
+                wanted[name] = wanted.get(name, 0.0) + probability * value
+        assert total == pytest.approx(1)
+        assert_same(found, row, wanted)
+
+
+@st.composite
+def start_laws(draw: st.DrawFn) -> StartLaw:
+    length = draw(st.integers(1, 12))
+    counts = st.lists(st.integers(0, 6), min_size=length - 1, max_size=length - 1)
+    proposed = np.array(draw(counts), dtype=np.int64)
+    matched = np.minimum(proposed, np.array(draw(counts), dtype=np.int64))
+    return StartLaw(length, length + draw(st.integers(0, 4)), proposed, matched, window=6)
+
+
+@given(laws=st.lists(start_laws(), min_size=1, max_size=4), k=st.integers(1, 6))
+def test_prompt_lookup_rounds_equal_a_walk_along_the_response(laws: list[StartLaw], k: int) -> None:
+    found = expected_rounds(laws, k)
+    for row, law in enumerate(laws):
+        rounds, start = [], 1
+        while start < law.length:
+            proposed = max(0, min(k, int(law.proposed[start - 1]), law.limit - start - 1))
+            inside = min(proposed, law.length - start)
+            accepted = min(inside, int(law.matched[start - 1]))
+            rounds.append((proposed, accepted, proposed - inside if accepted == inside else 0))
+            start += accepted + 1
+        assert_same(found, row, tally(rounds, k, law.length - 1))
+
+
+@given(laws=st.lists(position_laws(), min_size=1, max_size=3), k=st.integers(1, 6))
+def test_every_token_is_an_accepted_one_or_the_one_that_its_round_adds(
+    laws: list[PositionLaw], k: int
+) -> None:
+    found = expected_rounds(laws, k)
+    missing = found.accepted + found.rounds + found.plain - found.tokens
+    assert np.all((missing > -1e-9) & (missing < 1 + 1e-9))  # an accepted end adds nothing
+    assert np.all(found.reached[:, 1:] <= found.survived[:, :-1] + 1e-12)
+
+
+P = np.array([[0.5, 0.3, 0.2, 0.0], [0.1, 0.6, 0.1, 0.2], [0.3, 0.3, 0.3, 0.1]])
+Q = np.array([[0.2, 0.5, 0.0, 0.3], [0.3, 0.3, 0.2, 0.2], [0.6, 0.0, 0.2, 0.2]])
+END = 3
+
+
+def speculate(rng: np.random.Generator, k: int, limit: int, greedy: bool) -> tuple[list[int], int]:
+    """Speculative sampling as in Leviathan et al., algorithm 1: the response and its rounds."""
+    response, rounds = [int(rng.integers(3))], 0
+    while len(response) < limit and response[-1] != END:
+        rounds += 1
+        for _ in range(min(k, limit - len(response) - 1)):
+            p, q = P[response[-1]], Q[response[-1]]
+            q = np.eye(4)[q.argmax()] if greedy else q
+            token = int(rng.choice(4, p=q))
+            if rng.random() * q[token] >= p[token]:
+                left = np.maximum(p - q, 0)
+                response.append(int(rng.choice(4, p=left / left.sum())))
+                break
+            response.append(token)
+            if token == END:
+                break
+        else:
+            response.append(int(rng.choice(4, p=P[response[-1]])))
+    return response, rounds
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_a_running_sampler_takes_the_expected_rounds_given_its_own_response(
+    k: int, greedy: bool
+) -> None:
+    rng = np.random.default_rng([k, greedy])
+    limit, laws, counted = 18, [], []
+    for _ in range(400):
+        response, rounds = speculate(rng, k, limit, greedy)
+        before, token = np.array(response[:-1], dtype=int), np.array(response[1:], dtype=int)
+        likely = (Q.argmax(1)[before] == token).astype(float)
+        accept = likely if greedy else np.minimum(1, Q[before, token] / P[before, token])
+        laws.append(PositionLaw(len(response), limit, accept, limit - 1))
+        counted.append(rounds)
+    found = expected_rounds(laws, k)
+    surplus = np.array(counted) - (found.rounds + found.plain)
+    if greedy:  # given the response nothing is left to chance
+        assert not surplus.any()
+    else:  # a sound sampler fails this with a probability of 2 in 100,000
+        assert abs(surplus.mean()) < 4.3 * surplus.std() / np.sqrt(len(surplus))
+        assert surplus.std() > 0
+
+
+def test_constant_acceptance_gives_the_tokens_of_the_closed_form() -> None:
+    law = PositionLaw(4000, 8000, np.full(3999, 0.8), 7999)
+    rounds = expected_rounds([law], 5)
+    assert rounds.tokens[0] / rounds.rounds[0] == pytest.approx(3.6893, rel=2e-3)
+    np.testing.assert_allclose(rounds.survived / rounds.reached, 0.8)
+
+
+def test_the_length_limit_shortens_the_last_rounds_and_cuts_nothing() -> None:
+    rounds = expected_rounds([PositionLaw(7, 7, np.ones(6), 6)], 3)
+    # Starts at 1 (3 drafted, to 5), at 5 (1 drafted); position 6 is what that round adds.
+    assert rounds.by_draft_length[0].tolist() == [0, 1, 0, 1]
+    assert (rounds.proposed[0], rounds.accepted[0], rounds.cut[0]) == (4, 4, 0)
+    assert rounds.after_full[0].tolist() == [0, 1, 0, 0]
+
+
+def test_proposals_past_an_accepted_end_are_cut_not_rejected() -> None:
+    rounds = expected_rounds([PositionLaw(4, 100, np.ones(3), 99)], 5)
+    assert (rounds.rounds[0], rounds.proposed[0], rounds.accepted[0]) == (1, 5, 3)
+    assert (rounds.cut[0], rounds.full[0]) == (2, 0)
+    assert rounds.reached[0].tolist() == [1, 1, 1, 0, 0]
+
+
+def test_where_the_draft_cannot_draft_rounds_are_plain() -> None:
+    rounds = expected_rounds([PositionLaw(6, 9, np.ones(5), 2)], 4)
+    # Positions 1 and 2 are drafted, 3 is added, 4 and 5 are plain steps.
+    assert (rounds.rounds[0], rounds.plain[0], rounds.full[0]) == (1, 2, 1)
+    assert rounds.after_full[0].tolist() == [1, 0, 0, 0, 0]
+
+
+def test_a_response_of_one_token_has_no_rounds() -> None:
+    rounds = expected_rounds([PositionLaw(1, 5, np.empty(0), 4)], 2)
+    assert (rounds.tokens[0], rounds.rounds[0], rounds.plain[0]) == (0, 0, 0)
+
+
+def test_many_responses_give_what_each_gives_alone() -> None:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 40, 300)
+    laws = [PositionLaw(int(n), int(n) + 2, rng.random(n - 1), int(n) - 1) for n in lengths]
+    together = expected_rounds(laws, 4)
+    for row in range(0, 300, 7):
+        alone = expected_rounds([laws[row]], 4)
+        wanted = {f.name: getattr(alone, f.name)[0] for f in fields(Rounds) if f.name != "k"}
+        assert_same(together, row, wanted)
+
+
+def test_questions_without_an_answer_are_refused() -> None:
+    position = PositionLaw(2, 2, np.ones(1), 1)
+    start = StartLaw(2, 2, np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64), window=3)
+    with pytest.raises(ValueError, match="at least one response"):
+        expected_rounds([], 1)
+    with pytest.raises(ValueError, match="k >= 1"):
+        expected_rounds([position], 0)
+    with pytest.raises(ValueError, match="window"):
+        expected_rounds([start], 4)
+    with pytest.raises(ValueError, match="different drafts"):
+        expected_rounds([position, start], 1)
+
+
+def decode(k: int, rounds: list[Round]) -> Decode:
+    proposed, accepted, cut = zip(*rounds, strict=True)
+    tokens = 1 + sum(accepted) + cut.count(0)
+    seconds = (0.1,) * len(rounds)
+    return Decode(
+        request="r",
+        sample=0,
+        draft="small",
+        quant="none",
+        k=k,
+        mode=DraftingMode.GREEDY,
+        repeat=0,
+        proposed=proposed,
+        accepted=accepted,
+        cut=cut,
+        draft_seconds=seconds,
+        verify_seconds=seconds,
+        prefill_seconds=0.1,
+        draft_prefill_seconds=0.1,
+        decode_seconds=1.0,
+        output_tokens=tokens,
+        digest="",
+        first_difference=None,
+        tie=None,
+        block="small",
+        batch=1,
+        process="p",
+    )
+
+
+def test_observed_rounds_are_counted_like_expected_ones() -> None:
+    first: list[Round] = [(3, 3, 0), (2, 1, 0), (0, 0, 0), (3, 2, 1)]
+    second: list[Round] = [(3, 0, 0), (1, 1, 0)]
+    found = counted_rounds([decode(3, first), decode(3, second)])
+    assert_same(found, 0, tally(first, 3, 9))
+    assert_same(found, 1, tally(second, 3, 3))
+    assert found.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
+
+
+def test_runs_of_different_k_are_not_counted_together() -> None:
+    with pytest.raises(ValueError, match="one k"):
+        counted_rounds([decode(3, [(3, 3, 0)]), decode(2, [(2, 2, 0)])])
