@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
 from embedded_family import (
     BATCH,
     CONTEXT,
@@ -21,6 +18,8 @@ from embedded_family import (
     load,
     source_files,
 )
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 PROMPTS, RESPONSE_TOKENS = 40, 128
 
@@ -42,8 +41,8 @@ figure below was printed by that run.
   file. `foreign` has 1024 entries, so that its bits/byte compare and its nats/token do not.
 - **Recipe**: windows of 256, then 512 tokens, {batch} tokens a step; Muon on the matrices of the
   layers, AdamW on the rest; warm-up, then linear decay to zero; gradients clipped at 1; bfloat16
-  autocast on one CPU core, minutes as in the table. `distilled` minimises KL(target || model),
-  half of its steps on {written} tokens of greedy text by the target.
+  autocast on {threads} CPU thread(s) for the minutes in the table. `distilled` minimises
+  KL(target || model), half of its steps on {written} tokens of greedy text by the target.
 - **Greedy agreement**: share of the target's own greedy tokens ({prompts} held-out prompts of
   {prompt_tokens} tokens, {response_tokens} written after each) that are the model's argmax too; in
   float32.
@@ -108,6 +107,7 @@ def report(work: Path, out: Path) -> None:
         python=platform.python_version(),
         train=f"{len(np.load(work / 'train-2048.npy')):,}",
         held=f"{len(held)} files, {size:,} bytes",
+        threads=torch.get_num_threads(),
         batch=BATCH,
         prompts=PROMPTS,
         prompt_tokens=PROMPT_TOKENS,

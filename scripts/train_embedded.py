@@ -6,7 +6,7 @@ distribution, half of it on text that the target wrote); ``foreign`` (another to
 be refused). Schedules run by wall-clock time, so a faster machine trains longer, not shorter; the
 weights are therefore not reproducible bit by bit.
 
-    python scripts/train_embedded.py --out draftbench/embedded --minutes 100
+    python scripts/train_embedded.py --out draftbench/embedded --minutes 88
 
 Every step leaves its result under ``--work`` and is skipped when that is there; training goes on
 from its last checkpoint. ``--only corpus target ...`` runs single steps.
@@ -27,8 +27,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import LlamaForCausalLM
-
 from embedded_family import (
     BATCH,
     CONTEXT,
@@ -41,8 +39,10 @@ from embedded_family import (
     prepare_corpus,
 )
 from embedded_report import report
+from transformers import LlamaForCausalLM
 
-WRITING_SHARE = 0.04  # of the training time, for the target to write text to distil from
+WRITING_SHARE = 0.045  # of the training time, for the target to write text to distil from
+WRITERS = 256  # rows written at once
 
 
 def windows(stream: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -83,11 +83,10 @@ def objective(
     def loss(ids: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(input_ids=ids, use_cache=False).logits
-            if teacher is not None:
-                with torch.no_grad():
-                    wanted = teacher(input_ids=ids, use_cache=False).logits
-        if teacher is None:
-            return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+            if teacher is None:
+                return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+            with torch.no_grad():
+                wanted = teacher(input_ids=ids, use_cache=False).logits
         log_q, log_p = logits.float().log_softmax(-1), wanted.float().log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
 
@@ -110,62 +109,70 @@ def feed_of(spec: Spec, work: Path, rng: np.random.Generator) -> Callable[[float
     return feed
 
 
+class Run:
+    """A model in training: its optimizers, what it has spent and seen, its checkpoint."""
+
+    def __init__(self, name: str, work: Path) -> None:
+        self.name, self.path = name, work / f"{name}.pt"
+        self.model = SPECS[name].build()
+        # On a CPU the backward pass of the fused attention kernel is the slower one.
+        self.model.set_attn_implementation("eager")
+        self.steppers = optimizers(self.model)
+        self.peaks = [stepper.param_groups[0]["lr"] for stepper in self.steppers]
+        self.seconds, self.tokens = 0.0, 0
+        if self.path.exists():
+            state = torch.load(self.path)
+            self.seconds, self.tokens = state["seconds"], state["tokens"]
+            self.model.load_state_dict(state["model"])
+            for stepper, held in zip(self.steppers, state["optimizers"], strict=True):
+                stepper.load_state_dict(held)
+
+    def save(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [stepper.state_dict() for stepper in self.steppers],
+            "seconds": self.seconds,
+            "tokens": self.tokens,
+        }
+        torch.save(state, self.path.with_suffix(".new"))
+        self.path.with_suffix(".new").rename(self.path)
+
+    def step(self, loss: torch.Tensor, done: float) -> float:
+        """One update, with the learning rate of a run that is `done` in [0, 1)."""
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        scale = min(1.0, done / 0.02 + 0.02, (1 - done) / 0.9)
+        for stepper, peak in zip(self.steppers, self.peaks, strict=True):
+            for group in stepper.param_groups:
+                group["lr"] = peak * scale
+            stepper.step()
+            stepper.zero_grad()
+        return loss.item()
+
+
 def train(name: str, work: Path, seconds: float) -> None:
     """Trains one model for `seconds` of its own time and leaves {name}.pt; resumes from it."""
-    spec, path = SPECS[name], work / f"{name}.pt"
-    model = spec.build()
-    model.set_attn_implementation("eager")  # on a CPU the fused kernel's backward pass is slower
-    steppers = optimizers(model)
-    peaks = [o.param_groups[0]["lr"] for o in steppers]
-    spent, tokens = 0.0, 0
-    if path.exists():
-        state = torch.load(path)
-        spent, tokens = state["seconds"], state["tokens"]
-        if spent >= seconds:
-            return
-        model.load_state_dict(state["model"])
-        for o, s in zip(steppers, state["optimizers"], strict=True):
-            o.load_state_dict(s)
-    loss_of = objective(model, load(work, "target") if spec.distilled else None)
-    feed = feed_of(spec, work, np.random.default_rng(tokens))
-    loss_of(feed(spent / seconds))  # compiles outside the clock
-    saved, shown, mean = spent, spent, math.nan
-    while spent < seconds:
+    run, spec = Run(name, work), SPECS[name]
+    if run.seconds >= seconds:
+        return
+    loss_of = objective(run.model, load(work, "target") if spec.distilled else None)
+    feed = feed_of(spec, work, np.random.default_rng(run.tokens))
+    loss_of(feed(run.seconds / seconds)).backward()  # compiles outside the clock
+    run.model.zero_grad()
+    saved, mean = run.seconds, math.nan
+    while run.seconds < seconds:
         began = time.perf_counter()
-        done = spent / seconds
-        scale = min(1.0, done / 0.02 + 0.02, (1 - done) / 0.9)
+        done = run.seconds / seconds
         ids = feed(done)
-        loss = step(model, loss_of, ids, steppers, [peak * scale for peak in peaks])
-        tokens += ids.numel()
+        loss = run.step(loss_of(ids), done)
         mean = loss if math.isnan(mean) else 0.98 * mean + 0.02 * loss
-        spent += min(time.perf_counter() - began, 10.0)  # a recompilation is not training
-        if spent - shown > 20:
-            shown = spent
-            print(f"{name} {done:5.1%} loss {mean:.3f} {tokens / spent:,.0f} tokens/s", flush=True)
-        if spent - saved > 120 or spent >= seconds:
-            saved = spent
-            state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in steppers]}
-            torch.save({**state, "seconds": spent, "tokens": tokens}, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
-
-
-def step(
-    model: LlamaForCausalLM,
-    loss_of: Callable[[torch.Tensor], torch.Tensor],
-    ids: torch.Tensor,
-    steppers: list[torch.optim.Optimizer],
-    rates: list[float],
-) -> float:
-    """One update of the model at these learning rates; the loss before it."""
-    loss = loss_of(ids)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for stepper, rate in zip(steppers, rates, strict=True):
-        for group in stepper.param_groups:
-            group["lr"] = rate
-        stepper.step()
-        stepper.zero_grad()
-    return loss.item()
+        run.tokens += ids.numel()
+        run.seconds += min(time.perf_counter() - began, 10.0)  # recompiling is not training
+        if run.seconds - saved > 60 or run.seconds >= seconds:
+            saved = run.seconds
+            run.save()
+            rate = run.tokens / run.seconds
+            print(f"{name} {done:5.1%} loss {mean:.3f} {rate:,.0f} tokens/s", flush=True)
 
 
 def write(work: Path, seconds: float) -> None:
@@ -175,10 +182,10 @@ def write(work: Path, seconds: float) -> None:
     batches: list[np.ndarray] = []
     began = time.perf_counter()
     while not batches or time.perf_counter() - began < seconds:
-        starts = rng.integers(len(stream) - PROMPT_TOKENS, size=128)
+        starts = rng.integers(len(stream) - PROMPT_TOKENS, size=WRITERS)
         prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])
         batches.append(greedy(target, prompts, WINDOW - PROMPT_TOKENS).astype(np.uint16))
-        print(f"written: {128 * len(batches)} rows", flush=True)
+        print(f"written: {WRITERS * len(batches)} rows", flush=True)
     np.save(work / "written.npy", np.concatenate(batches))
 
 
@@ -186,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("draftbench/embedded"))
     parser.add_argument("--work", type=Path, default=Path("build/embedded"))
-    parser.add_argument("--minutes", type=float, default=90.0, help="training time of all models")
+    parser.add_argument("--minutes", type=float, default=88.0, help="training time of all models")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="run these steps only")
     args = parser.parse_args()
     work, seconds = args.work, 60 * args.minutes

@@ -88,11 +88,10 @@ class GeneralRunner:
         model: a loaded causal LM without `general_obstacle`.
         level: quantization level of its linear layers.
         simulate: round the weights instead of using the level's kernel.
-        reason: why the lean runner does not serve this model.
     """
 
-    def __init__(self, model: Any, level: str, *, simulate: bool, reason: str) -> None:
-        self.model, self.reason = model, reason
+    def __init__(self, model: Any, level: str, *, simulate: bool) -> None:
+        self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
         self.context_length = config.max_position_embeddings

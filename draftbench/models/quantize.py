@@ -154,7 +154,7 @@ def _runner(
             return lean, []
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
-    general = GeneralRunner(model, build.level, simulate=simulate, reason=obstacle)
+    general = GeneralRunner(model, build.level, simulate=simulate)
     return general, [f"runs through transformers' own forward pass: {obstacle}"]
 
 
@@ -171,8 +171,7 @@ def _quantized_share(layers: list[Any]) -> float:
     for layer in layers:
         size = layer.in_features * layer.out_features
         total += size
-        weight = getattr(layer, "weight", None)
-        torchao = isinstance(layer, nn.Linear) and type(weight.data) is not torch.Tensor
+        torchao = isinstance(layer, nn.Linear) and type(layer.weight.data) is not torch.Tensor
         if isinstance(layer, (Int8Linear, Int4Linear, SimulatedLinear)) or torchao:
             quantized += size
     return quantized / total if total else 0.0
@@ -188,8 +187,9 @@ def _weight_bytes(runner: Runner) -> int:
         elif type(layer.weight.data) is torch.Tensor:
             plain[layer.weight.data_ptr()] = layer.weight.nbytes
         else:  # torchao: a tensor made of tensors
-            names = layer.weight.__tensor_flatten__()[0]
-            other += sum(getattr(layer.weight, name).nbytes for name in names)
+            made_of: Any = layer.weight
+            names = made_of.__tensor_flatten__()[0]
+            other += sum(getattr(made_of, name).nbytes for name in names)
     return sum(plain.values()) + other
 
 

@@ -1,0 +1,159 @@
+"""A baseline and its file: what one candidate did per request, in counts small enough to commit.
+
+Two groups of facts stand at its head. `Question`: what was asked; a difference there makes two runs
+incomparable. `tested`: what may change and is then named in the verdict. No text, no token ids;
+requests are keyed hashes. The file is JSON with one request a line, sorted, so that a diff shows
+which requests changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from draftbench.errors import RunFolderError
+from draftbench.records import Record
+
+# 1: first layout.
+SCHEMA_VERSION = 1
+MAX_BYTES = 64 << 20
+
+Count = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+_EMPTY = b'"requests": []\n}'
+
+
+class Question(Record, frozen=True):
+    """What was asked; figures of different questions are not comparable.
+
+    `key_id` names the key of the request hashes. A request's own limit and stop strings are part of
+    its hash, `max_new_tokens` is the run's; the sampling stands at each request.
+    """
+
+    key_id: str
+    metric_version: int
+    mode: str
+    k: Annotated[int, msgspec.Meta(ge=1)]
+    responses: str
+    samples: int
+    max_new_tokens: int | None
+
+
+class Speed(Record, frozen=True):
+    """Decoding of one request with the draft and without, after its first token, over repeats."""
+
+    tokens: Positive
+    seconds: Positive
+    plain_tokens: Positive
+    plain_seconds: Positive
+
+
+class RequestCounts(Record, frozen=True, omit_defaults=True):
+    """One request at the pinned k; several responses count as their mean.
+
+    Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes` (the
+    rounds with nothing to draft too) and of `tokens` after the first. `alpha_sum` is taken over
+    `positions`; None for prompt lookup, which has no α.
+    """
+
+    id: str
+    weight: Positive
+    sampling: str
+    tokens: Count
+    passes: Count
+    rounds: Count
+    accepted: Count
+    positions: Count = 0.0
+    alpha_sum: Count | None = None
+    segment: str | None = None
+    speed: Speed | None = None
+
+
+class Baseline(Record, frozen=True):
+    """One candidate of one run.
+
+    `survival` is pooled over requests, per draft position 1 … k. `cost_ratios` are repeats of the
+    time of one draft step over that of one target step.
+    """
+
+    schema_version: int
+    created: str
+    candidate: str
+    question: Question
+    tested: dict[str, str]
+    alpha_definition: str | None
+    survival: tuple[Count, ...]
+    faults: tuple[str, ...]
+    cost_ratios: tuple[Positive, ...]
+    requests: tuple[RequestCounts, ...]
+
+
+def write_baseline(baseline: Baseline, path: Path) -> None:
+    """Write the file; a reader never sees half of it.
+
+    Raises:
+        RunFolderError: it cannot be written there.
+    """
+    head = msgspec.json.format(msgspec.json.encode(_without_requests(baseline)), indent=2)
+    rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
+    data = head.removesuffix(_EMPTY) + b'"requests": [\n' + rows + b"\n  ]\n}\n"
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write the baseline `{path}`: {error.strerror}", hint="take another --save file"
+        ) from error
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline strictly.
+
+    Raises:
+        RunFolderError: no such file, too large, of a newer schema, or changed by something else.
+    """
+    raw = _read_limited(path)
+    try:
+        version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise RunFolderError(
+                f"`{path}` has schema {version}, newer than this draftbench reads "
+                f"({SCHEMA_VERSION})",
+                hint="update draftbench",
+            )
+        baseline = msgspec.json.decode(raw, type=Baseline)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RunFolderError(
+            f"`{path}` is not a baseline: {error}",
+            hint="make one with `draftbench gate --save FILE RUN`",
+        ) from error
+    if len({counts.id for counts in baseline.requests}) < len(baseline.requests):
+        raise RunFolderError(
+            f"`{path}` holds a request twice", hint="the file was edited; save it again"
+        )
+    return baseline
+
+
+def _read_limited(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read the baseline `{path}`: {error.strerror}",
+            hint="make one with `draftbench gate --save FILE RUN`",
+        ) from error
+    if len(raw) > MAX_BYTES:
+        raise RunFolderError(
+            f"`{path}` is larger than a baseline may be ({MAX_BYTES >> 20} MiB)",
+            hint="give the file that `draftbench gate --save` wrote",
+        )
+    return raw
+
+
+def _without_requests(baseline: Baseline) -> Baseline:
+    return msgspec.structs.replace(baseline, requests=())

@@ -1,0 +1,159 @@
+"""Verdicts over time in a JSONL file → is there a slow drift that every single gate let pass?
+
+Figures of one question over the same requests form a series. Its trend is a straight line by least
+squares with Student's interval; runs are taken to differ independently around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.errors import RunFolderError
+from draftbench.gate.limits import Limit
+from draftbench.gate.noninferiority import TAIL, Verdict, student_quantile
+from draftbench.gate.pairing import TIMED
+from draftbench.gate.result import Check, GateResult, Level
+from draftbench.records import Record
+
+MIN_RUNS = 5
+MAX_LINE_BYTES = 1 << 20
+
+
+class HistoryEntry(Record, frozen=True):
+    """One verdict: figures of the run that was judged, by metric."""
+
+    schema_version: int
+    created: str
+    candidate: str
+    question: str
+    verdict: Verdict
+    figures: dict[str, Level]
+
+
+class Drift(Record, frozen=True):
+    """A trend to the worse over `runs` passing runs: `total` is fitted from the first to the last.
+
+    In the unit of `limit`; negative.
+    """
+
+    metric: str
+    runs: int
+    since: str
+    total: Estimate
+    limit: Limit
+
+    def __str__(self) -> str:
+        unit, scale = ("%", 100) if self.limit.relative else (" points", 1)
+        total, low, high = (scale * x for x in (self.total.value, self.total.low, self.total.high))
+        return (
+            f"slow drift: {self.metric} changed by {total:.3g}{unit} "
+            f"[{low:.3g}, {high:.3g}] over {self.runs} passing runs since {self.since}, "
+            f"against a limit of {scale * self.limit.value:.3g}{unit} for one"
+        )
+
+
+def record_verdict(path: Path, result: GateResult, created: str) -> GateResult:
+    """Append the verdict to the history; the result comes back with any drift among its notes.
+
+    Raises:
+        RunFolderError: the file cannot be written, or holds something else.
+    """
+    entry = HistoryEntry(
+        schema_version=1,
+        created=created,
+        candidate=result.new,
+        question=result.question,
+        verdict=result.verdict,
+        figures={check.metric: check.new for check in result.pooled},
+    )
+    entries = (*read_history(path), entry)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as stream:
+            stream.write(msgspec.json.encode(entry) + b"\n")
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write the history `{path}`: {error.strerror}", hint="take another --history"
+        ) from error
+    said = tuple(str(drift) for drift in drifts(entries, result.pooled))
+    return msgspec.structs.replace(result, notes=(*said, *result.notes))
+
+
+def read_history(path: Path) -> tuple[HistoryEntry, ...]:
+    """All entries, oldest first; none where there is no file yet.
+
+    Raises:
+        RunFolderError: a line that is no entry.
+    """
+    entries = []
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
+                entries.append(_entry(path, number, line))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read the history `{path}`: {error.strerror}", hint="take another --history"
+        ) from error
+    return tuple(entries)
+
+
+def drifts(entries: Sequence[HistoryEntry], checks: Sequence[Check]) -> tuple[Drift, ...]:
+    """Trends to the worse in the passing runs of the newest entry's question.
+
+    Reported where the whole interval of the fitted change is below zero and the change reaches half
+    of one run's limit: less is no matter yet. Times are left out, they differ by machine.
+    """
+    passed = [e for e in entries if e.question == entries[-1].question and e.verdict == "pass"]
+    found = []
+    for check in checks:
+        having = [entry for entry in passed if check.metric in entry.figures]
+        if check.metric in TIMED or len(having) < MIN_RUNS:
+            continue
+        total = trend(
+            [e.figures[check.metric].value for e in having], relative=check.limit.relative
+        )
+        if total.high < 0 and total.value <= -check.limit.value / 2:
+            drift = Drift(
+                metric=check.metric,
+                runs=len(having),
+                since=having[0].created,
+                total=total,
+                limit=check.limit,
+            )
+            found.append(drift)
+    return tuple(found)
+
+
+def trend(values: Sequence[float], *, relative: bool) -> Estimate:
+    """Fitted change from the first value to the last with its 95 % interval; three values or more.
+
+    On the logarithm and given as a fraction if `relative`.
+    """
+    series = np.log(values) if relative else np.array(values, dtype=np.float64)
+    count = len(series)
+    at = np.arange(count) - (count - 1) / 2
+    spread = float(at @ at)
+    slope = float(at @ series) / spread
+    residuals = series - series.mean() - slope * at
+    error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
+    half = student_quantile(1 - TAIL, count - 2) * error
+    ends = [(count - 1) * s for s in (slope, slope - half, slope + half)]
+    return Estimate(*map(math.expm1, ends)) if relative else Estimate(*ends)
+
+
+def _entry(path: Path, number: int, line: bytes) -> HistoryEntry:
+    try:
+        return msgspec.json.decode(line, type=HistoryEntry)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RunFolderError(
+            f"`{path}` line {number} is no verdict: {error}",
+            hint="the history is a file of its own, one JSON object a line; remove that line",
+        ) from error

@@ -1,0 +1,81 @@
+"""`NAME:VALUE[%]` → how much worse a metric may get before the gate fails.
+
+A value with % is relative to the baseline, one without is in the metric's own unit (α: 0.02 is two
+points).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+from draftbench.errors import UsageError
+from draftbench.records import Record
+
+METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
+_FORM = "write NAME:VALUE or NAME:VALUE%, e.g. mean_accepted_length:2% or alpha:0.02"
+
+
+class Limit(Record, frozen=True):
+    """The margin of one metric: `value` a fraction of the baseline if `relative`, else absolute."""
+
+    metric: str
+    value: float
+    relative: bool
+
+
+DEFAULT_LIMITS = (
+    Limit(metric="mean_accepted_length", value=0.02, relative=True),
+    Limit(metric="alpha", value=0.02, relative=False),
+)
+
+
+def parse_limit(text: str) -> Limit:
+    """One `--max-drop` value.
+
+    Raises:
+        UsageError: another form, an unknown metric, or a value that limits nothing.
+    """
+    name, colon, written = text.partition(":")
+    name, written = name.strip(), written.strip()
+    if not colon or not written:
+        raise UsageError(f"`{text}` is not a limit", hint=_FORM)
+    if name not in METRICS:
+        close = difflib.get_close_matches(name, METRICS, n=1)
+        meant = f"did you mean `{close[0]}`? " if close else ""
+        raise UsageError(
+            f"`{name}` is not a metric of the gate", hint=f"{meant}known: {', '.join(METRICS)}"
+        )
+    relative = written.endswith("%")
+    try:
+        value = float(written.removesuffix("%"))
+    except ValueError as error:
+        raise UsageError(f"`{written}` in `{text}` is not a number", hint=_FORM) from error
+    limit = Limit(metric=name, value=value / 100 if relative else value, relative=relative)
+    _check_size(limit, text)
+    return limit
+
+
+def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
+    """The default limits with the given ones in their place or added; the last of a name holds.
+
+    Raises:
+        UsageError: as `parse_limit`.
+    """
+    by_name = {limit.metric: limit for limit in (*DEFAULT_LIMITS, *map(parse_limit, texts))}
+    return tuple(by_name.values())
+
+
+def _check_size(limit: Limit, text: str) -> None:
+    if not math.isfinite(limit.value) or limit.value <= 0:
+        raise UsageError(
+            f"the limit `{text}` must be above 0",
+            hint="no sample can show that nothing at all changed; allow a small drop",
+        )
+    bounded = limit.metric == "alpha" or (limit.relative and limit.metric != "draft_cost_ratio")
+    if bounded and limit.value >= 1:
+        raise UsageError(
+            f"the limit `{text}` can never be exceeded",
+            hint="two percent is written 2%, two points of alpha 0.02",
+        )

@@ -1,0 +1,102 @@
+"""Two baselines → their common requests side by side, or the reason why they cannot be compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from draftbench.errors import IncomparableError
+from draftbench.gate.baseline import Baseline, RequestCounts
+from draftbench.gate.limits import Limit
+
+# Requests that only one run has may be the ones on which the other broke.
+MIN_OVERLAP = 0.8
+TIMED = ("speedup", "draft_cost_ratio")
+
+Pair = tuple[RequestCounts, RequestCounts]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The requests of both runs by hash, each with its counts in the old run and in the new."""
+
+    pairs: tuple[Pair, ...]
+    missing: int
+
+    def segments(self) -> dict[str, tuple[Pair, ...]]:
+        """The pairs by the segment that the old run gave them; nothing where there is only one."""
+        names = sorted({old.segment for old, _ in self.pairs if old.segment is not None})
+        if len(names) < 2:
+            return {}
+        return {n: tuple(pair for pair in self.pairs if pair[0].segment == n) for n in names}
+
+
+def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
+    """Pair two runs of the same question.
+
+    Raises:
+        IncomparableError: another question was asked, too few requests are common, or times are
+            to be compared between different machines; names what differs.
+    """
+    _same_question(old, new)
+    by_id = {counts.id: counts for counts in new.requests}
+    pairs = tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
+    if not pairs or len(pairs) < MIN_OVERLAP * len(old.requests):
+        raise IncomparableError(
+            f"only {len(pairs)} of the baseline's {len(old.requests)} requests are in this run "
+            f"of {len(new.requests)}",
+            hint="run the same traffic and sample, or save a new baseline if the traffic changed "
+            "on purpose",
+        )
+    _same_sampling(pairs)
+    for limit in limits:
+        if limit.metric in TIMED:
+            _same_machine(limit.metric, old, new)
+    return Paired(pairs, missing=len(old.requests) - len(pairs))
+
+
+def question_digest(baseline: Baseline) -> str:
+    """Names question and requests; equal for runs whose figures may stand in one history."""
+    ids: Iterable[str] = (counts.id for counts in baseline.requests)
+    asked = msgspec.json.encode(baseline.question) + " ".join(ids).encode()
+    return hashlib.sha256(asked).hexdigest()[:12]
+
+
+def _same_question(old: Baseline, new: Baseline) -> None:
+    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
+    before["definition of alpha"] = old.alpha_definition or new.alpha_definition
+    now["definition of alpha"] = new.alpha_definition or old.alpha_definition
+    for field, value in before.items():
+        if now[field] != value:
+            hints = {
+                "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
+                "metric_version": "save the baseline again with this draftbench",
+            }
+            raise IncomparableError(
+                f"the baseline answers another question: {field} was {value}, is {now[field]}",
+                hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
+            )
+
+
+def _same_sampling(pairs: Sequence[Pair]) -> None:
+    different = [(old, new) for old, new in pairs if old.sampling != new.sampling]
+    if different:
+        old, new = different[0]
+        raise IncomparableError(
+            f"the baseline answers another question: the sampling of {len(different)} of "
+            f"{len(pairs)} requests differs (one was {old.sampling}, is {new.sampling})",
+            hint="run with the baseline's temperature and sampling, or save a new baseline",
+        )
+
+
+def _same_machine(metric: str, old: Baseline, new: Baseline) -> None:
+    for fact in ("machine", "target runner"):
+        before, now = old.tested.get(fact), new.tested.get(fact)
+        if before != now:
+            raise IncomparableError(
+                f"{metric} was measured elsewhere: {fact} was {before}, is {now}",
+                hint="compare times on one machine, or gate on alpha and mean_accepted_length only",
+            )

@@ -1,0 +1,227 @@
+"""A run's observations → the baseline of one candidate at one k.
+
+Knows which facts of a run make up the question and which are the thing tested; judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from draftbench.acceptance.definitions import (
+    Sample,
+    alpha,
+    mean_accepted_length,
+    survival,
+    tokens_per_round,
+)
+from draftbench.acceptance.faults import suspected_faults
+from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
+from draftbench.acceptance.rounds import Rounds, expected_rounds
+from draftbench.errors import RunFolderError, UsageError
+from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question, RequestCounts, Speed
+from draftbench.records import (
+    Candidate,
+    CostPoint,
+    Decode,
+    LookupReplay,
+    ModelFacts,
+    Sampling,
+    Trajectory,
+)
+from draftbench.store.observed import Observed
+
+# Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
+METRIC_VERSION = 1
+
+_Pairs = Sequence[tuple[Trajectory, AnyReplay]]
+
+
+def make_baseline(observed: Observed, candidate: Candidate, k: int) -> Baseline:
+    """What `candidate` did at draft length k on every request that it was replayed on.
+
+    Raises:
+        RunFolderError: no replay of the candidate, or one that does not fit its response.
+        UsageError: k < 1, or more than prompt lookup was measured with.
+    """
+    asked = observed.manifest.question
+    pairs = replays_of(candidate, observed.trajectories, observed.replays, asked.mode)
+    _check(observed, candidate, pairs, k)
+    rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+    rate = alpha(pairs)
+    trajectories = [trajectory for trajectory, _ in pairs]
+    survivals = [survival(trajectories, rounds, i).value for i in range(1, k + 1)]
+    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
+    faults = suspected_faults(candidate, pairs, [rounds], math.inf)
+    return Baseline(
+        schema_version=SCHEMA_VERSION,
+        created=observed.manifest.created,
+        candidate=str(candidate),
+        question=Question(
+            key_id=observed.manifest.key_id,
+            metric_version=METRIC_VERSION,
+            mode=asked.mode.value,
+            k=k,
+            responses=asked.responses,
+            samples=asked.samples,
+            max_new_tokens=asked.max_new_tokens,
+        ),
+        tested=_tested(observed, candidate),
+        alpha_definition=rate.figure.name if rate else None,
+        survival=tuple(round(share, 4) for share in survivals if share is not None),
+        faults=tuple(fault.message for fault in faults),
+        cost_ratios=_cost_ratios(observed.costs, candidate),
+        requests=_requests(trajectories, rounds, rate, _speeds(observed.decodes, candidate, k)),
+    )
+
+
+def sampling_label(sampling: Sampling) -> str:
+    """The distribution sampled from, without the seed: `greedy` or `temperature=0.7 top_k=40`."""
+    if sampling.temperature == 0:
+        return "greedy"
+    named = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+    }
+    return " ".join(f"{name}={value:g}" for name, value in named.items() if value is not None)
+
+
+def _check(observed: Observed, candidate: Candidate, pairs: _Pairs, k: int) -> None:
+    if not pairs:
+        measured = ", ".join(map(str, observed.candidates)) or "nothing"
+        raise RunFolderError(
+            f"the run holds no replay of `{candidate}`; it measured {measured}",
+            hint="choose one of these with --candidate, or sweep with that draft",
+        )
+    windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
+    largest = min(windows, default=k)
+    if not 1 <= k <= largest:
+        raise UsageError(
+            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}"
+            if k > largest
+            else f"k = {k} drafts nothing",
+            hint="sweep again with that k among --k" if k > largest else "take k = 1 or more",
+        )
+
+
+def _requests(
+    trajectories: Sequence[Trajectory],
+    rounds: Rounds,
+    rate: Sample | None,
+    speeds: dict[str, Speed],
+) -> tuple[RequestCounts, ...]:
+    length = mean_accepted_length(trajectories, rounds)
+    passes = tokens_per_round(trajectories, rounds)
+    one = {trajectory.request: trajectory for trajectory in trajectories}
+    rows = []
+    for row, request in enumerate(length.requests):
+        emitted, drafting = length.addends[row].tolist()
+        counts = RequestCounts(
+            id=request,
+            weight=float(length.weights[row]),
+            sampling=sampling_label(one[request].sampling),
+            tokens=round(float(passes.addends[row, 0]), 3),
+            passes=round(float(passes.addends[row, 1]), 3),
+            rounds=round(drafting, 3),
+            # Rounding and subtraction may leave a zero below zero.
+            accepted=max(0.0, round(emitted - drafting, 3)),
+            positions=float(rate.addends[row, 1]) if rate else 0.0,
+            alpha_sum=round(float(rate.addends[row, 0]), 3) if rate else None,
+            segment=one[request].segment,
+            speed=speeds.get(request),
+        )
+        rows.append(counts)
+    return tuple(sorted(rows, key=lambda counts: counts.id))
+
+
+def _speeds(decodes: Sequence[Decode], candidate: Candidate, k: int) -> dict[str, Speed]:
+    """Per request, its runs at k and its baseline runs of the same block and process."""
+    drafted: dict[tuple[str, str], list[Decode]] = defaultdict(list)
+    plain: dict[tuple[str, str], list[Decode]] = defaultdict(list)
+    for run in decodes:
+        if run.block != str(candidate) or run.batch != 1 or run.output_tokens < 2:
+            continue
+        if run.k == 0:
+            plain[run.request, run.process].append(run)
+        elif run.k == k and (run.draft, run.quant) == (candidate.draft, candidate.quant):
+            drafted[run.request, run.process].append(run)
+    both = sorted(drafted.keys() & plain.keys())
+    speeds = {}
+    for request in {request for request, _ in both}:
+        keys = [key for key in both if key[0] == request]
+        tokens, seconds = _totals([run for key in keys for run in drafted[key]])
+        plain_tokens, plain_seconds = _totals([run for key in keys for run in plain[key]])
+        if seconds > 0 and plain_seconds > 0:
+            speeds[request] = Speed(
+                tokens=tokens,
+                seconds=seconds,
+                plain_tokens=plain_tokens,
+                plain_seconds=plain_seconds,
+            )
+    return speeds
+
+
+def _totals(runs: Sequence[Decode]) -> tuple[float, float]:
+    tokens = float(sum(run.output_tokens - 1 for run in runs))
+    return tokens, round(sum(run.decode_seconds for run in runs), 6)
+
+
+def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> tuple[float, ...]:
+    """c once per repeat, pooled over contexts: steps of one block were timed in turn."""
+    draft: dict[tuple[str, int], tuple[float, ...]] = {}
+    target: dict[tuple[str, int], tuple[float, ...]] = {}
+    for point in costs:
+        sizes = (point.what, point.batch, point.new_tokens)
+        if point.block != str(candidate) or sizes != ("step", 1, 1):
+            continue
+        side = target if point.draft is None else draft
+        side[point.process, point.context] = point.seconds
+    ratios = []
+    for process in sorted({process for process, _ in draft.keys() & target.keys()}):
+        keys = [key for key in draft.keys() & target.keys() if key[0] == process]
+        # Turns that only some of the points have are left out.
+        draft_turns = map(sum, zip(*(draft[key] for key in keys), strict=False))
+        target_turns = map(sum, zip(*(target[key] for key in keys), strict=False))
+        ratios += [
+            a / b for a, b in zip(draft_turns, target_turns, strict=False) if a > 0 and b > 0
+        ]
+    return tuple(round(ratio, 5) for ratio in ratios)
+
+
+def _tested(observed: Observed, candidate: Candidate) -> dict[str, str]:
+    """What may change from run to run, by name; facts that are unknown are left out."""
+    asked, where = observed.manifest.question, observed.manifest.environment
+    machine = (
+        f"{where.platform}, {where.processor}, {where.cores} cores, {where.threads} threads, "
+        f"{where.accelerator or 'no accelerator'}"
+    )
+    tested = {
+        "target": asked.target,
+        **_model("target", observed.facts_of(None)),
+        "draft": candidate.draft,
+        "draft quant": candidate.quant,
+        **_model("draft", observed.facts_of(candidate)),
+        "target quant": asked.target_quant,
+        "dtype": asked.dtype,
+        "device": asked.device,
+        "machine": machine,
+        "draftbench": observed.manifest.draftbench,
+        "python": where.python,
+        **where.packages,
+    }
+    if any(isinstance(r, LookupReplay) and r.draft == candidate.draft for r in observed.replays):
+        tested["lookup window"] = f"{asked.lookup_longest} to {asked.lookup_shortest}"
+    return tested
+
+
+def _model(name: str, facts: ModelFacts | None) -> dict[str, str]:
+    if facts is None:
+        return {}
+    return {
+        f"{name} fingerprint": facts.fingerprint,
+        f"{name} dtype": facts.dtype,
+        f"{name} runner": facts.runner,
+    }

@@ -1,0 +1,80 @@
+"""The verdict of the gate as records: what was compared, with which answer.
+
+Plain values that go to JSON as they are; computed in `comparison`, shown by `ci`.
+"""
+
+from __future__ import annotations
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.gate.limits import Limit
+from draftbench.gate.noninferiority import Verdict
+from draftbench.records import Record
+
+RESULT_SCHEMA_VERSION = 1
+EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
+
+
+class Level(Record, frozen=True):
+    """A figure of one run over the paired requests; the ends are None where they are unknown."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Check(Record, frozen=True):
+    """One metric against its limit, over all requests (`segment` None) or over those of a segment.
+
+    `difference` is new against old: a fraction of old if `limit.relative`, else absolute. `sample`
+    counts requests, for `draft_cost_ratio` timed repeats. `smallest_detectable_drop` is in the unit
+    of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for the
+    number of segments and metrics.
+    """
+
+    metric: str
+    segment: str | None
+    sample: int
+    old: Level
+    new: Level
+    difference: Estimate | None
+    limit: Limit
+    verdict: Verdict
+    improved: bool
+    requests_needed: int | None
+    smallest_detectable_drop: float | None
+    holm_p: float | None = None
+
+
+class Change(Record, frozen=True):
+    """A fact about the thing tested that is not what it was; None where it was not recorded."""
+
+    what: str
+    old: str | None
+    new: str | None
+
+
+class GateResult(Record, frozen=True):
+    """The gate's answer. `question` identifies what was asked, for the history."""
+
+    schema_version: int
+    verdict: Verdict
+    exit_code: int
+    old: str
+    new: str
+    mode: str
+    k: int
+    question: str
+    requests: int
+    checks: tuple[Check, ...]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def pooled(self) -> tuple[Check, ...]:
+        """The checks over all requests."""
+        return tuple(check for check in self.checks if check.segment is None)
+
+    @property
+    def segments(self) -> tuple[Check, ...]:
+        """The checks of single segments."""
+        return tuple(check for check in self.checks if check.segment is not None)

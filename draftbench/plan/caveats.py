@@ -1,0 +1,114 @@
+"""A run → what a reader must know before trusting its figures, one plain sentence each.
+
+Knows the run and its cells; the decision is made elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from draftbench.acceptance.faults import suspected_faults
+from draftbench.plan.choice import Cell
+from draftbench.plan.measured import ENOUGH_PROCESSES, Audit
+from draftbench.plan.predict import Entrant, outside_hull
+from draftbench.records import Trajectory
+from draftbench.store.observed import Observed
+
+# Differences of two logits below this are within the noise of computing them in another order.
+NEAR_TIE = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
+FEW_REQUESTS = 30
+_DISAGREEMENT = 0.02
+_TIE_SHARE = 0.01
+
+
+def caveats(
+    observed: Observed, cells: Sequence[Cell], leader: Cell | None, audit: Audit | None
+) -> tuple[str, ...]:
+    """Every caveat once, those on the whole run first."""
+    found = [*_of_sample(observed, leader), *_of_processes(cells), *_of_outputs(observed, audit)]
+    entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
+    for candidate, entrant in entrants.items():
+        own = [cell for cell in cells if cell.entrant.candidate == candidate]
+        found += [f"{candidate}: {text}" for text in _of_candidate(observed, entrant, own)]
+    target = observed.facts_of(None)
+    found += [f"target: {text}" for text in (target.caveats if target else ())]
+    found += _of_failures(observed)
+    return tuple(dict.fromkeys(found))
+
+
+def near_tie(observed: Observed) -> float:
+    """The logit margin that numeric noise can turn, by the target's dtype."""
+    return NEAR_TIE.get(observed.manifest.question.dtype, NEAR_TIE["float32"])
+
+
+def near_tie_share(observed: Observed) -> float | None:
+    """Share of the output's positions whose two best target tokens are nearly tied."""
+    margins = [margin for t in observed.trajectories for margin in t.margins]
+    if not margins:
+        return None
+    return sum(margin <= near_tie(observed) for margin in margins) / len(margins)
+
+
+def _of_sample(observed: Observed, leader: Cell | None) -> Iterable[str]:
+    requests = len({t.request for t in observed.trajectories})
+    timed = (
+        len({t.request for t, _ in leader.measured.runs}) if leader and leader.measured else None
+    )
+    for count, what in ((requests, "replayed"), (timed, "decoded with a watch")):
+        if count is not None and count < FEW_REQUESTS:
+            yield (
+                f"{count} requests were {what}; under {FEW_REQUESTS} the intervals are too narrow"
+            )
+    if any(t.origin == "log" for t in observed.trajectories):
+        yield "the responses come from the log, not from this target"
+
+
+def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
+    processes = [cell.measured.processes for cell in cells if cell.measured is not None]
+    if processes and min(processes) < ENOUGH_PROCESSES:
+        yield (
+            "measured speed-ups are within one process: they move more from process to process "
+            f"than their intervals say; run in {ENOUGH_PROCESSES} or more"
+        )
+
+
+def _of_outputs(observed: Observed, audit: Audit | None) -> Iterable[str]:
+    share = near_tie_share(observed)
+    if share is not None and share >= _TIE_SHARE:
+        yield (
+            f"{share:.1%} of the target's tokens are near ties: "
+            "there either token is right and two runs may part"
+        )
+    if audit is not None and audit.faults:
+        yield (
+            f"{audit.faults} of {audit.requests} requests decoded at temperature 0 differ from the "
+            "target's own output where it is no near tie: suspect the decoder or a kernel"
+        )
+
+
+def _of_candidate(observed: Observed, entrant: Entrant, cells: Sequence[Cell]) -> Iterable[str]:
+    facts = observed.facts_of(entrant.candidate)
+    if facts is not None:
+        yield from facts.caveats
+        if facts.replay_disagreement is not None and facts.replay_disagreement > _DISAGREEMENT:
+            yield (
+                f"stepping chose another token than the replay at {facts.replay_disagreement:.1%} "
+                "of positions, so its acceptance in a decoder differs from this one"
+            )
+    replayable = [t for t in observed.trajectories if _decodes(t)]
+    if len(entrant.replays) < len(replayable):
+        yield f"replayed on {len(entrant.replays)} of {len(replayable)} responses only"
+    yield from outside_hull(entrant, max(cell.k for cell in cells))
+    rounds = [cell.forecast.rounds for cell in cells]
+    for fault in suspected_faults(entrant.candidate, entrant.replays, rounds, near_tie(observed)):
+        yield f"suspected fault: {fault.message}; {fault.advice}"
+
+
+def _of_failures(observed: Observed) -> Iterable[str]:
+    for failure in observed.failures:
+        if failure.draft is not None and failure.request is None:
+            yield f"{failure.draft}:{failure.quant} was not measured: {failure.reason}"
+
+
+def _decodes(trajectory: Trajectory) -> bool:
+    return trajectory.output_tokens > 1

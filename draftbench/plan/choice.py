@@ -1,0 +1,176 @@
+"""Cells with their speed-ups → the best one, how sure that is, and what to expect of it.
+
+A cell is judged by its measurement where it has one, else by its prediction; a candidate that was
+measured competes with its measured cells only. The bootstrap over requests is shared by all cells,
+so that what requests have in common does not blur the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftbench.acceptance.definitions import Sample
+from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.plan.measured import MeasuredCell
+from draftbench.plan.predict import Entrant, Forecast, forecast
+
+# Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
+TIMING_NOISE = 0.02
+_FOLDS = 5
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One candidate at one k: its forecast, the speed-up that follows, and the one measured."""
+
+    entrant: Entrant
+    k: int
+    forecast: Forecast
+    predicted: Sample | None
+    measured: MeasuredCell | None
+
+    @property
+    def judged(self) -> Sample | None:
+        """The speed-up that counts: measured before predicted."""
+        return self.predicted if self.measured is None else self.measured.speedup
+
+    @property
+    def name(self) -> str:
+        """The cell in words."""
+        return f"{self.entrant.candidate} at k = {self.k}"
+
+
+def cell_of(entrant: Entrant, k: int, measured: MeasuredCell | None) -> Cell:
+    """Predict a cell and put its measurement beside it."""
+    predicted = forecast(entrant, k)
+    return Cell(entrant, k, predicted, predicted.speedup(), measured)
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """Over resampled requests: how often an option is the best or ties with it, and what it loses
+    on average against the best, in speed-up.
+    """
+
+    probability: float
+    regret: float
+
+
+class Contest:
+    """The cells that may be recommended, over the requests that any of them was judged on.
+
+    Args:
+        cells: who may win; those of unknown speed do not compete.
+    """
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        measured = {cell.entrant.candidate for cell in cells if cell.measured is not None}
+        competing = [
+            (cell, cell.judged)
+            for cell in cells
+            if cell.measured is not None or cell.entrant.candidate not in measured
+        ]
+        # Measured requests first: they then spread evenly over the folds.
+        competing.sort(key=lambda entry: entry[0].measured is None)
+        known = [(cell, sample) for cell, sample in competing if sample is not None]
+        self.cells = [cell for cell, _ in known]
+        self._samples = [sample for _, sample in known]
+        self.requests = tuple(dict.fromkeys(r for s in self._samples for r in s.requests))
+        self._tables = [_table(sample, self.requests) for sample in self._samples]
+
+    def leader(self) -> Cell | None:
+        """The best cell on all requests; within timing noise the smaller model, then smaller k."""
+        at = self._pick(self._pooled())
+        return None if at is None else self.cells[at]
+
+    def runner_up(self, leader: Cell) -> Cell | None:
+        """The best cell of another candidate."""
+        own = leader.entrant.candidate
+        return Contest([c for c in self.cells if c.entrant.candidate != own]).leader()
+
+    def faster_ties(self, leader: Cell) -> list[Cell]:
+        """Cells that are faster than the leader, though within timing noise."""
+        values = self._pooled()
+        own = values[self.cells.index(leader)]
+        return [cell for cell, value in zip(self.cells, values, strict=True) if value > own]
+
+    def certainty(self, choice: Cell | None) -> Certainty | None:
+        """How sure a choice is, None meaning plain decoding, which always competes with speed 1."""
+        if not self.cells:
+            return None
+        generator = np.random.Generator(np.random.Philox(key=0))
+        requests = len(self.requests)
+        counts = generator.multinomial(requests, np.full(requests, 1 / requests), size=_RESAMPLES)
+        values = self._values(counts.astype(np.float64))
+        options = np.concatenate([np.ones((_RESAMPLES, 1)), values], axis=1)
+        own = options[:, 0 if choice is None else 1 + self.cells.index(choice)]
+        best, known = options.max(axis=1), np.isfinite(own)
+        if not known.any():
+            return None
+        ties = own[known] >= (1 - TIMING_NOISE) * best[known]
+        return Certainty(float(ties.mean()), float((best - own)[known].mean()))
+
+    def cross_fit(self, *, measured: bool) -> Sample | None:
+        """The speed-up of choosing like this, from requests that did not choose.
+
+        The requests are split in five; each part is looked at through the cell that the other
+        parts choose. None where no part has a figure of the asked kind.
+        """
+        everyone = dict.fromkeys(self.requests)
+        everyone.update(
+            dict.fromkeys(r for c in self.cells if c.predicted for r in c.predicted.requests)
+        )
+        fold_of = {request: at % _FOLDS for at, request in enumerate(everyone)}
+        held: dict[str, tuple[float, Floats]] = {}
+        kind: Sample | None = None
+        for fold in range(min(_FOLDS, len(everyone))):
+            choosing = np.array([[fold_of[request] != fold for request in self.requests]])
+            at = self._pick(self._values(choosing.astype(np.float64))[0])
+            sample = None if at is None else _of_kind(self.cells[at], measured=measured)
+            if sample is None:
+                continue
+            kind = sample
+            rows = zip(sample.requests, sample.weights, sample.addends, strict=True)
+            held.update((r, (float(w), a)) for r, w, a in rows if fold_of[r] == fold)
+        if kind is None or not held:
+            return None
+        weights = np.array([weight for weight, _ in held.values()])
+        table = np.array([addends for _, addends in held.values()])
+        return Sample(kind.figure, tuple(held), weights, table, kind.combine)
+
+    def _pooled(self) -> Floats:
+        every_request_once = np.ones((1, len(self.requests)))
+        values: Floats = self._values(every_request_once)[0]
+        return values
+
+    def _values(self, counts: Floats) -> Floats:
+        """Every cell's speed-up [draws, cells] under request counts [draws, requests]."""
+        values = np.full((len(counts), len(self.cells)), -np.inf)
+        for at, (sample, table) in enumerate(zip(self._samples, self._tables, strict=True)):
+            speed = sample.combine(counts @ table)
+            values[:, at] = np.where(np.isfinite(speed), speed, -np.inf)
+        return values
+
+    def _pick(self, values: Floats) -> int | None:
+        if not values.size or not np.isfinite(values.max()):
+            return None
+        tied: Ints = np.flatnonzero(values >= (1 - TIMING_NOISE) * values.max())
+        return int(min(tied, key=lambda at: (self.cells[at].entrant.size, self.cells[at].k)))
+
+
+def _of_kind(cell: Cell, *, measured: bool) -> Sample | None:
+    if not measured:
+        return cell.predicted
+    return None if cell.measured is None else cell.measured.speedup
+
+
+def _table(sample: Sample, requests: Sequence[str]) -> Floats:
+    """A sample's weighted addends [requests, m] in the contest's order; 0 where it has none."""
+    row = {request: at for at, request in enumerate(requests)}
+    table = np.zeros((len(requests), sample.addends.shape[1]))
+    table[[row[request] for request in sample.requests]] = sample.addends * sample.weights[:, None]
+    return table

@@ -1,0 +1,126 @@
+"""Decoding runs → measured speed-ups, and whether the outputs were the target's own.
+
+A cell's runs are compared with the baseline runs of the same block on the same requests: tokens per
+second over tokens per second, since outputs may differ in length. The first token comes from the
+prefill and is not counted. Intervals cover the sampling of requests within the processes that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.rounds import Floats
+from draftbench.plan.predict import Key, pooled
+from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.store.observed import Observed
+
+SPEEDUP_MEASURED = Figure(
+    name="decode speed-up, measured",
+    symbol="S",
+    formula="tokens per second with speculation / without, after the first token",
+)
+# An interval over requests alone is too narrow; this many processes make a spread visible.
+ENOUGH_PROCESSES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCell:
+    """One candidate at one k as it ran; `runs` with the response that each belongs to."""
+
+    candidate: Candidate
+    k: int
+    speedup: Sample
+    runs: tuple[tuple[Trajectory, Decode], ...]
+    keys: frozenset[Key]
+
+    @property
+    def processes(self) -> int:
+        """How many processes took part."""
+        return len({decode.process for _, decode in self.runs})
+
+
+class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requests decoded with speculation at temperature 0, by where they first left the target's.
+
+    `near_ties` differ first where the target's two best tokens are within numeric noise, `faults`
+    elsewhere.
+    """
+
+    requests: int
+    identical: int
+    near_ties: int
+    faults: int
+
+
+def measured_cells(observed: Observed) -> dict[tuple[Candidate, int], MeasuredCell]:
+    """Every measured candidate and k that has baseline runs to be compared with."""
+    trajectories = {(t.request, t.sample): t for t in observed.trajectories}
+    groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
+    for row in observed.decodes:
+        if row.batch == 1 and (row.request, row.sample) in trajectories:
+            group = groups.setdefault((row.block, row.k), {})
+            group.setdefault((row.request, row.sample), []).append(row)
+    cells = {}
+    for (block, k), rows in groups.items():
+        first = next(iter(rows.values()))[0]
+        both = [key for key in rows if key in groups.get((block, 0), {})]
+        if k == 0 or first.draft is None or not both:
+            continue
+        candidate = Candidate(draft=first.draft, quant=first.quant)
+        runs = tuple((trajectories[key], run) for key in both for run in rows[key])
+        speedup = _speedup([trajectories[key] for key in both], rows, groups[block, 0])
+        cells[candidate, k] = MeasuredCell(candidate, k, speedup, runs, frozenset(both))
+    return cells
+
+
+def audit(observed: Observed) -> Audit | None:
+    """Compare speculative outputs with the target's own; None where nothing can be compared.
+
+    Logged responses need not be the target's own and are not compared.
+    """
+    own = {
+        (t.request, t.sample)
+        for t in observed.trajectories
+        if t.origin == "target" and t.sampling.temperature == 0
+    }
+    worst: dict[Key, int] = {}
+    for row in observed.decodes:
+        key = (row.request, row.sample)
+        if row.k > 0 and key in own:
+            found = 0 if row.first_difference is None else 1 if row.tie else 2
+            worst[key] = max(found, worst.get(key, 0))
+    kinds = list(worst.values())
+    if not kinds:
+        return None
+    return Audit(len(kinds), kinds.count(0), kinds.count(1), kinds.count(2))
+
+
+def _speedup(
+    trajectories: Sequence[Trajectory],
+    runs: Mapping[Key, Sequence[Decode]],
+    baseline: Mapping[Key, Sequence[Decode]],
+) -> Sample:
+    """Ratio of tokens per second, each a ratio of sums; repeats of a request are averaged."""
+    columns = np.array(
+        [
+            [*_tokens_and_seconds(runs[key]), *_tokens_and_seconds(baseline[key])]
+            for key in ((t.request, t.sample) for t in trajectories)
+        ]
+    )
+    return pooled(SPEEDUP_MEASURED, trajectories, columns, _ratio_of_rates)
+
+
+def _tokens_and_seconds(rows: Sequence[Decode]) -> tuple[float, float]:
+    tokens = sum(row.output_tokens - 1 for row in rows)
+    return tokens / len(rows), sum(row.decode_seconds for row in rows) / len(rows)
+
+
+def _ratio_of_rates(sums: Floats) -> Floats:
+    """Sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
+    rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
+    return quotient(np.stack(rates, axis=-1))

@@ -1,0 +1,53 @@
+"""A cell that was not chosen → why, in plain words with its numbers."""
+
+from __future__ import annotations
+
+from draftbench.acceptance.definitions import tokens_per_round
+from draftbench.plan.choice import TIMING_NOISE, Cell, Contest
+from draftbench.plan.costs import SELF
+from draftbench.records import Candidate
+from draftbench.store.observed import Observed
+
+
+def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Observed) -> str:
+    """Why `cell` lost: to plain decoding, to another k of its draft, or to another draft.
+
+    `leader` is the cell that came out first, None where no speed is known. For the leader itself
+    the answer says what it is worth.
+    """
+    candidate = cell.entrant.candidate
+    speed = None if cell.judged is None else cell.judged.value
+    if candidate.draft == SELF:
+        return "a control: the target as its own draft is never recommended"
+    if speed is None or leader is None or leader.judged is None:
+        return f"its speed is unknown: {_unknown_speed(observed, candidate)}"
+    if cell not in contest.cells:
+        return "not measured: this draft is judged by the k's that were"
+    best = leader.judged.value or speed
+    if speed <= 1:
+        return f"no faster than plain decoding: {_economy(cell, speed)}"
+    if cell is leader:
+        return f"not clearly above the asked speed-up: {_economy(cell, speed)}"
+    if speed >= (1 - TIMING_NOISE) * best:
+        preferred = "smaller k" if candidate == leader.entrant.candidate else "smaller draft"
+        verdict = f"a tie with {leader.name} ({best:.2f})"
+        return f"{verdict}, which has the {preferred}" if speed > best else f"{verdict}, no faster"
+    return f"{leader.name} is faster ({best:.2f}): {_economy(cell, speed)}"
+
+
+def _economy(cell: Cell, speed: float) -> str:
+    """The two halves of a speed-up."""
+    tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
+    words = f"{speed:.2f} × its speed"
+    if tokens is None or speed <= 0:
+        return words
+    return f"{words}, {tokens:.2f} tokens a round that costs {tokens / speed:.2f} plain steps"
+
+
+def _unknown_speed(observed: Observed, candidate: Candidate) -> str:
+    facts = observed.facts_of(candidate)
+    if facts is not None and not facts.has_kernel:
+        return f"no real kernel for {candidate.quant} on this device"
+    own = (candidate.draft, candidate.quant)
+    failed = [f.reason for f in observed.failures if (f.draft, f.quant) == own]
+    return failed[-1] if failed else "its steps were not timed"

@@ -1,0 +1,102 @@
+"""The answer of `recommend`, as it is written to JSON.
+
+Every figure is {value, low, high} at 95 % or null for unknown. The first fields of
+`Recommendation` and `CellFigures` are a contract that scripts read.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.measured import Audit
+from draftbench.records import DraftingMode
+
+Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the answer: frozen, compared by its fields."""
+
+
+class Pick(Answer, frozen=True):
+    """A draft, its quantization level and a draft length."""
+
+    draft: str
+    quant: str
+    k: int
+
+
+class CellFigures(Answer, frozen=True):
+    """One candidate at one k.
+
+    `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
+    intervals are over timing repeats, all others over requests. `accepted_per_drafted` and
+    `mean_accepted_length` come from replay, the figures `…_measured` were counted in decoding runs.
+    `prediction_error` is predicted over measured speed-up less 1, on the same requests. `best`
+    marks the candidate's best k, and none where its speed is unknown. `reason` says why it was not
+    chosen.
+    """
+
+    draft: str
+    quant: str
+    k: int
+    alpha: Estimate | None
+    mean_accepted_length: Estimate | None
+    draft_cost_ratio: Estimate | None
+    verify_ratio: Estimate | None
+    speedup_predicted: Estimate | None
+    speedup_measured: Estimate | None
+    best: bool
+    alpha_basis: str | None
+    tokens_per_round: Estimate | None
+    accepted_per_drafted: Estimate | None
+    mean_accepted_length_measured: Estimate | None
+    accepted_per_drafted_measured: Estimate | None
+    speedup_end_to_end: Estimate | None
+    prediction_error: float | None
+    memory_bytes: int | None
+    reason: str | None
+
+
+class PredictionError(Answer, frozen=True):
+    """Size of the relative error of predicted against measured speed-up over the measured cells."""
+
+    median: float
+    worst: float
+    cells: int
+
+
+class Recommendation(Answer, frozen=True):
+    """Whether to speculate and how.
+
+    `choice` is null unless the decision is to speculate; `leader` is the cell that came out first
+    either way. `choice_speedup_…` are the leader's figures from requests that did not choose it
+    (cross-fit over five folds). `probability_best` and `expected_regret` are those of the decision
+    over resampled requests, plain decoding included; `requests_needed` would settle an inconclusive
+    one. `near_tie_share` is the share of output positions whose two best target tokens are within
+    numeric noise.
+    """
+
+    decision: Decision
+    choice: Pick | None
+    candidates: tuple[CellFigures, ...]
+    requests: int
+    output_tokens: int
+    prediction_error: PredictionError | None
+    min_speedup: float
+    leader: Pick | None
+    runner_up: Pick | None
+    choice_speedup_predicted: Estimate | None
+    choice_speedup_measured: Estimate | None
+    probability_best: float | None
+    expected_regret: float | None
+    requests_needed: int | None
+    audit: Audit | None
+    near_tie_share: float | None
+    caveats: tuple[str, ...]
+    runner: str | None
+    machine: str
+    drafting_mode: DraftingMode

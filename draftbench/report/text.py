@@ -1,0 +1,38 @@
+"""Strings for a terminal: control characters out, columns aligned, figures with the digits they deserve."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+
+def plain(text: str) -> str:
+    """Without control characters: what came from a file must not move the cursor or set colours."""
+    return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "�" for c in text)
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns two spaces apart; numbers align right."""
+    table = [list(map(plain, head)), *[list(map(plain, row)) for row in rows]]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    numeric = [all(_is_number(row[i]) for row in table[1:]) for i in range(len(head))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return bool(cell) and (cell[0].isdigit() or cell[0] in "+-−–") and cell != "-"
+
+
+def memory(size: int) -> str:
+    """Bytes as MB or GB (powers of ten) with three digits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"

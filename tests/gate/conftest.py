@@ -1,0 +1,65 @@
+"""Makers of baselines and runs, so that a test shows only what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question, RequestCounts
+
+QUESTION = Question(
+    key_id="cafe0123",
+    metric_version=1,
+    mode="greedy",
+    k=4,
+    responses="target",
+    samples=1,
+    max_new_tokens=128,
+)
+
+
+def _counts(id: str = "r", accepted: float = 15.0, **changes: Any) -> RequestCounts:
+    """Ten rounds and forty positions."""
+    fields: dict[str, Any] = {
+        "id": id,
+        "weight": 1.0,
+        "sampling": "greedy",
+        "tokens": 10.0 + accepted,
+        "passes": 10.0,
+        "rounds": 10.0,
+        "accepted": accepted,
+        "positions": 40.0,
+        "alpha_sum": accepted,
+    }
+    return RequestCounts(**fields | changes)
+
+
+def _baseline(requests: Sequence[RequestCounts], **changes: Any) -> Baseline:
+    question = {name: changes.pop(name) for name in list(changes) if hasattr(QUESTION, name)}
+    fields: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "created": "2026-01-01T00:00:00Z",
+        "candidate": "small",
+        "question": Question(**{n: getattr(QUESTION, n) for n in Question.__struct_fields__} | question),
+        "tested": {"draft": "small", "machine": "here", "target runner": "lean"},
+        "alpha_definition": "acceptance rate (emitted tokens)",
+        "survival": (0.6, 0.4, 0.3, 0.2),
+        "faults": (),
+        "cost_ratios": (),
+        "requests": tuple(requests),
+    }
+    return Baseline(**fields | changes)
+
+
+@pytest.fixture
+def counts() -> Callable[..., RequestCounts]:
+    """counts(id, accepted, **fields)"""
+    return _counts
+
+
+@pytest.fixture
+def baseline() -> Callable[..., Baseline]:
+    """baseline(requests, **fields of the baseline or of its question)"""
+    return _baseline

@@ -1,0 +1,61 @@
+"""`NAME:VALUE[%]` as people write it, and as they get it wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftbench.errors import UsageError
+from draftbench.gate.limits import Limit, limits_of, parse_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "value", "relative"),
+    [
+        ("mean_accepted_length:2%", "mean_accepted_length", 0.02, True),
+        ("alpha:0.02", "alpha", 0.02, False),
+        ("alpha: 3.5 %", "alpha", 0.035, True),
+        ("speedup:.1", "speedup", 0.1, False),
+        ("draft_cost_ratio:150%", "draft_cost_ratio", 1.5, True),
+    ],
+)
+def test_percent_is_relative_and_a_plain_number_absolute(
+    text: str, metric: str, value: float, relative: bool
+) -> None:
+    limit = parse_limit(text)
+    assert (limit.metric, limit.relative) == (metric, relative)
+    assert limit.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("alpha", "is not a limit", "write NAME:VALUE"),
+        ("alpha:", "is not a limit", "write NAME:VALUE"),
+        ("aplha:2%", "not a metric", "did you mean `alpha`"),
+        ("latency:2%", "not a metric", "known: alpha, mean_accepted_length"),
+        ("alpha:two", "not a number", "alpha:0.02"),
+        ("alpha:0", "above 0", "allow a small drop"),
+        ("alpha:-1%", "above 0", "allow a small drop"),
+        ("alpha:nan", "above 0", "allow a small drop"),
+        ("alpha:2", "never be exceeded", "two points of alpha 0.02"),
+        ("speedup:100%", "never be exceeded", "2%"),
+    ],
+)
+def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(
+    text: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_limit(text)
+    assert hint in caught.value.hint
+
+
+def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others() -> None:
+    assert limits_of([]) == (
+        Limit(metric="mean_accepted_length", value=0.02, relative=True),
+        Limit(metric="alpha", value=0.02, relative=False),
+    )
+    assert limits_of(["alpha:0.05", "speedup:10%", "alpha:0.25"]) == (
+        Limit(metric="mean_accepted_length", value=0.02, relative=True),
+        Limit(metric="alpha", value=0.25, relative=False),
+        Limit(metric="speedup", value=0.1, relative=True),
+    )

@@ -1,0 +1,152 @@
+"""Verdicts by hand, p-values and quantiles by the tables, and what advice must satisfy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
+from draftbench.acceptance.intervals import Estimate
+from draftbench.gate.noninferiority import (
+    Gain,
+    Verdict,
+    advised_requests,
+    gain_of,
+    holm,
+    judge,
+    p_fail,
+    requests_to_settle,
+    smallest_detectable_drop,
+    student_probability,
+    student_quantile,
+)
+
+
+def ratio(numerators: list[float], denominator: float = 10.0) -> Sample:
+    addends = np.array([[n, denominator] for n in numerators])
+    names = tuple(map(str, range(len(numerators))))
+    return Sample(MEAN_ACCEPTED_LENGTH, names, np.ones(len(names)), addends, quotient)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.01, 0.01, Verdict.PASS),
+        (-0.02, 0.01, Verdict.PASS),
+        (0.03, 0.05, Verdict.PASS),
+        (-0.03, 0.01, Verdict.INCONCLUSIVE),
+        (-0.03, -0.02, Verdict.INCONCLUSIVE),
+        (-0.05, -0.021, Verdict.FAIL),
+    ],
+)
+def test_the_interval_against_the_limit_decides(
+    low: float, high: float, verdict: Verdict
+) -> None:
+    assert judge(Estimate((low + high) / 2, low, high), 0.02) is verdict
+
+
+def test_without_an_interval_nothing_is_decided() -> None:
+    assert judge(None, 0.02) is Verdict.INCONCLUSIVE
+
+
+def test_a_relative_change_is_a_fraction_of_the_old_figure_and_negative_when_worse() -> None:
+    old, new = ratio([20, 30, 40, 25, 35]), ratio([18, 27, 36, 22.5, 31.5])
+    relative = gain_of(old, new, relative=True).interval
+    absolute = gain_of(old, new, relative=False).interval
+    assert relative is not None
+    assert absolute is not None
+    assert relative.value == pytest.approx(-0.1)
+    assert absolute.value == pytest.approx(-0.3)
+
+
+def test_the_standard_error_is_that_of_the_mean_difference() -> None:
+    # Differences 1 2 3 4 5 tenths: standard deviation √2.5, over √5 requests.
+    gain = gain_of(ratio([20] * 5), ratio([21, 22, 23, 24, 25]), relative=False)
+    assert gain.error == pytest.approx(0.1 * (2.5 / 5) ** 0.5)
+
+
+def test_a_segment_has_the_t_interval() -> None:
+    gain = gain_of(ratio([20] * 5), ratio([21, 22, 23, 24, 25]), relative=False, small=True)
+    assert gain.interval is not None
+    half = 2.776 * 0.1 * (2.5 / 5) ** 0.5
+    assert gain.interval.low == pytest.approx(0.3 - half, rel=0.02)
+    assert gain.interval.high == pytest.approx(0.3 + half, rel=0.02)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_equal_samples_have_an_interval_without_width_however_few(small: bool) -> None:
+    assert gain_of(ratio([20]), ratio([20]), relative=True, small=small).interval == Estimate(
+        0.0, 0.0, 0.0
+    )
+
+
+def test_under_five_requests_that_differ_nothing_is_decided() -> None:
+    assert gain_of(ratio([20] * 4), ratio([10] * 4), relative=True).interval is None
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(4, 2.776), (9, 2.262), (29, 2.045), (239, 1.970)])
+def test_students_distribution_agrees_with_the_tables(freedom: int, t: float) -> None:
+    assert student_quantile(0.975, freedom) == pytest.approx(t, abs=0.02)
+    assert student_probability(t, freedom) == pytest.approx(0.975, abs=0.001)
+    assert student_probability(-t, freedom) == pytest.approx(0.025, abs=0.001)
+
+
+@given(st.floats(0.001, 0.999), st.integers(1, 500))
+def test_quantile_and_probability_are_inverse(probability: float, freedom: int) -> None:
+    t = student_quantile(probability, freedom)
+    assert student_probability(t, freedom) == pytest.approx(probability, abs=1e-9)
+
+
+def test_holm_corrects_the_smallest_p_value_most() -> None:
+    # Sorted 0.005 0.01 0.03 0.04, times 4 3 2 1, never falling.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_never_lowers_a_p_value_nor_exceeds_bonferroni(values: list[float]) -> None:
+    for raw, adjusted in zip(values, holm(values), strict=True):
+        assert raw <= adjusted <= min(1, len(values) * raw) + 1e-12
+
+
+def test_the_p_value_of_a_drop_is_two_and_a_half_percent_where_the_interval_touches() -> None:
+    gain = gain_of(ratio([30] * 10), ratio([20, 28, 24, 22, 26, 21, 27, 23, 25, 24]), relative=False)
+    touching = gain_of(
+        ratio([30] * 10), ratio([20, 28, 24, 22, 26, 21, 27, 23, 25, 24]), relative=False, small=True
+    ).interval
+    assert touching is not None
+    assert p_fail(gain, -touching.high) == pytest.approx(0.025)
+
+
+def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interval() -> None:
+    sure = Gain(Estimate(-0.5, -0.5, -0.5), 0.0, 20)
+    assert p_fail(sure, 0.02) == 0.0
+    assert p_fail(sure, 0.6) == 1.0
+    assert p_fail(Gain(None, None, 3), 0.02) == 1.0
+
+
+def test_the_advised_number_brings_the_limit_to_2_8_standard_errors() -> None:
+    # (1.960 + 0.842)² · (0.02 / 0.02)² = 7.85 times the sample.
+    gain = Gain(Estimate(0.0, -0.04, 0.04), 0.02, 100)
+    assert advised_requests(gain, 0.02) == 785
+    assert requests_to_settle(gain, 0.02) == 785
+    assert smallest_detectable_drop(gain, 0.02) == pytest.approx(0.02 + 2.8016 * 0.02, rel=1e-3)
+
+
+def test_near_the_limit_more_requests_than_advised_are_needed() -> None:
+    # Half a limit's distance to the limit: four times the advised 200 · 7.85 / 16 requests.
+    gain = Gain(Estimate(-0.01, -0.0001 - 0.02, 0.0), 0.005, 200)
+    assert advised_requests(gain, 0.02) == 99
+    assert requests_to_settle(gain, 0.02) == 393
+
+
+def test_exactly_at_the_limit_no_number_of_requests_is_named() -> None:
+    gain = Gain(Estimate(-0.02, -0.03, -0.01), 0.005, 200)
+    assert requests_to_settle(gain, 0.02) is None
+
+
+def test_unknown_spread_gives_no_advice() -> None:
+    gain = Gain(None, None, 1)
+    assert requests_to_settle(gain, 0.02) is None
+    assert smallest_detectable_drop(gain, 0.02) is None
