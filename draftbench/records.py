@@ -25,6 +25,10 @@ class DraftingMode(StrEnum):
     SAMPLED_TEMPERATURE_ONLY = "sampled-temperature-only"
 
 
+# Differences of two logits below these are within the noise of computing them in another order.
+NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A frozen value that is compared by its fields."""
 

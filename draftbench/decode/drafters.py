@@ -75,15 +75,14 @@ class ModelDrafter:
         self._room = min(capacity, self.runner.context_length)
         self.cache = self.runner.new_cache(self._room)
         if len(prompt) <= self._room:
-            tokens = torch.tensor(prompt, device=self.runner.device)
-            self.runner.forward(tokens, self.cache, 1)
+            self.runner.forward(self._readable(prompt), self.cache, 1)
 
     def propose(self, context: list[int], k: int) -> Proposal | None:
         """Greedy or sampled tokens; fewer than k where the draft's own context ends."""
         k = min(k, self._room - len(context) + 1)
         if k < 1:
             return None
-        tokens = torch.tensor(context[self.cache.length :], device=self.runner.device)
+        tokens = self._readable(context[self.cache.length :])
         drafted, laws = [], []
         for step in range(k):
             logits = self.runner.forward(tokens, self.cache, 1)[:, : self.vocab_size]
@@ -95,6 +94,12 @@ class ModelDrafter:
                 laws.append(q)
             drafted.append(tokens)
         return Proposal(torch.cat(drafted), _padded(laws, self.vocab_size) if laws else None)
+
+    def _readable(self, tokens: list[int]) -> Tensor:
+        """Ids as the draft can read them: a token that it has no row for becomes its last one."""
+        return torch.tensor(tokens, device=self.runner.device).clamp_(
+            max=self.runner.vocab_size - 1
+        )
 
     def _uniform(self, position: int, like: Tensor) -> Tensor:
         assert self.uniforms is not None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.models.linear import make_linear
+from draftbench.decode.linear import make_linear
 
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 

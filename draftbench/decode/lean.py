@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.models.linear import make_linear
+from draftbench.decode.linear import make_linear
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 

@@ -39,8 +39,8 @@ class Runner(Protocol):
         ...
 
     def forward(self, tokens: Tensor, cache: Any, keep: int) -> Tensor:
-        """Append tokens [n] to a cache of this runner's own making; logits [keep, vocab_size] after each of the last `keep`
-        of them.
+        """Append tokens [n] to a cache of this runner's own making; logits [keep, vocab_size] after
+        each of the last `keep` of them.
         """
         ...
 

@@ -1,7 +1,9 @@
-"""A runner that follows a script, and a clock that it moves: the whole decoder with exact, known numbers and no model.
+"""A runner that follows a script, and a clock that it moves: the whole decoder with exact, known
+numbers and no model.
 
-The seam for tests, shipped with the package so that users of the library can test against it too. A script is any function from
-the tokens so far to next-token logits; every pass takes the scripted time, and nothing else does.
+The seam for tests, shipped with the package so that users of the library can test against it too. A
+script is any function from the tokens so far to next-token logits; every pass takes the scripted
+time, and nothing else does.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class ScriptedCache:
 class ScriptedRunner:
     """A model that is a function.
 
-    `seconds_per_pass` and `seconds_per_token` are what a pass over n tokens takes on `clock`: first + n · second.
+    `seconds_per_pass` and `seconds_per_token` are what a pass over n tokens takes on `clock`: first
+    + n · second.
     """
 
     script: Script

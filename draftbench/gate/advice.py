@@ -22,7 +22,7 @@ def notes(result: GateResult, old: Baseline, new: Baseline, missing: int) -> tup
         better = ", ".join(check.metric for check in result.pooled if check.improved)
         if better:
             said.append(f"improved: {better}; save a new baseline to keep the gain")
-    return (*said, *_caveats(result, new, missing))
+    return (*said, *_caveats(result, old, new, missing))
 
 
 def _inconclusive(check: Check) -> str:
@@ -69,7 +69,7 @@ def _hazard_losses(old: Sequence[float], new: Sequence[float]) -> list[float]:
     return [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
 
 
-def _caveats(result: GateResult, new: Baseline, missing: int) -> list[str]:
+def _caveats(result: GateResult, old: Baseline, new: Baseline, missing: int) -> list[str]:
     said = []
     if result.requests < FEW_REQUESTS:
         said.append(
@@ -77,7 +77,7 @@ def _caveats(result: GateResult, new: Baseline, missing: int) -> list[str]:
         )
     if missing:
         said.append(f"{missing} requests of the baseline are not in this run and were left out")
-    if "alpha" not in {check.metric for check in result.checks} and not new.alpha_definition:
+    if not (old.alpha_definition and new.alpha_definition):
         said.append("no alpha: prompt lookup has no acceptance rate per position")
     if {check.metric for check in result.checks} & set(TIMED):
         said.append(

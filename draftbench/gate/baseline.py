@@ -96,7 +96,8 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
     Raises:
         RunFolderError: it cannot be written there.
     """
-    head = msgspec.json.format(msgspec.json.encode(_without_requests(baseline)), indent=2)
+    empty = msgspec.structs.replace(baseline, requests=())
+    head = msgspec.json.format(msgspec.json.encode(empty), indent=2)
     rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
     data = head.removesuffix(_EMPTY) + b'"requests": [\n' + rows + b"\n  ]\n}\n"
     temporary = path.with_name(path.name + ".tmp")
@@ -153,7 +154,3 @@ def _read_limited(path: Path) -> bytes:
             hint="give the file that `draftbench gate --save` wrote",
         )
     return raw
-
-
-def _without_requests(baseline: Baseline) -> Baseline:
-    return msgspec.structs.replace(baseline, requests=())

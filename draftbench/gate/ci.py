@@ -90,7 +90,8 @@ def to_junit(result: GateResult) -> str:
             ElementTree.SubElement(case, "skipped", message)
     ElementTree.SubElement(suite, "system-out").text = _xml("\n".join(result.notes))
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document.decode() + "\n"
 
 
 def to_markdown(result: GateResult) -> str:

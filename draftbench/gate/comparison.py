@@ -162,7 +162,7 @@ def _segments(limits: Sequence[Limit], segments: dict[str, tuple[Pair, ...]]) ->
             if samples is None or samples[0].value is None or samples[1].value is None:
                 continue
             levels = Level(value=samples[0].value), Level(value=samples[1].value)
-            gain = gain_of(*samples, relative=limit.relative, small=True)
+            gain = gain_of(*samples, relative=limit.relative)
             found.append((_check(limit, name, levels, gain), p_fail(gain, limit.value)))
     adjusted = holm([p for _, p in found])
     return [_corrected(check, p) for (check, _), p in zip(found, adjusted, strict=True)]
@@ -187,7 +187,7 @@ def _check(limit: Limit, segment: str | None, levels: tuple[Level, Level], gain:
         difference=gain.interval,
         limit=limit,
         verdict=verdict,
-        improved=gain.interval is not None and gain.interval.low > 0,
+        improved=segment is None and gain.interval is not None and gain.interval.low > 0,
         requests_needed=requests_to_settle(gain, limit.value) if inconclusive else None,
         smallest_detectable_drop=smallest_detectable_drop(gain, limit.value),
     )

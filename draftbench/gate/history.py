@@ -18,7 +18,7 @@ from draftbench.errors import RunFolderError
 from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import TAIL, Verdict, student_quantile
 from draftbench.gate.pairing import TIMED
-from draftbench.gate.result import Check, GateResult, Level
+from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Level
 from draftbench.records import Record
 
 MIN_RUNS = 5
@@ -65,7 +65,7 @@ def record_verdict(path: Path, result: GateResult, created: str) -> GateResult:
         RunFolderError: the file cannot be written, or holds something else.
     """
     entry = HistoryEntry(
-        schema_version=1,
+        schema_version=RESULT_SCHEMA_VERSION,
         created=created,
         candidate=result.new,
         question=result.question,

@@ -25,8 +25,11 @@ class Limit(Record, frozen=True):
     relative: bool
 
 
+# The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a lookup
+# that finds less, shows in tokens per round alone.
 DEFAULT_LIMITS = (
     Limit(metric="mean_accepted_length", value=0.02, relative=True),
+    Limit(metric="tokens_per_round", value=0.02, relative=True),
     Limit(metric="alpha", value=0.02, relative=False),
 )
 

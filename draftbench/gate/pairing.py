@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -60,8 +60,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
 
 def question_digest(baseline: Baseline) -> str:
     """Names question and requests; equal for runs whose figures may stand in one history."""
-    ids: Iterable[str] = (counts.id for counts in baseline.requests)
-    asked = msgspec.json.encode(baseline.question) + " ".join(ids).encode()
+    asked = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
     return hashlib.sha256(asked).hexdigest()[:12]
 
 

@@ -29,10 +29,10 @@ def median_interval(repeats: Sequence[float]) -> Estimate | None:
 
 
 def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
-    """The change of the median, new against old; two independent intervals joined by MOVER.
+    """The change of the median, new against old: positive where it rose.
 
-    The distances of both ends are combined in quadrature, for a ratio on the logarithm (Zou &
-    Donner 2008).
+    Two independent intervals are joined by MOVER: the distances to their ends are combined in
+    quadrature, for a ratio on the logarithm (Zou & Donner 2008).
     """
     requests = min(len(old), len(new))
     if tuple(old) == tuple(new) and old:

@@ -26,9 +26,10 @@ class Check(Record, frozen=True):
     """One metric against its limit, over all requests (`segment` None) or over those of a segment.
 
     `difference` is new against old: a fraction of old if `limit.relative`, else absolute. `sample`
-    counts requests, for `draft_cost_ratio` timed repeats. `smallest_detectable_drop` is in the unit
-    of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for the
-    number of segments and metrics.
+    counts requests, for `draft_cost_ratio` timed repeats. `improved` says, over all requests only,
+    that even the bad end of the interval is better than before. `smallest_detectable_drop` is in
+    the unit of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for
+    the number of segments and metrics.
     """
 
     metric: str

@@ -19,6 +19,7 @@ from draftbench.measure.decoding import Bench, Cell, run_cells, warm
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import (
+    NEAR_TIE_MARGIN,
     Candidate,
     CostPoint,
     Decode,
@@ -28,9 +29,6 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.store.folder import PrivateText
-
-# Differences of two logits below this are within the noise of computing them in another order.
-NOISE = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 
 Material = tuple[Prompt, PrivateText, Trajectory]
 
@@ -128,7 +126,7 @@ def decode_cells(
         clock=setting.clock,
         process=setting.process,
         block=block,
-        tie_margin=NOISE[setting.dtype],
+        tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
     )
     pending = [m for m in material if any((*_key(m[2]), c.k) not in done for c in cells)]

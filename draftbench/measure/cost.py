@@ -1,6 +1,6 @@
 """Models and a real response → how long their passes take, at the sizes that a round needs.
 
-All points of a block are timed in turn, once per repeat, so that drift of the machine meets all of
+All points of a block are timed in turn, in every repeat, so that drift of the machine meets all of
 them alike; medians are the reader's business, all samples are kept. Every shape is run once before
 it is timed.
 """
@@ -17,7 +17,11 @@ from draftbench.decode.drafters import LookupDrafter
 from draftbench.decode.runner import Runner
 from draftbench.records import Candidate, CostPoint
 
-REPEATS = 9
+REPEATS = 6
+PREFILL_REPEATS = 3
+# Each visit runs the work once before it is timed: in a decoder a pass finds its weights as warm as
+# the pass before left them, not as cold as another model's passes did.
+SAMPLES_PER_VISIT = 2
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,11 @@ class _Timed:
     runner: str
     work: Callable[[], None]
 
+    @property
+    def repeats(self) -> int:
+        """Prompts are read once a request and take long; fewer repeats do."""
+        return PREFILL_REPEATS if self.what == "prefill" else REPEATS
+
 
 def measure_costs(
     target: Runner,
@@ -78,13 +87,10 @@ def measure_costs(
         points += _step_points(draft, candidate.draft, candidate.quant, grid, sizes)  # type: ignore[arg-type]
         points += _prefill_points(draft, candidate.draft, candidate.quant, grid)  # type: ignore[arg-type]
     seconds: list[list[float]] = [[] for _ in points]
-    for repeat in range(REPEATS + 1):
+    for repeat in range(REPEATS):
         for point, samples in zip(points, seconds, strict=True):
-            start = clock.mark()
-            point.work()
-            elapsed = clock.seconds(start, clock.mark())
-            if repeat > 0:
-                samples.append(elapsed)
+            if repeat < point.repeats:
+                samples += _visit(point, clock)
     return [
         CostPoint(
             draft=point.draft,
@@ -100,6 +106,17 @@ def measure_costs(
         )
         for point, samples in zip(points, seconds, strict=True)
     ]
+
+
+def _visit(point: _Timed, clock: Clock) -> list[float]:
+    """Run the work once, then time it."""
+    point.work()
+    samples = []
+    for _ in range(SAMPLES_PER_VISIT if point.what != "prefill" else 1):
+        start = clock.mark()
+        point.work()
+        samples.append(clock.seconds(start, clock.mark()))
+    return samples
 
 
 def _step_points(

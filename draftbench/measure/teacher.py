@@ -32,13 +32,19 @@ def teacher_forced(
     if len(prompt) > capacity:
         return
     cache = runner.new_cache(capacity)
-    logits = runner.forward(torch.tensor(prompt, device=runner.device), cache, 1)
+    logits = runner.forward(_readable(prompt, runner), cache, 1)
     if first == 0:
         yield 0, _finite(logits)
     known = response[: min(len(response) - 1, capacity - len(prompt))]
     for start in range(0, len(known), CHUNK):
-        tokens = torch.tensor(known[start : start + CHUNK], device=runner.device)
+        tokens = _readable(known[start : start + CHUNK], runner)
         yield start + 1, _finite(runner.forward(tokens, cache, len(tokens)))
+
+
+def _readable(tokens: tuple[int, ...], runner: Runner) -> Tensor:
+    """As the decoder's draft reads them: a token without a row in the model becomes its last one.
+    """
+    return torch.tensor(tokens, device=runner.device).clamp_(max=runner.vocab_size - 1)
 
 
 def _finite(logits: Tensor) -> Tensor:

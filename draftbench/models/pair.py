@@ -13,8 +13,9 @@ from typing import Any
 from draftbench.errors import PairError
 from draftbench.models.source import ModelSource
 
-# An overlap below this is another tokenizer, not a revision of the same one.
-LEAST_SHARED = 0.99
+# A draft that lacks more of the target's tokens than this has another tokenizer, not an older
+# revision of the same one.
+MOST_MISSING = 0.01
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
@@ -41,20 +42,29 @@ def _texts(tokenizer: Any) -> dict[int, str]:
 def _refuse_other_content(
     target: ModelSource, draft: ModelSource, ours: dict[int, str], theirs: dict[int, str]
 ) -> None:
-    shared = sorted(ours.keys() & theirs.keys())
-    differing = [index for index in shared if ours[index] != theirs[index]]
-    if not differing and len(shared) >= LEAST_SHARED * min(len(ours), len(theirs)):
+    """Every id must mean the same in both, and the draft must be able to read what the target
+    writes.
+    """
+    differing = sorted(i for i in ours.keys() & theirs.keys() if ours[i] != theirs[i])
+    rows = draft.config.get_text_config().vocab_size
+    unreadable = sorted(index for index in ours if index >= rows)
+    if differing:
+        first = differing[0]
+        why = (
+            f"the first differing token is id {first}: {ours[first]!r} in the target, "
+            f"{theirs[first]!r} in the draft"
+        )
+    elif len(unreadable) > MOST_MISSING * len(ours):
+        why = f"the draft has no row for ids from {unreadable[0]} ({ours[unreadable[0]]!r}) on"
+    elif len(ours.keys() & theirs.keys()) < (1 - MOST_MISSING) * len(ours):
+        missing = min(ours.keys() - theirs.keys())
+        why = f"the draft has no token {missing} ({ours[missing]!r})"
+    else:
         return
-    same = len(shared) - len(differing)
-    where = (
-        f"the first differing token is id {differing[0]}: {ours[differing[0]]!r} in the target, "
-        f"{theirs[differing[0]]!r} in the draft"
-        if differing
-        else "they share too few ids"
-    )
+    same = len(ours.keys() & theirs.keys()) - len(differing)
     raise PairError(
         f"`{draft.name}` cannot draft for `{target.name}`: their vocabularies differ "
-        f"({len(ours)} and {len(theirs)} tokens, {same} with the same id and text); {where}",
+        f"({len(ours)} and {len(theirs)} tokens, {same} with the same id and text); {why}",
         hint="take a draft of the target's own family and generation, or `ngram` (no model)",
     )
 

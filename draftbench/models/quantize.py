@@ -17,9 +17,9 @@ from torch import nn
 
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.lean import LeanRunner, lean_obstacle
+from draftbench.decode.linear import Int4Linear, Int8Linear, PackedLinear, SimulatedLinear
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
-from draftbench.models.linear import Int4Linear, Int8Linear, PackedLinear, SimulatedLinear
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 

@@ -9,6 +9,7 @@ explicit flag. Knows nothing of runners or quantization.
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,6 +104,7 @@ class ModelSource:
         return model.eval().requires_grad_(False)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
+        _quiet_libraries()
         where, fixed = self._arguments()
         try:
             return loader(where, **fixed, **options)
@@ -147,6 +149,16 @@ class ModelSource:
                 stream.seek(max(0, size - FINGERPRINT_BYTES))
                 digest.update(stream.read(FINGERPRINT_BYTES))
         return digest.hexdigest()[:16]
+
+
+def _quiet_libraries() -> None:
+    """Keep the libraries' progress bars and notes off stderr, which belongs to the command."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def end_tokens(source: ModelSource) -> frozenset[int]:

@@ -9,23 +9,19 @@ from collections.abc import Iterable, Sequence
 
 from draftbench.acceptance.faults import suspected_faults
 from draftbench.plan.choice import Cell
-from draftbench.plan.measured import ENOUGH_PROCESSES, Audit
+from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
-from draftbench.records import Trajectory
+from draftbench.records import NEAR_TIE_MARGIN, Trajectory
 from draftbench.store.observed import Observed
 
-# Differences of two logits below this are within the noise of computing them in another order.
-NEAR_TIE = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 FEW_REQUESTS = 30
 _DISAGREEMENT = 0.02
 _TIE_SHARE = 0.01
 
 
-def caveats(
-    observed: Observed, cells: Sequence[Cell], leader: Cell | None, audit: Audit | None
-) -> tuple[str, ...]:
+def caveats(observed: Observed, cells: Sequence[Cell], leader: Cell | None) -> tuple[str, ...]:
     """Every caveat once, those on the whole run first."""
-    found = [*_of_sample(observed, leader), *_of_processes(cells), *_of_outputs(observed, audit)]
+    found = [*_of_sample(observed, leader), *_of_processes(cells), *_of_outputs(observed)]
     entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
     for candidate, entrant in entrants.items():
         own = [cell for cell in cells if cell.entrant.candidate == candidate]
@@ -38,7 +34,7 @@ def caveats(
 
 def near_tie(observed: Observed) -> float:
     """The logit margin that numeric noise can turn, by the target's dtype."""
-    return NEAR_TIE.get(observed.manifest.question.dtype, NEAR_TIE["float32"])
+    return NEAR_TIE_MARGIN[observed.manifest.question.dtype]
 
 
 def near_tie_share(observed: Observed) -> float | None:
@@ -72,17 +68,18 @@ def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
         )
 
 
-def _of_outputs(observed: Observed, audit: Audit | None) -> Iterable[str]:
+def _of_outputs(observed: Observed) -> Iterable[str]:
     share = near_tie_share(observed)
     if share is not None and share >= _TIE_SHARE:
         yield (
             f"{share:.1%} of the target's tokens are near ties: "
             "there either token is right and two runs may part"
         )
-    if audit is not None and audit.faults:
+    checked = audit(observed)
+    if checked is not None and checked.faults:
         yield (
-            f"{audit.faults} of {audit.requests} requests decoded at temperature 0 differ from the "
-            "target's own output where it is no near tie: suspect the decoder or a kernel"
+            f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ from "
+            "the target's own output where it is no near tie: suspect the decoder or a kernel"
         )
 
 

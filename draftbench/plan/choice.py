@@ -1,8 +1,10 @@
 """Cells with their speed-ups → the best one, how sure that is, and what to expect of it.
 
-A cell is judged by its measurement where it has one, else by its prediction; a candidate that was
-measured competes with its measured cells only. The bootstrap over requests is shared by all cells,
-so that what requests have in common does not blur the comparison.
+A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
+A cell is judged by both: its prediction for all requests, times what measuring some of them showed
+the prediction to be off by. A candidate that was measured competes with its measured cells only.
+The bootstrap over requests is shared by all cells, so that what requests have in common does not
+blur the comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample
+from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.plan.measured import MeasuredCell
 from draftbench.plan.predict import Entrant, Forecast, forecast
@@ -22,21 +24,25 @@ TIMING_NOISE = 0.02
 _FOLDS = 5
 _RESAMPLES = 2000
 
+SPEEDUP_EXPECTED = Figure(
+    name="decode speed-up, expected",
+    symbol="S",
+    formula="predicted for all requests · measured / predicted for the measured ones",
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One candidate at one k: its forecast, the speed-up that follows, and the one measured."""
+    """One candidate at one k: its forecast, the speed-up predicted and measured, and the one that
+    it is judged by.
+    """
 
     entrant: Entrant
     k: int
     forecast: Forecast
     predicted: Sample | None
     measured: MeasuredCell | None
-
-    @property
-    def judged(self) -> Sample | None:
-        """The speed-up that counts: measured before predicted."""
-        return self.predicted if self.measured is None else self.measured.speedup
+    judged: Sample | None
 
     @property
     def name(self) -> str:
@@ -46,8 +52,35 @@ class Cell:
 
 def cell_of(entrant: Entrant, k: int, measured: MeasuredCell | None) -> Cell:
     """Predict a cell and put its measurement beside it."""
-    predicted = forecast(entrant, k)
-    return Cell(entrant, k, predicted, predicted.speedup(), measured)
+    found = forecast(entrant, k)
+    predicted = judged = found.speedup()
+    if measured is not None:
+        some = found.speedup(only=measured.keys)
+        judged = corrected(predicted, some, measured.speedup)
+    return Cell(entrant, k, found, predicted, measured, judged)
+
+
+def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -> Sample:
+    """The prediction for all requests × measured / predicted for the measured ones (`some`).
+
+    The ratio estimator of survey sampling (Cochran 1977, chapter 6): where all requests were
+    measured it is the measurement, and so it is where nothing is predicted.
+    """
+    if predicted is None or some is None:
+        return measured
+    parts = (predicted, some, measured)
+    tables = [_addends(part, predicted.requests) for part in parts]
+    ends = np.cumsum([table.shape[1] for table in tables])[:-1]
+
+    def combine(sums: Floats) -> Floats:
+        whole, few, ran = (
+            part.combine(own)
+            for part, own in zip(parts, np.split(sums, ends, axis=-1), strict=True)
+        )
+        return quotient(np.stack([whole * ran, few], axis=-1))
+
+    table = np.concatenate(tables, axis=1)
+    return Sample(SPEEDUP_EXPECTED, predicted.requests, predicted.weights, table, combine)
 
 
 @dataclass(frozen=True)
@@ -74,13 +107,14 @@ class Contest:
             for cell in cells
             if cell.measured is not None or cell.entrant.candidate not in measured
         ]
-        # Measured requests first: they then spread evenly over the folds.
-        competing.sort(key=lambda entry: entry[0].measured is None)
         known = [(cell, sample) for cell, sample in competing if sample is not None]
         self.cells = [cell for cell, _ in known]
         self._samples = [sample for _, sample in known]
-        self.requests = tuple(dict.fromkeys(r for s in self._samples for r in s.requests))
-        self._tables = [_table(sample, self.requests) for sample in self._samples]
+        # Measured requests first: they then spread evenly over the folds.
+        ran = [r for c in self.cells if c.measured for r in c.measured.speedup.requests]
+        judged = [r for sample in self._samples for r in sample.requests]
+        self.requests = tuple(dict.fromkeys(ran + judged))
+        self._tables = [_weighted(sample, self.requests) for sample in self._samples]
 
     def leader(self) -> Cell | None:
         """The best cell on all requests; within timing noise the smaller model, then smaller k."""
@@ -120,14 +154,10 @@ class Contest:
         The requests are split in five; each part is looked at through the cell that the other
         parts choose. None where no part has a figure of the asked kind.
         """
-        everyone = dict.fromkeys(self.requests)
-        everyone.update(
-            dict.fromkeys(r for c in self.cells if c.predicted for r in c.predicted.requests)
-        )
-        fold_of = {request: at % _FOLDS for at, request in enumerate(everyone)}
+        fold_of = {request: at % _FOLDS for at, request in enumerate(self.requests)}
         held: dict[str, tuple[float, Floats]] = {}
         kind: Sample | None = None
-        for fold in range(min(_FOLDS, len(everyone))):
+        for fold in range(min(_FOLDS, len(self.requests))):
             choosing = np.array([[fold_of[request] != fold for request in self.requests]])
             at = self._pick(self._values(choosing.astype(np.float64))[0])
             sample = None if at is None else _of_kind(self.cells[at], measured=measured)
@@ -168,9 +198,17 @@ def _of_kind(cell: Cell, *, measured: bool) -> Sample | None:
     return None if cell.measured is None else cell.measured.speedup
 
 
-def _table(sample: Sample, requests: Sequence[str]) -> Floats:
+def _weighted(sample: Sample, requests: Sequence[str]) -> Floats:
     """A sample's weighted addends [requests, m] in the contest's order; 0 where it has none."""
+    weights = dict(zip(sample.requests, sample.weights, strict=True))
+    column = np.array([weights.get(request, 0.0) for request in requests])
+    return column[:, None] * _addends(sample, requests)
+
+
+def _addends(sample: Sample, requests: Sequence[str]) -> Floats:
+    """A sample's addends [requests, m] in another order of requests; 0 where it has none."""
     row = {request: at for at, request in enumerate(requests)}
     table = np.zeros((len(requests), sample.addends.shape[1]))
-    table[[row[request] for request in sample.requests]] = sample.addends * sample.weights[:, None]
+    own = [(row[request], at) for at, request in enumerate(sample.requests) if request in row]
+    table[[to for to, _ in own]] = sample.addends[[at for _, at in own]]
     return table

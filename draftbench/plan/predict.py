@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, quotient
-from draftbench.acceptance.laws import AnyReplay, laws_of, replays_of
+from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Floats, ResponseLaw, Rounds, expected_rounds
 from draftbench.plan.costs import BlockCosts, block_costs, overhead
 from draftbench.plan.memory import draft_memory
@@ -112,12 +112,12 @@ def entrant_of(observed: Observed, candidate: Candidate, *, measured: bool = Tru
         RunFolderError: a replay does not fit its response.
     """
     mode = observed.manifest.question.mode
-    inputs = (candidate, observed.trajectories, observed.replays, mode)
+    replays = replays_of(candidate, observed.trajectories, observed.replays, mode)
     rows = [d for d in observed.decodes if measured and d.block == str(candidate) and d.batch == 1]
     return Entrant(
         candidate=candidate,
-        replays=replays_of(*inputs),
-        laws=tuple(law for _, law in laws_of(*inputs)),
+        replays=replays,
+        laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
         costs=block_costs(observed, candidate),
         overheads={k: overhead(rows, k) for k in (0, *grid(observed))},
         memory_bytes=draft_memory(observed, candidate),

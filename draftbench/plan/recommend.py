@@ -47,13 +47,12 @@ def recommend(observed: Observed, *, min_speedup: float = 1.0) -> Recommendation
     cells = _cells(observed)
     contest = Contest([cell for cell in cells if cell.entrant.candidate.draft != SELF])
     leader = contest.leader()
-    judged = _estimate(None if leader is None else leader.judged)
+    sample = leader.judged if leader else None
+    judged = _estimate(sample)
     decision = _decide(judged, min_speedup)
     choice = leader if decision == "speculate" else None
     certainty = contest.certainty(None if decision == "do_not_speculate" else leader)
-    second = None if leader is None else contest.runner_up(leader)
-    checked = audit(observed)
-    doubts = caveats(observed, cells, leader, checked)
+    doubts = caveats(observed, cells, leader)
     return Recommendation(
         decision=decision,
         choice=_pick(choice),
@@ -63,15 +62,13 @@ def recommend(observed: Observed, *, min_speedup: float = 1.0) -> Recommendation
         prediction_error=_errors(cells),
         min_speedup=min_speedup,
         leader=_pick(leader),
-        runner_up=_pick(second),
+        runner_up=_pick(contest.runner_up(leader) if leader else None),
         choice_speedup_predicted=_estimate(contest.cross_fit(measured=False)),
         choice_speedup_measured=_estimate(contest.cross_fit(measured=True)),
         probability_best=certainty.probability if certainty else None,
         expected_regret=certainty.regret if certainty else None,
-        requests_needed=_needed(leader, judged, min_speedup)
-        if decision == "inconclusive"
-        else None,
-        audit=checked,
+        requests_needed=_needed(sample, judged, min_speedup),
+        audit=audit(observed),
         near_tie_share=near_tie_share(observed),
         caveats=(*_of_the_leader(contest, leader, min_speedup), *doubts),
         runner=_runner(observed),
@@ -114,11 +111,13 @@ def _decide(judged: Estimate | None, min_speedup: float) -> Decision:
     return "speculate" if judged.low > min_speedup else "do_not_speculate"
 
 
-def _needed(leader: Cell | None, judged: Estimate | None, min_speedup: float) -> int | None:
-    """How many requests would move the interval off the asked speed-up."""
-    if leader is None or leader.judged is None or judged is None or judged.value == min_speedup:
+def _needed(sample: Sample | None, judged: Estimate | None, min_speedup: float) -> int | None:
+    """How many requests would settle what is inconclusive."""
+    if sample is None or judged is None or judged.value == min_speedup:
         return None
-    return requests_needed(leader.judged, abs(judged.value - min_speedup) / judged.value)
+    if _decide(judged, min_speedup) != "inconclusive":
+        return None
+    return requests_needed(sample, abs(judged.value - min_speedup) / judged.value)
 
 
 def _candidates(
@@ -164,6 +163,7 @@ def _figures(
         accepted_per_drafted=_estimate(accepted_per_drafted(*counted)),
         mean_accepted_length_measured=_estimate(mean_accepted_length(*ran) if ran else None),
         accepted_per_drafted_measured=_estimate(accepted_per_drafted(*ran) if ran else None),
+        speedup_expected=_estimate(cell.judged),
         speedup_end_to_end=_estimate(forecast.end_to_end()),
         prediction_error=_error(cell),
         memory_bytes=entrant.memory_bytes,
@@ -197,16 +197,16 @@ def _of_the_leader(contest: Contest, leader: Cell | None, min_speedup: float) ->
         "the smaller draft, then the smaller k, is preferred"
         for cell in contest.faster_ties(leader)
     ]
-    predicted, measured = _estimate(leader.predicted), leader.measured
-    if measured is None:
+    predicted, judged = _estimate(leader.predicted), _estimate(leader.judged)
+    if leader.measured is None:
         found.append(f"{leader.name} was not measured: its speed-up is a prediction")
-    elif predicted is not None:
-        ran = _estimate(measured.speedup)
-        if ran is not None and _decide(predicted, min_speedup) != _decide(ran, min_speedup):
-            found.append(
-                f"{leader.name}: predicted {predicted.value:.2f}, measured {ran.value:.2f}; "
-                "judged by the measurement"
-            )
+    if judged is None:
+        found.append(f"{leader.name}: too few requests for an interval of its speed-up")
+    elif predicted and _decide(predicted, min_speedup) != _decide(judged, min_speedup):
+        found.append(
+            f"{leader.name}: predicted {predicted.value:.2f}, {judged.value:.2f} after "
+            "measuring; judged by the measurement"
+        )
     return found
 
 

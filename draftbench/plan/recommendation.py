@@ -35,9 +35,10 @@ class CellFigures(Answer, frozen=True):
     `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
     intervals are over timing repeats, all others over requests. `accepted_per_drafted` and
     `mean_accepted_length` come from replay, the figures `…_measured` were counted in decoding runs.
-    `prediction_error` is predicted over measured speed-up less 1, on the same requests. `best`
-    marks the candidate's best k, and none where its speed is unknown. `reason` says why it was not
-    chosen.
+    `speedup_expected` is what the cell was judged by: the prediction for all requests, corrected by
+    what was measured on some. `prediction_error` is predicted over measured speed-up less 1, on the
+    same requests. `best` marks the candidate's best k, and none where its speed is unknown.
+    `reason` says why it was not chosen.
     """
 
     draft: str
@@ -55,6 +56,7 @@ class CellFigures(Answer, frozen=True):
     accepted_per_drafted: Estimate | None
     mean_accepted_length_measured: Estimate | None
     accepted_per_drafted_measured: Estimate | None
+    speedup_expected: Estimate | None
     speedup_end_to_end: Estimate | None
     prediction_error: float | None
     memory_bytes: int | None

@@ -1,6 +1,8 @@
-"""What a sweep says while it works: one live line on a terminal, plain lines elsewhere, always on stderr.
+"""What a sweep says while it works: one live line on a terminal, plain lines elsewhere, always on
+stderr.
 
-Nothing is drawn by a thread: the line is redrawn between two measurements, never beside a timed region.
+Nothing is drawn by a thread: the line is redrawn between two measurements, never beside a timed
+region.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ SECONDS_BETWEEN_DRAWS = 0.2
 
 
 class TerminalWatcher:
-    """Shows stages and notes; a context manager, so that the line is taken away on every way out."""
+    """Shows stages and notes; a context manager, so that the line is taken away on every way out.
+    """
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console, self.quiet = console, quiet
@@ -48,7 +51,10 @@ class TerminalWatcher:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._finish()
         self._progress.stop()

@@ -1,9 +1,14 @@
-"""Strings for a terminal: control characters out, columns aligned, figures with the digits they deserve."""
+"""Strings for a terminal: control characters out, columns aligned, figures with the digits they
+deserve.
+"""
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Sequence
+
+from draftbench.acceptance.intervals import Estimate
 
 
 def plain(text: str) -> str:
@@ -36,3 +41,24 @@ def memory(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
     return f"{size / 1e3:.3g} kB"
+
+
+def figure(estimate: Estimate | None) -> str:
+    """A figure with half of its interval, in hundredths, or tenths where that is too fine."""
+    if estimate is None:
+        return "–"
+    half = (estimate.high - estimate.low) / 2
+    digits = 1 if half >= 1 else 2
+    return f"{estimate.value:.{digits}f} ±{half:.{digits}f}"
+
+
+def times(estimate: Estimate) -> str:
+    """A speed-up with its interval's two ends."""
+    return f"{estimate.value:.2f}× ({estimate.low:.2f}–{estimate.high:.2f})"
+
+
+def paragraph(text: str, width: int, indent: str) -> str:
+    """Wrapped to the terminal; continued lines are indented further."""
+    return textwrap.fill(
+        plain(text), max(width, 40), initial_indent=indent, subsequent_indent=indent + "  "
+    )

@@ -43,6 +43,11 @@ class Prepared:
     manifest: Manifest
     build: Build
 
+    @property
+    def prompt_tokens(self) -> list[tuple[int, int]]:
+        """(prompt tokens, most output tokens) of every request."""
+        return [(len(prompt.tokens), prompt.limit) for prompt in self.prompts]
+
 
 def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     """Read traffic, check pairs and levels, render prompts.

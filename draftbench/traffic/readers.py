@@ -124,7 +124,11 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
 
 def _read_json(stream: BinaryIO) -> Iterator[Row]:
     """Split an array of rows, or rows one after another, holding one buffer at a time."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text:
+        yield from _split_rows(text)
+
+
+def _split_rows(text: io.TextIOWrapper) -> Iterator[Row]:
     find_end = json.JSONDecoder().raw_decode
     buffer = text.read(_CHUNK).lstrip()
     array = buffer.startswith("[")

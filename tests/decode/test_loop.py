@@ -1,4 +1,6 @@
-"""The speculative loop on scripted models: same output as plain decoding, same rounds as replay predicts, exact times."""
+"""The speculative loop on scripted models: same output as plain decoding, same rounds as replay
+predicts, exact times.
+"""
 
 from collections import Counter
 
@@ -129,7 +131,8 @@ def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
 @pytest.mark.parametrize("mode", list(DraftingMode))
 @pytest.mark.parametrize("top_p", [None, 0.7])
 def test_speculation_keeps_the_targets_distribution(mode, top_p):
-    """Two-token outputs of 1,500 runs against the target's own law; a false alarm has odds under 4e-6.
+    """Two-token outputs of 1,500 runs against the target's own law; a false alarm has odds under
+    4e-6.
 
     Hoeffding: P(|share - p| > .075) <= 2 exp(-2 · 1500 · .075²) = 1e-7 for each of 36 outputs.
     """
@@ -151,10 +154,11 @@ def test_speculation_keeps_the_targets_distribution(mode, top_p):
 
 @pytest.mark.parametrize("mode", [DraftingMode.SAMPLED, DraftingMode.SAMPLED_TEMPERATURE_ONLY])
 def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
-    """Accepted tokens of 500 decoder runs against the recursion on 500 replays; p and q cut differently.
+    """Accepted tokens of 500 decoder runs against the recursion on 500 replays; p and q cut
+    differently.
 
-    Accepted tokens of a request lie in 0 … 11 and spread by about 2.5: the difference of the two means has a
-    standard error near .13, so .8 is six of them.
+    Accepted tokens of a request lie in 0 … 11 and spread by about 2.5: the difference of the two
+    means has a standard error near .13, so .8 is six of them.
     """
     target, draft = pair(11, 1.0)
     how = Sampling(temperature=1.0, top_p=0.85)
@@ -207,7 +211,9 @@ def test_proposals_after_an_accepted_end_are_cut():
 
 
 def test_times_are_those_of_the_passes():
-    """Self-agreeing draft, k = 3, limit 9: two full rounds of 3 · 0.25 s drafting and one 1 s pass each."""
+    """Self-agreeing draft, k = 3, limit 9: two full rounds of 3 · 0.25 s drafting and one 1 s pass
+    each.
+    """
     target, _ = pair(0, 0.0)
     table = torch.full((VOCABULARY, VOCABULARY), -9.0)
     table[:, 2] = 0.0
@@ -227,7 +233,8 @@ def test_a_draft_stops_where_its_context_ends():
     work = Task([0, 1], 10, Sampling(), Uniforms("r", 0, 11), lambda output: False)
     response = decode(work, target, drafter(draft, work, GREEDY), 4, target.clock)
     assert len(response.tokens) == 10
-    # Context 5 = 2 of prompt + 3 outputs read: tokens 1 … 3 can be drafted, then plain steps follow.
+    # Context 5 = 2 of prompt + 3 outputs read: tokens 1 … 3 can be drafted, then plain steps
+    # follow.
     assert sum(response.proposed) == 3
     assert response.proposed[-1] == 0
 

@@ -1,4 +1,6 @@
-"""Runners against transformers' own full pass, for every family: one token, several, after a rewind, beyond a window."""
+"""Runners against transformers' own full pass, for every family: one token, several, after a
+rewind, beyond a window.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""The filters, the inverse transform and both acceptance rules, on distributions small enough to work out by hand."""
+"""The filters, the inverse transform and both acceptance rules, on distributions small enough to
+work out by hand.
+"""
 
 import numpy as np
 import pytest
@@ -61,7 +63,8 @@ def test_min_p_is_relative_to_the_largest_probability():
 
 
 def test_filters_apply_in_the_order_top_k_top_p_min_p():
-    # top-k 3 → .5 .3 .2 of 1 → renormalized; top-p .75 keeps .5 and .3 → .625 .375; min-p .7 drops .375.
+    # top-k 3 → .5 .3 .2 of 1 → renormalized; top-p .75 keeps .5 and .3 → .625 .375; min-p .7 drops
+    # .375.
     settings = Sampling(temperature=1.0, top_k=3, top_p=0.75, min_p=0.7)
     p = distribution(logits(0.45, 0.27, 0.18, 0.1), settings)
     assert p[0].tolist() == pytest.approx([1.0, 0, 0, 0])

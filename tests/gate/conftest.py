@@ -42,7 +42,9 @@ def _baseline(requests: Sequence[RequestCounts], **changes: Any) -> Baseline:
         "schema_version": SCHEMA_VERSION,
         "created": "2026-01-01T00:00:00Z",
         "candidate": "small",
-        "question": Question(**{n: getattr(QUESTION, n) for n in Question.__struct_fields__} | question),
+        "question": Question(
+            **{n: getattr(QUESTION, n) for n in Question.__struct_fields__} | question
+        ),
         "tested": {"draft": "small", "machine": "here", "target runner": "lean"},
         "alpha_definition": "acceptance rate (emitted tokens)",
         "survival": (0.6, 0.4, 0.3, 0.2),

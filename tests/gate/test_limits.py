@@ -52,10 +52,12 @@ def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(
 def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others() -> None:
     assert limits_of([]) == (
         Limit(metric="mean_accepted_length", value=0.02, relative=True),
+        Limit(metric="tokens_per_round", value=0.02, relative=True),
         Limit(metric="alpha", value=0.02, relative=False),
     )
     assert limits_of(["alpha:0.05", "speedup:10%", "alpha:0.25"]) == (
         Limit(metric="mean_accepted_length", value=0.02, relative=True),
+        Limit(metric="tokens_per_round", value=0.02, relative=True),
         Limit(metric="alpha", value=0.25, relative=False),
         Limit(metric="speedup", value=0.1, relative=True),
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
-from draftbench.acceptance.intervals import Estimate
+from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
 from draftbench.gate.noninferiority import (
     Gain,
     Verdict,
@@ -41,9 +41,7 @@ def ratio(numerators: list[float], denominator: float = 10.0) -> Sample:
         (-0.05, -0.021, Verdict.FAIL),
     ],
 )
-def test_the_interval_against_the_limit_decides(
-    low: float, high: float, verdict: Verdict
-) -> None:
+def test_the_interval_against_the_limit_decides(low: float, high: float, verdict: Verdict) -> None:
     assert judge(Estimate((low + high) / 2, low, high), 0.02) is verdict
 
 
@@ -67,19 +65,19 @@ def test_the_standard_error_is_that_of_the_mean_difference() -> None:
     assert gain.error == pytest.approx(0.1 * (2.5 / 5) ** 0.5)
 
 
-def test_a_segment_has_the_t_interval() -> None:
-    gain = gain_of(ratio([20] * 5), ratio([21, 22, 23, 24, 25]), relative=False, small=True)
-    assert gain.interval is not None
-    half = 2.776 * 0.1 * (2.5 / 5) ** 0.5
-    assert gain.interval.low == pytest.approx(0.3 - half, rel=0.02)
-    assert gain.interval.high == pytest.approx(0.3 + half, rel=0.02)
+def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap() -> None:
+    old, new = ratio([20] * 6), ratio([21, 22, 23, 24, 25, 26])
+    plain = estimate(paired_difference(new, old))
+    widened = gain_of(old, new, relative=False).interval
+    assert plain is not None
+    assert widened is not None
+    assert widened.value == plain.value
+    assert widened.low < plain.low
+    assert widened.high > plain.high
 
 
-@pytest.mark.parametrize("small", [False, True])
-def test_equal_samples_have_an_interval_without_width_however_few(small: bool) -> None:
-    assert gain_of(ratio([20]), ratio([20]), relative=True, small=small).interval == Estimate(
-        0.0, 0.0, 0.0
-    )
+def test_equal_samples_have_an_interval_without_width_however_few() -> None:
+    assert gain_of(ratio([20]), ratio([20]), relative=True).interval == Estimate(0.0, 0.0, 0.0)
 
 
 def test_under_five_requests_that_differ_nothing_is_decided() -> None:
@@ -110,13 +108,12 @@ def test_holm_never_lowers_a_p_value_nor_exceeds_bonferroni(values: list[float])
         assert raw <= adjusted <= min(1, len(values) * raw) + 1e-12
 
 
-def test_the_p_value_of_a_drop_is_two_and_a_half_percent_where_the_interval_touches() -> None:
-    gain = gain_of(ratio([30] * 10), ratio([20, 28, 24, 22, 26, 21, 27, 23, 25, 24]), relative=False)
-    touching = gain_of(
-        ratio([30] * 10), ratio([20, 28, 24, 22, 26, 21, 27, 23, 25, 24]), relative=False, small=True
-    ).interval
-    assert touching is not None
-    assert p_fail(gain, -touching.high) == pytest.approx(0.025)
+def test_the_p_value_is_that_of_the_one_sided_t_test() -> None:
+    # Deviations squared 60 of 9, over 10 requests: the error is √(60 / 90) / 10 = 0.0816.
+    drops = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
+    gain = gain_of(ratio([30] * 10), ratio([30.0 - d for d in drops]), relative=False)
+    assert gain.error == pytest.approx(0.0816, abs=1e-4)
+    assert p_fail(gain, 0.5 - 2.262 * 0.08165) == pytest.approx(0.025, abs=5e-4)
 
 
 def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interval() -> None:
@@ -126,19 +123,19 @@ def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interva
     assert p_fail(Gain(None, None, 3), 0.02) == 1.0
 
 
-def test_the_advised_number_brings_the_limit_to_2_8_standard_errors() -> None:
-    # (1.960 + 0.842)² · (0.02 / 0.02)² = 7.85 times the sample.
+def test_the_advised_number_brings_the_limit_to_3_24_standard_errors() -> None:
+    # (1.960 + 1.282)² · (0.02 / 0.02)² = 10.507 times the sample.
     gain = Gain(Estimate(0.0, -0.04, 0.04), 0.02, 100)
-    assert advised_requests(gain, 0.02) == 785
-    assert requests_to_settle(gain, 0.02) == 785
-    assert smallest_detectable_drop(gain, 0.02) == pytest.approx(0.02 + 2.8016 * 0.02, rel=1e-3)
+    assert advised_requests(gain, 0.02) == 1051
+    assert requests_to_settle(gain, 0.02) == 1051
+    assert smallest_detectable_drop(gain, 0.02) == pytest.approx(0.02 + 3.2415 * 0.02, rel=1e-3)
 
 
 def test_near_the_limit_more_requests_than_advised_are_needed() -> None:
-    # Half a limit's distance to the limit: four times the advised 200 · 7.85 / 16 requests.
-    gain = Gain(Estimate(-0.01, -0.0001 - 0.02, 0.0), 0.005, 200)
-    assert advised_requests(gain, 0.02) == 99
-    assert requests_to_settle(gain, 0.02) == 393
+    # Half a limit's distance to the limit: four times the advised 200 · 10.507 / 16.
+    gain = Gain(Estimate(-0.01, -0.021, 0.0), 0.005, 200)
+    assert advised_requests(gain, 0.02) == 132
+    assert requests_to_settle(gain, 0.02) == 526
 
 
 def test_exactly_at_the_limit_no_number_of_requests_is_named() -> None:

@@ -10,7 +10,7 @@ from draftbench.gate.repeats import median_interval, rise
 
 @pytest.mark.parametrize(
     ("count", "low", "high"),
-    # The sign test's table: at 9 the 2nd and the 8th cover 96.1 %, at 17 the 5th and the 13th 95.1 %.
+    # The sign test's table: the 2nd and 8th of 9 cover 96.1 %, the 5th and 13th of 17 95.1 %.
     [(6, 1, 6), (9, 2, 8), (17, 5, 13)],
 )
 def test_the_median_lies_between_the_order_statistics_of_the_sign_test(

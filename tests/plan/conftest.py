@@ -1,4 +1,4 @@
-"""Runs made by hand: a test states the few numbers that it is about, the scene fills in the rest."""
+"""Runs made by hand: a test states the few numbers it is about, the scene fills in the rest."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_each_request_pays_at_its_own_context(scene: Any) -> None:
         scene.request(name, 2, prompt_tokens=prompt, limit=9)
         scene.replay(name, [0.0])
     for context in (0, 100):
-        scene.times({n: context / 100 for n in (1, 2, 3)}, {1: 0.1, 2: 0.1}, contexts=(context,))
+        scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
     found = predicted(scene, 1)
     assert found.decoding is not None
     assert found.decoding[:, 0] == pytest.approx([0.11, 0.91])

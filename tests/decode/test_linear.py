@@ -1,12 +1,15 @@
-"""Linear layers at every level: the error that the level's grid allows, and the same result for a token alone and in company."""
+"""Linear layers at every level: the error that the level's grid allows, and the same result for a
+token alone and in company.
+"""
 
 import pytest
 import torch
 
-from draftbench.models.linear import INT4_GROUP, fits_level, make_linear
+from draftbench.decode.linear import INT4_GROUP, fits_level, make_linear
 
-# Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ, step 3.2/127,
-# uniform error step/√12) ≈ .7 %; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9 %; e4m3 (3 mantissa bits) ≈ 2.6 %.
+# Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
+# step 3.2/127, uniform error step/√12) ≈ .7 %; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9
+# %; e4m3 (3 mantissa bits) ≈ 2.6 %.
 EXPECTED_ERROR = {"int8": 0.0073, "int4": 0.079, "fp8": 0.026}
 
 

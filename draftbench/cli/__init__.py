@@ -1,0 +1,94 @@
+"""The command line: parse → call one function → render → exit code.
+
+stdout carries the result, stderr everything else. Exit codes: 0 done, 1 the answer is no, 2 usage
+or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted. What a command needs
+is imported in the command, so that help and the offline commands start without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+import draftbench
+from draftbench.cli.answers import recommend, suites
+from draftbench.cli.demonstration import demo
+from draftbench.cli.gating import gate
+from draftbench.cli.sweeping import sweep
+from draftbench.errors import DraftbenchError
+
+app = typer.Typer(
+    name="draftbench",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Pick the draft model for speculative decoding, and prove the pick.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Nothing but this function turns an error into words."""
+    error_console = Console(stderr=True)
+    try:
+        code = app(
+            args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False
+        )
+        return code if isinstance(code, int) else 0
+    except DraftbenchError as error:
+        return _report(error_console, error.message, error.hint, error.exit_code)
+    except typer.TyperException as error:
+        hint = "`draftbench --help` lists commands, `draftbench COMMAND --help` its flags"
+        return _report(error_console, error.format_message(), hint, 2)
+    except (typer.Abort, KeyboardInterrupt):
+        hint = "what is done is kept; the same command goes on"
+        return _report(error_console, "interrupted", hint, 130)
+    except BrokenPipeError:
+        return 0
+    # The last resort of the design: an unexpected error must not read as "the gate found a
+    # regression".
+    except Exception as error:
+        hint = "this is a fault of draftbench; please report it with the command that showed it"
+        return _report(error_console, f"internal error ({type(error).__name__})", hint, 70)
+
+
+def _report(console: Console, message: str, hint: str, code: int) -> int:
+    from draftbench.report.text import plain
+
+    options = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"error: {plain(message)}", style="red", **options)  # type: ignore[arg-type]
+    console.print(f"\nhint: {plain(hint)}", style="cyan", **options)  # type: ignore[arg-type]
+    return code
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"draftbench {draftbench.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Pick the draft model for speculative decoding, and prove the pick.
+
+    draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl
+    draftbench recommend results/runs/RUN
+    draftbench gate --baseline results/baselines/prod.json results/runs/RUN
+    """
+
+
+for command in (sweep, recommend, gate, demo, suites):
+    app.command()(command)
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    sys.exit(main())

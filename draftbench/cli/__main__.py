@@ -1,0 +1,5 @@
+"""`python -m draftbench.cli`."""
+
+from draftbench.cli import entry
+
+entry()

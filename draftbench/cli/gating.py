@@ -1,0 +1,207 @@
+"""`draftbench gate`: pin a baseline, or compare a run with one, and leave with the verdict as exit
+code.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftbench.cli.values import OutputOption, one_of, width, write_result
+from draftbench.errors import RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from draftbench.gate.baseline import Baseline
+    from draftbench.gate.result import GateResult
+    from draftbench.records import Candidate
+    from draftbench.store.observed import Observed
+
+
+def gate(
+    run: Annotated[
+        Path | None, typer.Argument(help="The run to save or to judge.", metavar="RUN")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the run's baseline to this file.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Judge the run against this baseline file.")
+    ] = None,
+    old: Annotated[Path | None, typer.Option(help="Judge --new against this run folder.")] = None,
+    new: Annotated[Path | None, typer.Option(help="The run folder to judge.")] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(help="DRAFT[:QUANT] (default: the recommended one; the baseline's own)."),
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Draft length to save at.")] = None,
+    max_drop: Annotated[
+        list[str] | None,
+        typer.Option(help="METRIC:VALUE[%], e.g. mean_accepted_length:2%; repeatable."),
+    ] = None,
+    inconclusive: Annotated[
+        str, typer.Option(help="What an inconclusive verdict exits as: report (3), pass or fail.")
+    ] = "report",
+    exit_zero: Annotated[bool, typer.Option(help="Report only: exit 0 whatever is found.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
+    annotations: Annotated[
+        str | None, typer.Option(help="Print annotations for `github` or `gitlab`.")
+    ] = None,
+    history: Annotated[Path | None, typer.Option(help="Append the verdict to this file.")] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json or markdown.")
+    ] = "table",
+    output: OutputOption = "-",
+) -> int:
+    """Fail a CI job when acceptance got worse; say "inconclusive" when the sample cannot tell.
+
+    draftbench gate --save results/baselines/prod.json results/runs/RUN
+    draftbench gate --baseline results/baselines/prod.json results/runs/RUN
+    draftbench gate --old results/runs/A --new results/runs/B --max-drop alpha:0.02
+    """
+    one_of("--inconclusive", inconclusive, ["report", "pass", "fail"])
+    one_of("--format", output_format, ["table", "json", "markdown"])
+    if save is not None:
+        _require(run is not None and baseline is None and old is None, "gate --save FILE RUN")
+        assert run is not None
+        return _save(run, save, candidate, k)
+    pair = _pair(run, baseline, (old, new), candidate, k)
+    from draftbench.gate.comparison import compare
+    from draftbench.gate.limits import limits_of
+
+    result = compare(pair.old, pair.new, limits_of(max_drop or ()))
+    if history is not None:
+        from draftbench.gate.history import record_verdict
+
+        result = record_verdict(history, result, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    _publish(result, output_format, output, junit, annotations)
+    return _exit_code(result, inconclusive, exit_zero=exit_zero)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    old: Baseline
+    new: Baseline
+
+
+def _require(condition: bool, usage: str) -> None:
+    if not condition:
+        raise UsageError(
+            "these flags do not go together",
+            hint=f"`draftbench {usage}`; see `draftbench gate --help`",
+        )
+
+
+def _read(path: Path) -> Observed:
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    return read_run(RunFolder(path))
+
+
+def _save(run: Path, file: Path, candidate: str | None, k: int | None) -> int:
+    from draftbench.gate.baseline import write_baseline
+
+    pinned = _pinned(_read(run), candidate, k)
+    write_baseline(pinned, file)
+    typer.echo(
+        f"saved {pinned.candidate} at k = {pinned.question.k} on {len(pinned.requests)} requests "
+        f"to {file}",
+        err=True,
+    )
+    return 0
+
+
+def _pair(
+    run: Path | None,
+    baseline: Path | None,
+    runs: tuple[Path | None, Path | None],
+    candidate: str | None,
+    k: int | None,
+) -> _Pair:
+    """Both sides at the same k: a file against a run, or a run against a run."""
+    from draftbench.gate.baseline import read_baseline
+
+    old, new = runs
+    if baseline is not None:
+        _require(run is not None and old is None and new is None, "gate --baseline FILE RUN")
+        assert run is not None
+        pinned = read_baseline(baseline)
+        other = _pinned(_read(run), candidate or pinned.candidate, pinned.question.k)
+        return _Pair(pinned, other)
+    _require(run is None and old is not None and new is not None, "gate --old RUN --new RUN")
+    assert old is not None
+    assert new is not None
+    first = _pinned(_read(old), candidate, k)
+    return _Pair(first, _pinned(_read(new), candidate or first.candidate, first.question.k))
+
+
+def _pinned(observed: Observed, candidate: str | None, k: int | None) -> Baseline:
+    """A run reduced to one candidate at one k; by default what the run recommends."""
+    from draftbench.gate.pinning import make_baseline
+    from draftbench.plan.recommend import recommend
+    from draftbench.records import Candidate
+
+    if candidate is not None and k is not None:
+        return make_baseline(observed, _named(observed, candidate), k)
+    answer = recommend(observed)
+    if candidate is None:
+        best = answer.choice or answer.leader
+        if best is None:
+            raise UsageError(
+                "this run recommends no candidate", hint="name one with --candidate and --k"
+            )
+        return make_baseline(observed, Candidate(draft=best.draft, quant=best.quant), k or best.k)
+    named = _named(observed, candidate)
+    cells = [c for c in answer.candidates if (c.draft, c.quant) == (named.draft, named.quant)]
+    chosen = next((c.k for c in cells if c.best), None)
+    if chosen is None:
+        raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")
+    return make_baseline(observed, named, chosen)
+
+
+def _named(observed: Observed, text: str) -> Candidate:
+    for candidate in observed.candidates:
+        if str(candidate) == text:
+            return candidate
+    known = ", ".join(map(str, observed.candidates)) or "none"
+    raise RunFolderError(
+        f"the run has no candidate `{text}`", hint=f"its candidates are: {known}; use --candidate"
+    )
+
+
+def _publish(
+    result: GateResult, style: str, output: str, junit: Path | None, annotations: str | None
+) -> None:
+    """The verdict where the user looks, and where CI systems do."""
+    from draftbench.gate import ci
+    from draftbench.report.verdict import text
+
+    if style == "json":
+        write_result(ci.to_json(result).rstrip("\n"), output)
+    elif style == "markdown":
+        write_result(ci.to_markdown(result).rstrip("\n"), output)
+    else:
+        write_result(text(result, width()), output)
+    if junit is not None:
+        write_result(ci.to_junit(result).rstrip("\n"), str(junit))
+    if annotations is not None:
+        kind = one_of("--annotations", annotations, [s.value for s in ci.AnnotationStyle])
+        for line in ci.to_annotations(result, ci.AnnotationStyle(kind)):
+            typer.echo(line)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with Path(summary).open("a") as stream:
+            stream.write(ci.to_markdown(result) + "\n")
+
+
+def _exit_code(result: GateResult, inconclusive: str, *, exit_zero: bool) -> int:
+    if exit_zero:
+        return 0
+    if result.exit_code == 3 and inconclusive != "report":
+        return 0 if inconclusive == "pass" else 1
+    return result.exit_code

@@ -1,0 +1,201 @@
+"""`draftbench sweep`: flags → options → a run folder → its recommendation."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from draftbench.cli.answers import show_recommendation
+from draftbench.cli.values import (
+    FORMATS,
+    FormatOption,
+    OutputOption,
+    QuietOption,
+    ThreadsOption,
+    check_output,
+    draft_lengths,
+    number_range,
+    one_of,
+)
+from draftbench.errors import InterruptedRunError
+
+if TYPE_CHECKING:
+    from draftbench.sweep import Prepared, SweepOptions
+
+
+def sweep(
+    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
+    traffic: Annotated[
+        str, typer.Option(help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT]`.")
+    ],
+    drafts: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A draft model; repeatable. `ngram` is prompt lookup, `self` the control."
+        ),
+    ] = None,
+    quant: Annotated[
+        str, typer.Option(help="Quantization levels of the drafts: none, fp8, int8, int4.")
+    ] = "none",
+    target_quant: Annotated[str, typer.Option(help="Quantization level of the target.")] = "none",
+    k: Annotated[str, typer.Option("--k", help="Draft lengths, e.g. 1-8 or 2,4,8.")] = "1-8",
+    mode: Annotated[
+        str, typer.Option(help="greedy, sampled or sampled-temperature-only drafting.")
+    ] = "greedy",
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder (default: results/runs/TIME).")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Requests to take, stratified by segment.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which sample is taken.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Responses per request.")] = 1,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=2, help="Cut responses here (default: the request's limit).")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Override every request's temperature.")
+    ] = None,
+    responses: Annotated[
+        str, typer.Option(help="target: it answers itself; log: score the logged answers.")
+    ] = "target",
+    measure: Annotated[
+        str,
+        typer.Option(help="Decode with a watch at the best k (best), all k (all), or not (none)."),
+    ] = "best",
+    measure_requests: Annotated[
+        int, typer.Option(min=1, help="Requests that are decoded with a watch.")
+    ] = 24,
+    controls: Annotated[
+        bool, typer.Option(help="Add prompt lookup and the self-draft as controls.")
+    ] = True,
+    ngram: Annotated[str, typer.Option(help="Sizes of n-grams that prompt lookup tries.")] = "2-4",
+    segment_by: Annotated[str | None, typer.Option(help="Field that holds the segment.")] = None,
+    prompt_field: Annotated[str | None, typer.Option(help="Field that holds the prompt.")] = None,
+    response_field: Annotated[
+        str | None, typer.Option(help="Field that holds the logged answer.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Count bad rows instead of stopping.")] = False,
+    simulate_quant: Annotated[
+        bool, typer.Option(help="Measure levels without a kernel here for acceptance only.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.")] = None,
+    threads: ThreadsOption = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
+    ] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option(help="Load pickled weights. A malicious file can run code.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the grid; load no weights.")] = False,
+    output_format: FormatOption = "table",
+    output: OutputOption = "-",
+    quiet: QuietOption = False,
+) -> int:
+    """Measure drafts on real traffic: acceptance at every k, costs, wall-clock speed-up.
+
+    draftbench sweep --target ./qwen1.5 --drafts ./qwen0.5 --quant none,int4 --traffic prod.jsonl
+    draftbench sweep --target ./target --drafts ngram --traffic suite:code --k 1-4 --dry-run
+    """
+    from draftbench.models.source import Trust
+    from draftbench.records import DraftingMode
+    from draftbench.store.key import request_key
+    from draftbench.sweep import SweepOptions
+    from draftbench.traffic import TrafficQuery
+
+    shortest, longest = number_range("--ngram", ngram)
+    query = TrafficQuery(
+        source=traffic,
+        sample=sample,
+        seed=seed,
+        segment_by=segment_by,
+        prompt_field=prompt_field,
+        response_field=response_field,
+        skip_bad=skip_bad,
+        key=request_key(),
+    )
+    options = SweepOptions(
+        target=target,
+        drafts=tuple(dict.fromkeys(drafts or ())),
+        traffic=query,
+        ks=draft_lengths(k),
+        quants=tuple(dict.fromkeys(quant.split(","))),
+        target_quant=target_quant,
+        dtype=dtype,
+        device=device,
+        simulate_quant=simulate_quant,
+        mode=DraftingMode(one_of("--mode", mode, [m.value for m in DraftingMode])),
+        lookup=(longest, shortest),
+        responses=one_of("--responses", responses, ["target", "log"]),
+        samples=samples,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        measure=one_of("--measure", measure, ["best", "all", "none"]),
+        measure_requests=measure_requests,
+        controls=controls,
+        threads=threads,
+        trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
+    )
+    one_of("--format", output_format, FORMATS)
+    out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
+    command = shlex.join(["draftbench", *sys.argv[1:]])
+    return run_sweep(
+        options, out, command, dry_run=dry_run, rendering=(output_format, output, quiet)
+    )
+
+
+def run_sweep(
+    options: SweepOptions,
+    out: Path,
+    command: str,
+    *,
+    dry_run: bool,
+    rendering: tuple[str, str, bool],
+) -> int:
+    """Prepare, run, and show the recommendation that the run gives."""
+    from draftbench.report.dry_run import grid_text
+    from draftbench.report.progress import TerminalWatcher
+    from draftbench.store.observed import read_run
+    from draftbench.sweep import prepare, run
+
+    output_format, output, quiet = rendering
+    check_output(output)
+    console = Console(stderr=True)
+    with TerminalWatcher(console, quiet=quiet) as watcher:
+        prepared = prepare(options, command, watcher)
+        _tell_preparation(prepared, watcher.note)
+        if dry_run:
+            typer.echo(grid_text(prepared.manifest, prepared.candidates, prepared.prompt_tokens))
+            return 0
+        try:
+            folder = run(prepared, out, watcher)
+        except KeyboardInterrupt as error:
+            raise InterruptedRunError(
+                "interrupted", hint=f"what is done is kept in `{out}`; repeat with `--out {out}`"
+            ) from error
+    observed = read_run(folder)
+    code = show_recommendation(observed, output_format, output)
+    if not quiet:
+        console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
+    return 1 if observed.failures and code == 0 else code
+
+
+def _tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
+    """Say what the traffic became and which drafts are out before anything is loaded."""
+    facts = prepared.manifest.traffic
+    note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
+    for reason, count in facts.dropped.items():
+        note(f"left out, {reason}: {count}")
+    for failure in prepared.failures:
+        note(f"refused {failure.draft}: {failure.reason}")
+    for draft, caveats in prepared.caveats.items():
+        for caveat in caveats:
+            note(f"note on {draft}: {caveat}")

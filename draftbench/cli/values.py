@@ -1,0 +1,83 @@
+"""Text of flags → checked values, and results → where the user wants them. Every failure says what
+would do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftbench.errors import UsageError
+
+FORMATS = ["table", "json", "markdown", "csv"]
+FormatOption = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+OutputOption = Annotated[
+    str, typer.Option("--output", "-o", help="Write the result to a file instead of stdout (`-`).")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
+]
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, `COLUMNS`, or 100."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def draft_lengths(text: str) -> tuple[int, ...]:
+    """`1-8`, `2,4` or a mixture → sorted draft lengths."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, high = number_range("--k", part)
+        if not 1 <= low <= high <= 64:
+            raise UsageError(f"--k {text}: draft lengths run from 1 to 64", hint="for example 1-8")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def number_range(flag: str, text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    try:
+        first, last = int(low), int(high if dash else low)
+    except ValueError:
+        raise UsageError(
+            f"{flag} {text} is not a number or a range", hint="for example 2-4"
+        ) from None
+    if not 1 <= first <= last:
+        raise UsageError(f"{flag} {text} is not a rising range from 1", hint="for example 2-4")
+    return first, last
+
+
+def one_of(flag: str, value: str, allowed: list[str]) -> str:
+    if value in allowed:
+        return value
+    near = difflib.get_close_matches(value, allowed, 1)
+    hint = f"did you mean `{near[0]}`?" if near else "one of " + ", ".join(allowed)
+    raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
+
+
+def check_output(output: str) -> None:
+    """A path that cannot be written fails now, not after the sweep."""
+    if output == "-":
+        return
+    parent = Path(output).parent
+    if not parent.is_dir() or Path(output).is_dir():
+        raise UsageError(f"cannot write to `{output}`", hint="the folder must exist")
+
+
+def write_result(text: str, output: str) -> None:
+    if output == "-":
+        typer.echo(text)
+        return
+    check_output(output)
+    try:
+        Path(output).write_text(text + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to `{output}`: {error.strerror}", hint="check it"
+        ) from error

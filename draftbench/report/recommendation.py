@@ -1,0 +1,244 @@
+"""A recommendation → a table for people, Markdown for a page, JSON and CSV for programs.
+
+Renders what the planner decided and computes nothing. JSON is the recommendation's own fields with
+the run's failures beside them; CSV holds one line per candidate and k with every figure's interval.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.records import Candidate, Failure
+from draftbench.report.text import columns, figure, memory, paragraph, plain, times
+from draftbench.store.observed import Observed
+
+HEADLINES = {
+    "speculate": "Speculate",
+    "do_not_speculate": "Do not speculate",
+    "inconclusive": "Inconclusive",
+}
+FIGURES = (
+    "alpha",
+    "mean_accepted_length",
+    "tokens_per_round",
+    "accepted_per_drafted",
+    "draft_cost_ratio",
+    "verify_ratio",
+    "speedup_predicted",
+    "speedup_end_to_end",
+    "speedup_measured",
+    "mean_accepted_length_measured",
+    "accepted_per_drafted_measured",
+)
+WIDE = 96
+
+
+def render(answer: Recommendation, observed: Observed, style: str, width: int) -> str:
+    """The answer as table, json, markdown or csv; `width` in columns matters to the table only."""
+    if style == "json":
+        return _json(answer, observed.failures)
+    if style == "csv":
+        return _csv(answer)
+    if style == "markdown":
+        return _markdown(answer, observed)
+    return _text(answer, observed, width)
+
+
+def headline(answer: Recommendation) -> str:
+    """The decision in one line."""
+    words = HEADLINES[answer.decision]
+    if answer.choice is not None:
+        return f"{words}: {_name(answer.choice)}, k = {answer.choice.k}"
+    if answer.decision == "inconclusive" and answer.requests_needed:
+        return f"{words}: about {answer.requests_needed} requests would settle it"
+    return words
+
+
+def evidence(answer: Recommendation) -> list[str]:
+    """The figures behind the decision, a sentence each."""
+    if answer.leader is None:
+        return ["No candidate's speed is known."]
+    leader, cell = _name(answer.leader), _cell(answer, answer.leader)
+    lines = []
+    subject = "" if answer.choice else f"Best was {leader}, k = {answer.leader.k}. "
+    lines.append(f"{subject}Speed-up {_pair(cell.speedup_predicted, cell.speedup_measured)}.")
+    if answer.choice_speedup_predicted is not None:
+        unbiased = _pair(answer.choice_speedup_predicted, answer.choice_speedup_measured)
+        lines.append(f"On requests that did not choose it: {unbiased}.")
+    if cell.speedup_end_to_end is not None:
+        lines.append(f"With both prefills included: {times(cell.speedup_end_to_end)} predicted.")
+    if answer.probability_best is not None and answer.expected_regret is not None:
+        lines.append(
+            f"The right answer with probability {answer.probability_best:.2f}; "
+            f"expected loss against the best {answer.expected_regret:.1%}."
+        )
+    if answer.runner_up is not None:
+        lines.append(f"Runner-up: {_name(answer.runner_up)}, k = {answer.runner_up.k}.")
+    return lines
+
+
+def checks(answer: Recommendation) -> list[str]:
+    """How far the figures can be trusted: prediction against measurement, output against target."""
+    lines = []
+    error = answer.prediction_error
+    if error is not None:
+        lines.append(
+            f"Prediction against measurement: off by {error.median:.1%} (median) and at most "
+            f"{error.worst:.1%} over {error.cells} measured cells."
+        )
+    audit = answer.audit
+    if audit is not None and audit.requests:
+        lines.append(
+            f"Output at temperature 0: {audit.identical} of {audit.requests} requests decoded to "
+            f"the target's own, {audit.near_ties} left it at a near tie, {audit.faults} otherwise."
+        )
+    lines.append(
+        f"{answer.requests} requests, {answer.output_tokens} output tokens; {answer.drafting_mode} "
+        f"drafting; costs of {answer.runner or 'an unknown runner'}."
+    )
+    return lines
+
+
+def _pair(predicted: Estimate | None, measured: Estimate | None) -> str:
+    parts = [f"{times(predicted)} predicted" if predicted else "not predicted"]
+    parts.append(f"{times(measured)} measured" if measured else "not measured")
+    return ", ".join(parts)
+
+
+def _name(pick: Pick) -> str:
+    return str(Candidate(draft=pick.draft, quant=pick.quant))
+
+
+def _cell(answer: Recommendation, pick: Pick) -> CellFigures:
+    wanted = (pick.draft, pick.quant, pick.k)
+    return next(c for c in answer.candidates if (c.draft, c.quant, c.k) == wanted)
+
+
+def shown(answer: Recommendation) -> list[CellFigures]:
+    """One line per candidate: its best k, or its smallest where the speed is unknown; the choice
+    first.
+    """
+    lines: dict[tuple[str, str], CellFigures] = {}
+    for cell in answer.candidates:
+        key = (cell.draft, cell.quant)
+        if key not in lines or (cell.best and not lines[key].best):
+            lines[key] = cell
+
+    def rank(cell: CellFigures) -> tuple[bool, float]:
+        chosen = answer.choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+        speed = cell.speedup_predicted.value if cell.speedup_predicted else 0.0
+        return not chosen, -speed
+
+    return sorted(lines.values(), key=rank)
+
+
+Column = tuple[str, Callable[[CellFigures], str]]
+
+
+def _columns(width: int) -> list[Column]:
+    wide: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))] if width >= WIDE else []
+    return [
+        ("draft", lambda c: _name(Pick(draft=c.draft, quant=c.quant, k=c.k))),
+        ("k", lambda c: str(c.k)),
+        ("α", lambda c: figure(c.alpha)),
+        ("τ", lambda c: figure(c.mean_accepted_length)),
+        ("c", lambda c: figure(c.draft_cost_ratio)),
+        *wide,
+        ("predicted ×", lambda c: figure(c.speedup_predicted)),
+        ("measured ×", lambda c: figure(c.speedup_measured)),
+        ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes)),
+    ]
+
+
+def _rows(answer: Recommendation, width: int) -> tuple[list[str], list[list[str]]]:
+    wanted = _columns(width)
+    rows = []
+    for cell in shown(answer):
+        chosen = answer.choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+        rows.append(["→" if chosen else "", *(show(cell) for _, show in wanted)])
+    return ["", *(head for head, _ in wanted)], rows
+
+
+def _losers(answer: Recommendation) -> list[str]:
+    return [
+        f"{_name(Pick(draft=c.draft, quant=c.quant, k=c.k))}: {c.reason}"
+        for c in shown(answer)
+        if c.reason
+    ]
+
+
+def _failures(failures: Sequence[Failure]) -> list[str]:
+    return [
+        f"{plain(str(Candidate(draft=f.draft or 'target', quant=f.quant)))}: {plain(f.reason)}"
+        for f in failures
+    ]
+
+
+def _text(answer: Recommendation, observed: Observed, width: int) -> str:
+    head, rows = _rows(answer, width)
+    blocks = [headline(answer), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
+    blocks.append(columns(head, rows))
+    legend = (
+        "± is half of a 95 % interval over requests; τ counts the bonus token; c per draft token"
+    )
+    blocks.append(paragraph(legend, width, ""))
+    sections = (
+        ("Why the others lost", _losers(answer)),
+        ("Not measured", _failures(observed.failures)),
+        ("Checks", checks(answer)),
+        ("Read this with care", list(answer.caveats)),
+    )
+    for title, lines in sections:
+        if lines:
+            blocks.append("\n".join([title, *(paragraph(line, width, "  ") for line in lines)]))
+    return "\n\n".join(blocks)
+
+
+def _markdown(answer: Recommendation, observed: Observed) -> str:
+    head, rows = _rows(answer, 200)
+    table = [head, ["---"] * len(head), *rows]
+    lines = [f"## {_escaped(headline(answer))}", "", *(_escaped(s) for s in evidence(answer)), ""]
+    lines += ["| " + " | ".join(map(_escaped, row)) + " |" for row in table]
+    sections = (
+        ("Why the others lost", _losers(answer)),
+        ("Not measured", _failures(observed.failures)),
+        ("Checks", checks(answer)),
+        ("Read this with care", list(answer.caveats)),
+    )
+    for title, items in sections:
+        if items:
+            lines += ["", f"### {title}", "", *(f"- {_escaped(item)}" for item in items)]
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Markdown's own characters in names and reasons stay characters."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))
+
+
+def _json(answer: Recommendation, failures: Sequence[Failure]) -> str:
+    fields = msgspec.to_builtins(answer)
+    fields["failures"] = msgspec.to_builtins(list(failures))
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+
+
+def _csv(answer: Recommendation) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    spread = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
+    writer.writerow(["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"])
+    for cell in answer.candidates:
+        figures: list[float | None] = []
+        for name in FIGURES:
+            value: Estimate | None = getattr(cell, name)
+            figures += [None] * 3 if value is None else [value.value, value.low, value.high]
+        own = [cell.draft, cell.quant, cell.k, int(cell.best)]
+        writer.writerow([*own, *figures, cell.prediction_error, cell.memory_bytes])
+    return stream.getvalue().rstrip("\n")

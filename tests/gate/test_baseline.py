@@ -1,0 +1,109 @@
+"""Baseline files: read back equal, small, refused when they are something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftbench.errors import RunFolderError
+from draftbench.gate.baseline import Baseline, RequestCounts, Speed, read_baseline, write_baseline
+
+Make = Callable[..., Baseline]
+MakeCounts = Callable[..., RequestCounts]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(
+    accepted=st.lists(st.floats(0, 1e6), max_size=5),
+    segment=st.text() | st.none(),
+    tested=st.dictionaries(st.text(), st.text(), max_size=3),
+)
+def test_a_baseline_is_read_back_as_it_was_written(
+    tmp_path: Path, baseline: Make, counts: MakeCounts, **drawn: Any
+) -> None:
+    speed = Speed(tokens=9.0, seconds=0.1, plain_tokens=9.0, plain_seconds=0.2)
+    rows = [
+        counts(str(i), a, segment=drawn["segment"], speed=speed)
+        for i, a in enumerate(drawn["accepted"])
+    ]
+    written = baseline(rows, tested=drawn["tested"])
+    write_baseline(written, tmp_path / "b.json")
+    assert read_baseline(tmp_path / "b.json") == written
+
+
+def test_every_request_is_one_line_of_under_200_bytes(
+    tmp_path: Path, baseline: Make, counts: MakeCounts
+) -> None:
+    path = tmp_path / "new" / "b.json"
+    write_baseline(baseline([counts(f"{i:016x}", segment="chat") for i in range(3)]), path)
+    rows = [line for line in path.read_text().splitlines() if '"id"' in line]
+    assert len(rows) == 3
+    assert all(len(row) < 200 for row in rows)
+    assert len(json.loads(path.read_text())["requests"]) == 3
+
+
+def changed(path: Path, **fields: object) -> None:
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema_version": 2}, "schema 2, newer than"),
+        ({"extra": 1}, "unknown field `extra`"),
+        ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),
+        ({"survival": [-0.1]}, r">= 0.* at `\$.survival"),
+    ],
+)
+def test_a_changed_file_is_refused_with_the_place(
+    tmp_path: Path, baseline: Make, counts: MakeCounts, fields: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "b.json"
+    write_baseline(baseline([counts()]), path)
+    changed(path, **fields)
+    with pytest.raises(RunFolderError, match=message):
+        read_baseline(path)
+
+
+def test_a_request_that_stands_twice_is_refused(
+    tmp_path: Path, baseline: Make, counts: MakeCounts
+) -> None:
+    write_baseline(baseline([counts("r"), counts("r")]), tmp_path / "b.json")
+    with pytest.raises(RunFolderError, match="holds a request twice"):
+        read_baseline(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "b.json"
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match="is not a baseline"):
+        read_baseline(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(RunFolderError, match="cannot read the baseline"):
+            read_baseline(path)
+
+
+def test_a_file_beyond_the_size_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftbench.gate.baseline.MAX_BYTES", 10)
+    (tmp_path / "b.json").write_text("{" + " " * 20 + "}")
+    with pytest.raises(RunFolderError, match="larger than a baseline may be"):
+        read_baseline(tmp_path / "b.json")
+
+
+def test_an_unwritable_place_is_refused(tmp_path: Path, baseline: Make, counts: MakeCounts) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot write the baseline"):
+        write_baseline(baseline([counts()]), tmp_path / "file" / "b.json")

@@ -1,0 +1,122 @@
+"""A chain of small drops, each inside the margin, is seen; noise and a settled level are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from draftbench.errors import RunFolderError
+from draftbench.gate.baseline import Baseline, RequestCounts
+from draftbench.gate.comparison import compare
+from draftbench.gate.history import read_history, record_verdict, trend
+from draftbench.gate.result import GateResult
+
+Chain = Callable[..., list[GateResult]]
+
+
+@pytest.fixture
+def chain(
+    tmp_path: Path,
+    baseline: Callable[..., Baseline],
+    counts: Callable[..., RequestCounts],
+) -> Chain:
+    """chain(figures, k=4): each run gated against the run before, as if always re-baselined."""
+
+    def run(accepted: float, k: int) -> Baseline:
+        return baseline([counts(f"r{i:02}", accepted + i % 3) for i in range(40)], k=k)
+
+    def go(figures: list[float], k: int = 4) -> list[GateResult]:
+        pairs = zip(figures[:1] + figures[:-1], figures, strict=True)
+        results = [compare(run(before, k), run(now, k)) for before, now in pairs]
+        path = tmp_path / "history.jsonl"
+        return [record_verdict(path, r, f"2026-01-{d:02}") for d, r in enumerate(results, 1)]
+
+    return go
+
+
+def drifting(result: GateResult) -> list[str]:
+    return [note for note in result.notes if note.startswith("slow drift")]
+
+
+def test_small_drops_that_each_passed_are_said_together(chain: Chain) -> None:
+    # -0.8 % each, of 2.6 tokens: every gate passes.
+    results = chain([15.0, 14.8, 14.6, 14.4, 14.2, 14.0])
+    assert [result.exit_code for result in results] == [0] * 6
+    said = drifting(results[-1])
+    assert said[0].startswith("slow drift: mean_accepted_length changed by -3.8")
+    assert "over 6 passing runs since 2026-01-01, against a limit of 2% for one" in said[0]
+    assert "alpha changed by -0.025 points" in said[2]
+
+
+def test_four_runs_are_no_trend(chain: Chain) -> None:
+    assert not any(map(drifting, chain([15.0, 14.8, 14.6, 14.4])))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        [15.0] * 8,
+        [15.0, 15.2, 15.4, 15.6, 15.8, 16.0],
+        [15.0, 14.9, 15.1, 15.0, 14.9, 15.1, 15.0],
+        [15.0, 14.99, 14.98, 14.97, 14.96, 14.95],
+    ],
+    ids=["constant", "rising", "noise", "immaterial"],
+)
+def test_what_is_no_harm_is_not_called_drift(chain: Chain, figures: list[float]) -> None:
+    assert not any(map(drifting, chain(figures)))
+
+
+def test_failed_runs_are_not_part_of_the_trend(chain: Chain) -> None:
+    results = chain([15.0, 14.8, 14.6, 14.4, 12.0, 14.2])
+    assert [result.exit_code for result in results] == [0, 0, 0, 0, 1, 0]
+    assert "over 5 passing runs" in drifting(results[-1])[0]
+
+
+def test_another_question_begins_another_series(chain: Chain) -> None:
+    chain([15.0, 14.8, 14.6])
+    assert not any(map(drifting, chain([14.4, 14.2, 14.0], k=5)))
+
+
+def test_a_straight_line_has_a_trend_without_width() -> None:
+    total = trend([3.0, 2.5, 2.0, 1.5], relative=False)
+    assert (total.value, total.low, total.high) == pytest.approx((-1.5, -1.5, -1.5))
+
+
+def test_a_relative_trend_compounds() -> None:
+    assert trend([1.0, 0.9, 0.81], relative=True).value == pytest.approx(-0.19)
+
+
+def test_the_interval_of_a_trend_is_that_of_the_regression_line() -> None:
+    # y = 0 1 0 1 0: slope 0; residual sum of squares 1.2, over 3, over Σx² = 10: error 0.2 a run.
+    total = trend([0.0, 1.0, 0.0, 1.0, 0.0], relative=False)
+    assert total.value == pytest.approx(0.0)
+    assert total.high == pytest.approx(4 * 0.2 * 3.182, rel=0.02)
+
+
+def test_entries_are_read_back_in_their_order(chain: Chain, tmp_path: Path) -> None:
+    chain([15.0, 15.3])
+    entries = read_history(tmp_path / "history.jsonl")
+    assert [entry.created for entry in entries] == ["2026-01-01", "2026-01-02"]
+    assert entries[1].figures["mean_accepted_length"].value == pytest.approx(
+        1 + (15.3 * 40 + 39) / 400
+    )
+    assert read_history(tmp_path / "none.jsonl") == ()
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"not json\n", b'{"schema_version": 1', b"\n"])
+def test_a_line_that_is_no_verdict_is_named(chain: Chain, tmp_path: Path, line: bytes) -> None:
+    chain([15.0])
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(RunFolderError, match="line 2 is no verdict"):
+        chain([15.0])
+
+
+def test_a_history_that_cannot_be_kept_is_refused(tmp_path: Path, chain: Chain) -> None:
+    result = chain([15.0])[0]
+    with pytest.raises(RunFolderError, match="cannot read the history"):
+        record_verdict(tmp_path, result, "2026-01-01")
+    with pytest.raises(RunFolderError, match="cannot"):
+        record_verdict(tmp_path / "history.jsonl" / "x", result, "2026-01-01")

@@ -1,0 +1,307 @@
+"""Hand-made runs become counts that were worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftbench.errors import RunFolderError, UsageError
+from draftbench.gate.pinning import make_baseline, sampling_label
+from draftbench.records import (
+    AnyObservation,
+    Candidate,
+    CostPoint,
+    Decode,
+    DraftingMode,
+    LookupReplay,
+    ModelFacts,
+    Replay,
+    Sampling,
+    Trajectory,
+)
+from draftbench.store.manifest import (
+    SCHEMA_VERSION,
+    Environment,
+    Manifest,
+    Question,
+    TrafficFacts,
+)
+from draftbench.store.observed import Observed, observed
+
+SMALL = Candidate(draft="small", quant="int8")
+MANIFEST = Manifest(
+    schema_version=SCHEMA_VERSION,
+    draftbench="0.1",
+    created="2026-01-01T00:00:00Z",
+    command="draftbench sweep",
+    key_id="cafe0123",
+    question=Question(
+        target="large",
+        target_quant="none",
+        dtype="float32",
+        device="cpu",
+        drafts=("small",),
+        quants=("int8",),
+        simulate_quant=False,
+        ks=(1, 2),
+        mode=DraftingMode.GREEDY,
+        lookup_longest=3,
+        lookup_shortest=1,
+        traffic="prod.jsonl",
+        traffic_digest="d1",
+        responses="target",
+        samples=1,
+        max_new_tokens=5,
+        temperature=None,
+    ),
+    traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
+    environment=Environment(
+        platform="Linux",
+        processor="cpu",
+        cores=2,
+        threads=1,
+        accelerator=None,
+        python="3.12.0",
+        packages={"torch": "2.13"},
+    ),
+)
+
+
+def trajectory(request: str = "r", sample: int = 0, length: int = 5, **changes: Any) -> Trajectory:
+    fields: dict[str, Any] = {
+        "request": request,
+        "sample": sample,
+        "segment": "chat",
+        "weight": 2.0,
+        "sampling": Sampling(),
+        "prompt_tokens": 3,
+        "output_tokens": length,
+        "limit": length,
+        "finish": "length",
+        "origin": "target",
+        "margins": (5.0,) * length,
+        "argmax": (1,) * length,
+        "digest": "",
+    }
+    return Trajectory(**fields | changes)
+
+
+def replay(*accept: float, request: str = "r", sample: int = 0) -> Replay:
+    return Replay(
+        request=request,
+        sample=sample,
+        draft="small",
+        quant="int8",
+        mode=DraftingMode.GREEDY,
+        draftable=len(accept),
+        accept=accept,
+        confidence=(0.9,) * len(accept),
+        margin=(5.0,) * len(accept),
+        rank=(0,) * len(accept),
+    )
+
+
+def decode(k: int, seconds: float, **changes: Any) -> Decode:
+    fields: dict[str, Any] = {
+        "request": "r",
+        "sample": 0,
+        "draft": "small" if k else None,
+        "quant": "int8" if k else "none",
+        "k": k,
+        "mode": DraftingMode.GREEDY,
+        "repeat": 0,
+        "proposed": (),
+        "accepted": (),
+        "cut": (),
+        "draft_seconds": (),
+        "verify_seconds": (),
+        "prefill_seconds": 0.1,
+        "draft_prefill_seconds": None,
+        "decode_seconds": seconds,
+        "output_tokens": 5,
+        "digest": "",
+        "first_difference": None,
+        "tie": None,
+        "block": "small:int8",
+        "batch": 1,
+        "process": "p1",
+    }
+    return Decode(**fields | changes)
+
+
+def step(draft: str | None, *seconds: float, **changes: Any) -> CostPoint:
+    fields: dict[str, Any] = {
+        "draft": draft,
+        "quant": "int8" if draft else "none",
+        "what": "step",
+        "batch": 1,
+        "new_tokens": 1,
+        "context": 64,
+        "seconds": seconds,
+        "block": "small:int8",
+        "runner": "lean",
+        "process": "p1",
+    }
+    return CostPoint(**fields | changes)
+
+
+def facts(draft: str | None, fingerprint: str) -> ModelFacts:
+    return ModelFacts(
+        draft=draft,
+        quant="int8" if draft else "none",
+        dtype="float32",
+        parameters=1,
+        weight_bytes=1,
+        quantized_share=0.0,
+        kv_bytes_per_token=1,
+        context_length=64,
+        vocab_size=8,
+        runner="lean",
+        fingerprint=fingerprint,
+        caveats=(),
+        has_kernel=True,
+        replay_disagreement=None,
+    )
+
+
+def run(*records: AnyObservation) -> Observed:
+    return observed(MANIFEST, records)
+
+
+def test_expected_rounds_of_a_response_are_those_worked_out_by_hand() -> None:
+    # k = 2, limit 5. The round at 1 has both tokens accepted and adds one; at 4 the limit leaves
+    # nothing to draft: one plain step.
+    counts = make_baseline(run(trajectory(), replay(1, 1, 0, 1)), SMALL, 2).requests[0]
+    assert (counts.rounds, counts.accepted, counts.passes, counts.tokens) == (1, 2, 2, 4)
+    assert (counts.alpha_sum, counts.positions) == (3, 4)
+    assert (counts.weight, counts.segment, counts.sampling) == (2.0, "chat", "greedy")
+
+
+def test_several_responses_of_a_request_count_as_their_mean() -> None:
+    baseline = make_baseline(
+        run(
+            trajectory(sample=0),
+            trajectory(sample=1),
+            replay(1, 1, 0, 1, sample=0),
+            replay(0, 0, 0, 0, sample=1),
+        ),
+        SMALL,
+        2,
+    )
+    counts = baseline.requests[0]
+    # The second response: rounds at 1, 2, 3 accept nothing, at 4 a plain step.
+    assert (counts.rounds, counts.accepted, counts.passes) == (2, 1, 3)
+    assert (counts.alpha_sum, counts.positions) == (1.5, 4)
+
+
+def test_survival_is_pooled_over_requests_by_weight_of_one() -> None:
+    baseline = make_baseline(run(trajectory(), replay(1, 0, 1, 1)), SMALL, 2)
+    # Rounds at 1 (one of two accepted) and at 3 (one of one).
+    assert baseline.survival == (1.0, 0.0)
+
+
+def test_the_question_and_the_thing_tested_are_told_apart() -> None:
+    baseline = make_baseline(
+        run(trajectory(), replay(1, 1, 0, 1), facts(None, "t1"), facts("small", "d1")), SMALL, 2
+    )
+    question = baseline.question
+    assert (question.key_id, question.mode, question.k) == ("cafe0123", "greedy", 2)
+    assert (question.responses, question.max_new_tokens) == ("target", 5)
+    tested = baseline.tested
+    assert (tested["target fingerprint"], tested["draft fingerprint"]) == ("t1", "d1")
+    assert (tested["draft"], tested["draft quant"], tested["torch"]) == ("small", "int8", "2.13")
+    assert tested["machine"] == "Linux, cpu, 2 cores, 1 threads, no accelerator"
+
+
+def test_prompt_lookup_has_rounds_but_no_alpha() -> None:
+    lookup = LookupReplay(
+        request="r",
+        sample=0,
+        draft="ngram",
+        quant="none",
+        window=2,
+        proposed=(2, 0, 0, 0),
+        matched=(1, 0, 0, 0),
+    )
+    observations = run(trajectory(), lookup)
+    baseline = make_baseline(observations, Candidate(draft="ngram"), 2)
+    # At 1 one of two accepted; at 3 and 4 nothing found.
+    counts = baseline.requests[0]
+    assert (counts.rounds, counts.accepted, counts.passes) == (1, 1, 3)
+    assert counts.alpha_sum is None
+    assert baseline.alpha_definition is None
+    assert baseline.tested["lookup window"] == "3 to 1"
+    with pytest.raises(UsageError, match="k = 3 cannot be judged"):
+        make_baseline(observations, Candidate(draft="ngram"), 3)
+
+
+def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline() -> None:
+    baseline = make_baseline(
+        run(
+            trajectory(),
+            replay(1, 1, 0, 1),
+            decode(2, 0.2),
+            decode(2, 0.3, repeat=1),
+            decode(0, 0.8),
+            decode(0, 0.7, repeat=1),
+            decode(1, 9.0),
+            decode(0, 9.0, block="other"),
+            decode(2, 9.0, process="p2"),
+            decode(2, 9.0, batch=4),
+        ),
+        SMALL,
+        2,
+    )
+    speed = baseline.requests[0].speed
+    assert speed is not None
+    assert (speed.tokens, speed.seconds) == (8, 0.5)
+    assert (speed.plain_tokens, speed.plain_seconds) == (8, 1.5)
+
+
+def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts() -> None:
+    baseline = make_baseline(
+        run(
+            trajectory(),
+            replay(1, 1, 0, 1),
+            step("small", 1.0, 2.0),
+            step("small", 2.0, 4.0, context=128),
+            step(None, 10.0, 10.0),
+            step(None, 20.0, 20.0, context=128),
+            step(None, 99.0, 99.0, new_tokens=2),
+            step(None, 99.0, 99.0, context=256),
+            step(None, 99.0, 99.0, block="other"),
+        ),
+        SMALL,
+        2,
+    )
+    assert baseline.cost_ratios == (0.1, 0.2)
+
+
+def test_zero_acceptance_is_kept_as_a_suspected_fault() -> None:
+    broken = make_baseline(run(trajectory(length=61), replay(*[0] * 60)), SMALL, 2)
+    assert "not one token in 60 positions" in broken.faults[0]
+
+
+def test_a_candidate_that_was_not_measured_is_refused_with_those_that_were() -> None:
+    with pytest.raises(RunFolderError, match="no replay of `other`; it measured small:int8"):
+        make_baseline(run(trajectory(), replay(1, 1, 0, 1)), Candidate(draft="other"), 2)
+
+
+def test_a_draft_length_of_zero_is_refused() -> None:
+    with pytest.raises(UsageError, match="k = 0 drafts nothing"):
+        make_baseline(run(trajectory(), replay(1, 1, 0, 1)), SMALL, 0)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "label"),
+    [
+        (Sampling(temperature=0, top_k=40, seed=1), "greedy"),
+        (Sampling(temperature=0.7, top_p=0.95, seed=1), "temperature=0.7 top_p=0.95"),
+        (Sampling(temperature=1, top_k=40, min_p=0.05), "temperature=1 top_k=40 min_p=0.05"),
+    ],
+)
+def test_the_sampling_label_names_the_distribution_and_not_the_seed(
+    sampling: Sampling, label: str
+) -> None:
+    assert sampling_label(sampling) == label

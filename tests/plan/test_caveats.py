@@ -1,0 +1,72 @@
+"""What a reader is warned of, and that a clean run warns of nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftbench.plan.recommend import recommend
+from draftbench.plan.recommendation import Recommendation
+from draftbench.records import Candidate
+
+BIG = Candidate(draft="big")
+TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
+CHEAP = {1: 0.1, 2: 0.15}
+ALL = [1.0] * 8
+
+
+def says(found: Recommendation, *words: str) -> bool:
+    return any(all(word in caveat for word in words) for caveat in found.caveats)
+
+
+def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene: Any) -> None:
+    scene.requests(2, ALL)
+    scene.requests(1, ALL, BIG)
+    scene.facts("small", replay_disagreement=0.1, caveats=("the head was not quantized",))
+    scene.facts("big", replay_disagreement=0.02)
+    scene.times(TARGET, CHEAP, contexts=(0, 12))
+    scene.times(TARGET, CHEAP, BIG)
+    scene.failure("other", "another vocabulary")
+    scene.decode("r0", 0, 8.0)
+    scene.decode("r0", 1, 8.0, first_difference=2, tie=False)
+    found = recommend(scene.observed(1))
+    assert says(found, "2 requests were replayed", "under 30")
+    assert says(found, "within one process")
+    assert says(found, "1 of 1 requests", "suspect the decoder")
+    assert says(found, "small: the head was not quantized")
+    assert says(found, "small: stepping chose another token", "10.0%")
+    assert says(found, "small: target passes were not timed", "2 of 2")
+    assert says(found, "big: replayed on 1 of 2 responses")
+    assert says(found, "other:none was not measured: another vocabulary")
+    assert not says(found, "big: stepping")
+    assert not says(found, "big: target passes")
+    assert not says(found, "near ties")
+
+
+def test_one_request_decides_nothing(scene: Any) -> None:
+    scene.requests(1, ALL)
+    scene.times(TARGET, CHEAP)
+    found = recommend(scene.observed(2))
+    assert (found.decision, found.requests_needed) == ("inconclusive", None)
+    assert says(found, "small at k = 2: too few requests for an interval")
+
+
+def test_a_clean_run_raises_no_doubt(scene: Any) -> None:
+    scene.requests(30, ALL)
+    scene.times(TARGET, CHEAP)
+    for i in range(30):
+        scene.decode(f"r{i}", 0, 8.0, process=f"p{i % 3}")
+        scene.decode(f"r{i}", 2, 4.0, process=f"p{i % 3}")
+    found = recommend(scene.observed(2))
+    assert found.decision == "speculate"
+    assert found.caveats == ()
+    assert found.near_tie_share == 0.0
+
+
+def test_near_ties_are_counted_by_the_dtypes_noise(scene: Any) -> None:
+    scene.request("r0", margins=(0.0005,) * 3 + (5.0,) * 6)
+    scene.requests(1, ALL)
+    found = recommend(scene.observed(1))
+    assert found.near_tie_share == pytest.approx(1 / 3)
+    assert says(found, "33.3%", "near ties")
