@@ -9,7 +9,7 @@ Does not know acceptance, and never reads the runs of the cell that is predicted
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,18 +113,21 @@ def block_costs(observed: Observed, candidate: Candidate) -> BlockCosts | None:
     )
 
 
-def overhead(rows: Sequence[Decode], k: int) -> float:
-    """Seconds of a round outside its passes, for cell `k`, from the other cells of its block.
+def overhead(rows: Sequence[Decode], k: int, passes: Callable[[Decode], float]) -> float:
+    """Seconds of a round beyond its passes, for cell `k`, from the other cells of its block.
 
     The baseline (k = 0) has only its own runs to learn from; where nothing but the baseline ran, it
     stands for every cell. 0 without runs.
+
+    Args:
+        passes: what the draft steps and target passes of a run should have taken, in seconds, by
+            the timed points; what it took longer is overhead, wherever in the round it was spent.
     """
     baseline = [row for row in rows if row.k == 0]
     others = [row for row in rows if row.k not in (0, k)]
     used = baseline if k == 0 else others or baseline
     rounds = sum(len(row.verify_seconds) for row in used)
-    passes = sum(sum(row.draft_seconds) + sum(row.verify_seconds) for row in used)
-    spent = sum(row.decode_seconds for row in used) - passes
+    spent = sum(row.decode_seconds - passes(row) for row in used)
     return spent / rounds if rounds else 0.0
 
 

@@ -5,7 +5,7 @@ on.
     speculative = Σ rounds [first draft step of 1 token, 2 after a full round + (k'-1) · d(1)
                             + t(k'+1) + o]
 
-in seconds, each request at its own context, prompt + L/2. Intervals cover the sampling of requests
+with o from the block's other cells: what their rounds took beyond their passes. All in seconds, each request at its own context, prompt + L/2. Intervals cover the sampling of requests
 alone, not the timing of the passes (`BlockCosts` gives c and v with theirs). One request at a time;
 what a prefill takes from running requests is not modelled.
 """
@@ -20,10 +20,16 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
-from draftbench.acceptance.rounds import Floats, ResponseLaw, Rounds, expected_rounds
+from draftbench.acceptance.rounds import (
+    Floats,
+    ResponseLaw,
+    Rounds,
+    counted_rounds,
+    expected_rounds,
+)
 from draftbench.plan.costs import BlockCosts, block_costs, overhead
 from draftbench.plan.memory import draft_memory
-from draftbench.records import Candidate, Trajectory
+from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
 Key = tuple[str, int]
@@ -114,12 +120,14 @@ def entrant_of(observed: Observed, candidate: Candidate, *, measured: bool = Tru
     mode = observed.manifest.question.mode
     replays = replays_of(candidate, observed.trajectories, observed.replays, mode)
     rows = [d for d in observed.decodes if measured and d.block == str(candidate) and d.batch == 1]
+    costs = block_costs(observed, candidate)
+    passes = _pass_seconds(costs, observed.trajectories)
     return Entrant(
         candidate=candidate,
         replays=replays,
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
-        costs=block_costs(observed, candidate),
-        overheads={k: overhead(rows, k) for k in (0, *grid(observed))},
+        costs=costs,
+        overheads={k: overhead(rows, k, passes) for k in (0, *grid(observed))},
         memory_bytes=draft_memory(observed, candidate),
     )
 
@@ -140,11 +148,34 @@ def forecast(entrant: Entrant, k: int) -> Forecast:
         return Forecast(entrant.trajectories, rounds, None, None)
     context = np.array([_context(t) for t in entrant.trajectories])
     plain = rounds.tokens * (entrant.costs.target.at(1, context) + entrant.overheads[0])
-    verify = entrant.costs.target.at(np.arange(1, k + 2), context[:, None])
-    speculative = (rounds.by_draft_length * (verify + entrant.overheads[k])).sum(axis=1)
-    speculative += _drafting(entrant.costs, rounds, context)
+    overheads = (rounds.rounds + rounds.plain) * entrant.overheads[k]
+    speculative = _passes(entrant.costs, rounds, context) + overheads
     decoding = np.stack([plain, speculative], axis=1)
     return Forecast(entrant.trajectories, rounds, decoding, _prefills(entrant))
+
+
+def _passes(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:
+    """Seconds of draft steps and target passes per response."""
+    verify = costs.target.at(np.arange(1, rounds.k + 2), context[:, None])
+    seconds: Floats = (rounds.by_draft_length * verify).sum(axis=1)
+    return seconds + _drafting(costs, rounds, context)
+
+
+def _pass_seconds(
+    costs: BlockCosts | None, trajectories: Sequence[Trajectory]
+) -> Callable[[Decode], float]:
+    """What the passes of a decoding run should have taken by the timed points."""
+    contexts = {(t.request, t.sample): np.array([_context(t)]) for t in trajectories}
+
+    def seconds(row: Decode) -> float:
+        context = contexts.get((row.request, row.sample))
+        if costs is None or context is None:
+            return row.decode_seconds
+        if row.k == 0:
+            return len(row.verify_seconds) * float(costs.target.at(1, context)[0])
+        return float(_passes(costs, counted_rounds([row]), context)[0])
+
+    return seconds
 
 
 def _drafting(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:

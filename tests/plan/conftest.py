@@ -137,7 +137,8 @@ class Scene:
         candidate: Candidate = SMALL,
         **changes: Any,
     ) -> None:
-        """A run of one round that took `seconds`, all of them in its passes, and gave 9 tokens."""
+        """A run that took `seconds` and gave 9 tokens: 8 plain steps, or one full round of k."""
+        rounds = 1 if k else 8
         fields: dict[str, Any] = {
             "request": name,
             "sample": 0,
@@ -146,11 +147,11 @@ class Scene:
             "k": k,
             "mode": DraftingMode.GREEDY,
             "repeat": 0,
-            "proposed": (k,),
-            "accepted": (k,),
-            "cut": (0,),
-            "draft_seconds": (0.0,),
-            "verify_seconds": (seconds,),
+            "proposed": (k,) * rounds,
+            "accepted": (k,) * rounds,
+            "cut": (0,) * rounds,
+            "draft_seconds": (0.0,) * rounds,
+            "verify_seconds": (seconds / rounds,) * rounds,
             "prefill_seconds": 1.0,
             "draft_prefill_seconds": 1.0 if k else None,
             "decode_seconds": seconds,

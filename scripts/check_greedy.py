@@ -1,0 +1,215 @@
+"""A target and drafts → whether greedy speculation writes, token by token, what transformers' own
+`generate` writes.
+
+    python scripts/check_greedy.py TARGET [--draft DIR ...] [--traffic FILE]
+
+The target runs in float32. Besides the drafts given it is checked with itself, with its own int4
+copy, with the first half of its layers and with prompt lookup. Only a request's first difference is
+looked at: a near tie where transformers' two best logits lie within 0.001, a fault otherwise.
+"Rejecting" counts the requests in which at least one proposal was rejected, without which no cache
+was rolled back. Exits 1 on a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from draftbench.decode.clock import HostClock
+from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftbench.decode.loop import Response, Task, decode
+from draftbench.decode.runner import Runner
+from draftbench.decode.sampling import Uniforms
+from draftbench.measure.prompts import TextSide
+from draftbench.measure.teacher import top_two_margin
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
+from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Sampling
+from draftbench.store.key import request_key
+from draftbench.traffic import TrafficQuery, load
+
+GREEDY = Sampling()
+LOOKUP_SIZES = (4, 2)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What transformers wrote after a prompt, and the distance of its two best logits at each
+    token.
+    """
+
+    prompt: list[int]
+    tokens: list[int]
+    margins: list[float]
+
+
+@dataclass
+class Tally:
+    """One draft's requests, by how they ended."""
+
+    equal: int = 0
+    ties: int = 0
+    faults: list[str] = field(default_factory=list)
+    rejecting: int = 0
+    rounds: int = 0
+    proposed: int = 0
+    accepted: int = 0
+
+    def add(self, index: int, reference: Reference, response: Response) -> None:
+        self.rounds += len(response.proposed)
+        self.proposed += sum(response.proposed)
+        self.accepted += sum(response.accepted)
+        standing = sum(response.accepted) + sum(response.cut)
+        self.rejecting += standing < sum(response.proposed)
+        position = first_difference(reference.tokens, response.tokens)
+        if position is None:
+            self.equal += 1
+            return
+        known = position < len(reference.margins)
+        if known and reference.margins[position] <= NEAR_TIE_MARGIN["float32"]:
+            self.ties += 1
+            return
+        margin = f"{reference.margins[position]:.4f}" if known else "none, one ended"
+        self.faults.append(f"request {index}, token {position}, margin {margin}")
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first position at which two sequences differ; the shorter's length where one goes on."""
+    if list(one) == list(other):
+        return None
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def prompts(source: ModelSource, traffic: str, count: int, limit: int) -> list[list[int]]:
+    """The first `count` requests of a sample that leave room for `limit` tokens."""
+    query = TrafficQuery(
+        source=traffic,
+        sample=2 * count,
+        seed=0,
+        segment_by=None,
+        prompt_field=None,
+        response_field=None,
+        skip_bad=False,
+        key=request_key(),
+    )
+    context = source.config.get_text_config().max_position_embeddings
+    text = TextSide(source)
+    rendered = [text.prompt(request, limit, context) for request in load(query).requests]
+    return [p.tokens for p in rendered if p and len(p.tokens) + limit <= context][:count]
+
+
+def references(
+    source: ModelSource, asked: list[list[int]], limit: int, ends: frozenset[int]
+) -> list[Reference]:
+    """transformers' greedy responses in float32, without a checkpoint's own penalties."""
+    model: Any = source.load(torch.float32, "cpu")
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=limit,
+        eos_token_id=sorted(ends),
+        pad_token_id=min(ends),
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    found = []
+    for tokens in asked:
+        ids = torch.tensor([tokens])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids))
+        margins = [float(top_two_margin(step)) for step in made.logits]
+        found.append(Reference(tokens, made.sequences[0, len(tokens) :].tolist(), margins))
+    return found
+
+
+def half_of(source: ModelSource, folder: Path) -> ModelSource:
+    """The model of the first half of the layers: the same files under a shorter configuration."""
+    original = Path(source.spec).expanduser().resolve()
+    config = json.loads((original / "config.json").read_text())
+    config["num_hidden_layers"] //= 2
+    if config.get("layer_types"):
+        config["layer_types"] = config["layer_types"][: config["num_hidden_layers"]]
+    for file in original.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    (folder / "config.json").write_text(json.dumps(config))
+    return ModelSource(str(folder))
+
+
+def drafts(
+    source: ModelSource, target: Runner, others: Sequence[str]
+) -> Iterator[tuple[str, Runner | None]]:
+    """Names and runners, one at a time in memory; None is prompt lookup."""
+    plain, small = Build(torch.float32, "none", "cpu"), Build(torch.bfloat16, "int4", "cpu")
+    yield "self", target
+    yield "int4 copy", build_runner(source, small, "int4")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        half, _ = build_runner(half_of(source, Path(folder)), plain, "half")
+        yield "first half of layers", half
+    yield "ngram", None
+    for spec in others:
+        other = ModelSource(spec)
+        yield other.name, build_runner(other, plain, other.name)[0]
+
+
+def drafter_of(draft: Runner | None, target: Runner) -> Drafter:
+    """A fresh drafter for one response."""
+    if draft is None:
+        return LookupDrafter(*LOOKUP_SIZES, target.device)
+    return ModelDrafter(draft, DraftingMode.GREEDY, GREEDY, None, target.vocab_size)
+
+
+def check(
+    draft: Runner | None, target: Runner, known: list[Reference], k: int, task: tuple[int, Any]
+) -> Tally:
+    """Decode every request with one draft; `task` is the length limit and the end tokens."""
+    limit, ends = task
+    tally = Tally()
+    for index, reference in enumerate(known):
+        uniforms = Uniforms(str(index), 0, limit + 1)
+        work = Task(reference.prompt, limit, GREEDY, uniforms, lambda out: out[-1] in ends)
+        response = decode(work, target, drafter_of(draft, target), k, HostClock())
+        tally.add(index, reference, response)
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("target")
+    parser.add_argument("--draft", action="append", default=[], metavar="DIR")
+    parser.add_argument("--traffic", default="suite:completion")
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=96, help="length limit of every response")
+    parser.add_argument("--k", type=int, default=4)
+    options = parser.parse_args()
+    source = ModelSource(options.target)
+    ends = TextSide(source).end_tokens
+    asked = prompts(source, options.traffic, options.requests, options.tokens)
+    known = references(source, asked, options.tokens, ends)
+    target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)
+    total = sum(len(reference.tokens) for reference in known)
+    print(f"{source.name}, float32, {target.name}; {options.traffic}")
+    print(f"{len(known)} requests, {total} tokens of transformers' greedy generate, k = {options.k}")
+    head = f"{'draft':22}{'equal':>7}{'ties':>6}{'faults':>8}{'rejecting':>11}"
+    print(head + f"{'rounds':>8}{'proposed':>10}{'accepted':>10}")
+    faulty = False
+    for name, draft in drafts(source, target, options.draft):
+        tally = check(draft, target, known, options.k, (options.tokens, ends))
+        ends_of = f"{tally.equal:7}{tally.ties:6}{len(tally.faults):8}{tally.rejecting:11}"
+        counts = f"{tally.rounds:8}{tally.proposed:10}{tally.accepted:10}"
+        print(f"{name:22}{ends_of}{counts}", flush=True)
+        for fault in tally.faults:
+            print(f"    fault: {fault}")
+        faulty |= bool(tally.faults)
+    return int(faulty)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
