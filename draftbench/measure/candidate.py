@@ -74,7 +74,9 @@ def replay(
         if contender.runner is None:
             yield replay_lookup(text, trajectory, candidate, setting.lookup, max(setting.ks))
         else:
-            yield replay_model(contender.runner, text, trajectory, candidate, setting.mode)
+            yield replay_model(
+                contender.runner, setting.target, (text, trajectory), candidate, setting.mode
+            )
 
 
 def costs(contender: Contender, setting: Setting, material: Sequence[Material]) -> list[CostPoint]:

@@ -9,15 +9,17 @@ it is recorded per start of a round.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from draftbench.decode.drafters import LookupIndex
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import distribution, temperature_only
 from draftbench.measure.teacher import teacher_forced, top_two_margin
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
 from draftbench.store.folder import PrivateText
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
@@ -30,63 +32,77 @@ class _Columns:
     confidence: list[float] = field(default_factory=list)
     margin: list[float] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
+    overlap: list[float] = field(default_factory=list)
 
 
 def replay_model(
-    runner: Runner,
-    text: PrivateText,
-    trajectory: Trajectory,
+    draft: Runner,
+    target: Runner,
+    material: tuple[PrivateText, Trajectory],
     candidate: Candidate,
     mode: DraftingMode,
 ) -> Replay:
-    """One teacher-forced pass of a draft model over one response."""
+    """One teacher-forced pass of a draft model over one response.
+
+    Where the draft samples, the target passes over the response too, so that Σ min(p, q) is exact
+    at every position instead of estimated from the tokens that came out.
+    """
+    text, trajectory = material
+    sampling = trajectory.sampling
+    samples = mode is not DraftingMode.GREEDY and sampling.temperature > 0
     columns = _Columns()
-    log_p = torch.tensor(text.log_p, dtype=torch.float64)
-    for start, logits in teacher_forced(runner, text.prompt, text.tokens, first=1):
+    own = teacher_forced(target, text.prompt, text.tokens, first=1) if samples else repeat(None)
+    for (start, logits), target_logits in zip(
+        teacher_forced(draft, text.prompt, text.tokens, first=1), own, strict=False
+    ):
         chosen = torch.tensor(text.tokens[start : start + len(logits)], device=logits.device)
-        p = log_p[start : start + len(logits)].exp().to(logits.device) if len(log_p) else None
-        _fill(columns, logits, chosen, p, (mode, trajectory.sampling))
+        _fill(columns, logits, chosen)
+        if target_logits is None:
+            columns.accept += (logits.argmax(dim=-1) == chosen).double().tolist()
+            continue
+        filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
+        q = _over(distribution(logits, filters), target.vocab_size)
+        p = distribution(target_logits[1][: len(q)].to(q.device), sampling)
+        columns.overlap += torch.minimum(p, q).sum(dim=-1).tolist()
+        ratio = q.gather(1, chosen[:, None]).double() / p.gather(1, chosen[:, None]).double()
+        columns.accept += ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0).tolist()
     missing = trajectory.output_tokens - 1 - len(columns.accept)
+    overlap = columns.overlap if samples else columns.accept
     return Replay(
         request=trajectory.request,
         sample=trajectory.sample,
         draft=candidate.draft,
         quant=candidate.quant,
         mode=mode,
-        draftable=max(0, runner.context_length - len(text.prompt)),
-        accept=tuple(columns.accept + [0.0] * missing),
-        confidence=tuple(columns.confidence + [0.0] * missing),
-        margin=tuple(columns.margin + [0.0] * missing),
-        rank=tuple(columns.rank + [runner.vocab_size] * missing),
+        draftable=max(0, draft.context_length - len(text.prompt)),
+        accept=_rounded(columns.accept, missing),
+        confidence=_rounded(columns.confidence, missing),
+        margin=_rounded(columns.margin, missing),
+        rank=tuple(columns.rank + [draft.vocab_size] * missing),
+        overlap=None if mode is DraftingMode.GREEDY else _rounded(overlap, missing),
     )
 
 
-def _fill(
-    columns: _Columns,
-    logits: Tensor,
-    chosen: Tensor,
-    p: Tensor | None,
-    setting: tuple[DraftingMode, Sampling],
-) -> None:
-    """Append one chunk's acceptance probabilities and what else is kept of the draft's logits."""
-    mode, sampling = setting
+def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
+    """What is kept of a chunk of the draft's logits [n, vocab] whatever the mode."""
     inside = chosen < logits.shape[1]
-    index = chosen.clamp(max=logits.shape[1] - 1)[:, None]
-    own = logits.gather(1, index)
-    match = (logits.argmax(dim=-1) == chosen).double()
-    if mode is DraftingMode.GREEDY or sampling.temperature == 0 or p is None:
-        accept = match
-    else:
-        filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-        q = distribution(logits, filters).gather(1, index)[:, 0].double()
-        accept = torch.where(p > 0, q / p, torch.zeros_like(q)).clamp(max=1.0) * inside
-    peak = logits.amax(dim=-1)
-    confidence = (peak.float() - torch.logsumexp(logits.float(), dim=-1)).exp()
+    own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
+    confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
     rank = torch.where(inside, (logits > own).sum(dim=-1), logits.shape[1])
-    columns.accept += [round(value, 3) for value in accept.tolist()]
-    columns.confidence += [round(value, 3) for value in confidence.tolist()]
-    columns.margin += [round(value, 4) for value in top_two_margin(logits).tolist()]
+    columns.confidence += confidence.tolist()
+    columns.margin += top_two_margin(logits).tolist()
     columns.rank += rank.tolist()
+
+
+def _over(q: Tensor, vocab_size: int) -> Tensor:
+    """Draft probabilities over the target's vocabulary: cut where it only pads, 0 where it lacks.
+    """
+    return functional.pad(q, (0, vocab_size - q.shape[1]))
+
+
+def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
+    """Three digits, the finest that may be shared; 0 where the draft could not draft."""
+    return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
 
 def replay_lookup(

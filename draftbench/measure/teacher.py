@@ -42,7 +42,7 @@ def teacher_forced(
 
 
 def _readable(tokens: tuple[int, ...], runner: Runner) -> Tensor:
-    """As the decoder's draft reads them: a token without a row in the model becomes its last one."""
+    """As the decoder's draft reads them: a token without a row becomes the model's last."""
     return torch.tensor(tokens, device=runner.device).clamp_(max=runner.vocab_size - 1)
 
 

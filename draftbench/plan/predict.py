@@ -5,9 +5,10 @@ on.
     speculative = Σ rounds [first draft step of 1 token, 2 after a full round + (k'-1) · d(1)
                             + t(k'+1) + o]
 
-with o from the block's other cells: what their rounds took beyond their passes. All in seconds, each request at its own context, prompt + L/2. Intervals cover the sampling of requests
-alone, not the timing of the passes (`BlockCosts` gives c and v with theirs). One request at a time;
-what a prefill takes from running requests is not modelled.
+with o from the block's other cells: what their rounds took beyond their passes. All in seconds,
+each request at its own context, prompt + L/2. Intervals cover the sampling of requests alone, not
+the timing of the passes (`BlockCosts` gives c and v with theirs). One request at a time; what a
+prefill takes from running requests is not modelled.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SECONDS_BETWEEN_DRAWS = 0.2
 
 
 class TerminalWatcher:
-    """Shows stages and notes; a context manager, so that the line is taken away on every way out."""
+    """Shows stages and notes; a context manager, so that the line goes away on every way out."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console, self.quiet = console, quiet
