@@ -1,0 +1,183 @@
+"""What a grid of drafts × k costs by replay and by decoding, and how far the two disagree, on the
+same requests at temperature 0.
+
+    python scripts/bench_replay.py --target ./qwen1.5 --drafts ./qwen0.5:none ./qwen0.5:int8
+    ./qwen0.5:int4 --traffic prod.jsonl
+
+Prints seconds for the target's responses (both need them), for replay of all drafts (every k at
+once), for decoding every cell, and on some cells for transformers' assisted generation, scaled to
+the grid; the ratios without and with the responses; and, per cell, rounds, proposed and accepted
+tokens by replay against the decoder's. A request that left the target's own output at a near tie is
+compared up to there.
+"""
+
+import argparse
+import time
+
+import msgspec
+import torch
+
+from draftbench.acceptance.laws import law_of
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.decode.clock import HostClock
+from draftbench.decode.drafters import ModelDrafter
+from draftbench.decode.loop import decode
+from draftbench.measure.prompts import TextSide
+from draftbench.measure.replay import replay_model
+from draftbench.measure.trajectories import Given, generate, score, task_of
+from draftbench.models.quantize import Build, build_runner, set_threads
+from draftbench.models.source import ModelSource
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, Sampling
+from draftbench.traffic import TrafficQuery, load
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--drafts", nargs="+", required=True, help="PATH:QUANT")
+    parser.add_argument("--traffic", required=True)
+    parser.add_argument("--requests", type=int, default=4)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--largest-k", type=int, default=16)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--assisted-cells", type=int, default=2, help="0 leaves transformers out")
+    return parser.parse_args()
+
+
+def greedy_prompts(options, text, context):
+    query = TrafficQuery(options.traffic, None, 0, None, None, None, False, b"bench")
+    prompts = []
+    for request in load(query).requests:
+        plain = msgspec.structs.replace(request, sampling=Sampling(), stop=())
+        prompt = text.prompt(plain, options.max_new_tokens, context)
+        if prompt is not None and prompt.limit >= 16 and len(prompts) < options.requests:
+            prompts.append(prompt)
+    return prompts
+
+
+def counted(response) -> tuple[int, int, int]:
+    return len(response.proposed), sum(response.proposed), sum(response.accepted)
+
+
+def main() -> None:
+    options = arguments()
+    set_threads(options.threads)
+    dtype = getattr(torch, options.dtype)
+    source = ModelSource(options.target)
+    text, clock, ks = TextSide(source), HostClock(), range(1, options.largest_k + 1)
+    target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
+    prompts = greedy_prompts(options, text, target.context_length)
+    generate(prompts[0], 0, target, text, clock)
+    start = time.perf_counter()
+    material = []
+    for prompt in prompts:
+        tokens, finish = generate(prompt, 0, target, text, clock)
+        material.append(score(prompt, Given(0, tokens, finish, "target", ""), target))
+    responses = time.perf_counter() - start
+    tie = NEAR_TIE_MARGIN[options.dtype]
+    replay_seconds = decode_seconds = 0.0
+    cells = exact = parted = wrong = 0
+    for spec in options.drafts:
+        path, _, level = spec.partition(":")
+        draft, _ = build_runner(ModelSource(path), Build(dtype, level or "none", "cpu"), path)
+        candidate = Candidate(draft=path, quant=level or "none")
+        replay_model(draft, target, material[0], candidate, DraftingMode.GREEDY)
+        start = time.perf_counter()
+        replays = [
+            replay_model(draft, target, item, candidate, DraftingMode.GREEDY) for item in material
+        ]
+        laws = [law_of(item[1], replay) for item, replay in zip(material, replays, strict=True)]
+        by_k = {k: expected_rounds(laws, k) for k in ks}
+        replay_seconds += time.perf_counter() - start
+        for k in ks:
+            for row, (prompt, (private, trajectory)) in enumerate(
+                zip(prompts, material, strict=True)
+            ):
+                drafter = ModelDrafter(
+                    draft, DraftingMode.GREEDY, Sampling(), None, target.vocab_size
+                )
+                start = time.perf_counter()
+                response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
+                decode_seconds += time.perf_counter() - start
+                cells += 1
+                predicted = tuple(
+                    round(counts[row])
+                    for counts in (
+                        by_k[k].rounds + by_k[k].plain,
+                        by_k[k].proposed,
+                        by_k[k].accepted,
+                    )
+                )
+                position = parting(replays[row], private.tokens, response, prompt.limit, k)
+                if predicted == counted(response):
+                    exact += 1
+                elif position is not None and near_tie(replays[row], trajectory, position, tie):
+                    parted += 1
+                else:
+                    wrong += 1
+                    print(f"{spec} k={k} request {row}: {predicted} by replay, {counted(response)}")
+        del draft
+    print(f"{len(prompts)} requests, {len(options.drafts)} drafts, k = 1 … {options.largest_k}")
+    print(f"target's responses and their scores {responses:8.1f} s")
+    print(f"replay of the grid                  {replay_seconds:8.2f} s")
+    print(f"decoding of the grid                {decode_seconds:8.1f} s")
+    print(f"ratio without the responses         {decode_seconds / replay_seconds:8.1f} ×")
+    both = (decode_seconds + responses) / (replay_seconds + responses)
+    print(f"ratio with the responses            {both:8.1f} ×")
+    print(f"cells × requests: {cells}, equal counts {exact}, near ties {parted}, otherwise {wrong}")
+    if options.assisted_cells:
+        seconds, runs = assisted(source, options, dtype, prompts)
+        print(f"assisted generation {seconds / runs * cells:8.1f} s for the grid, from {runs} runs")
+
+
+def parting(replay, own, response, limit, k) -> int | None:
+    """The first output position at which the run left what the replay says, or None."""
+    start, found = 1, []
+    for proposed, accepted in zip(response.proposed, response.accepted, strict=True):
+        drafted = min(k, limit - start - 1)
+        hits = 0
+        while hits < drafted and start + hits < len(own) and replay.accept[start + hits - 1]:
+            hits += 1
+        if (drafted, hits) != (proposed, accepted):
+            found.append(start + min(hits, accepted))
+            break
+        start += hits + 1
+    differing = [i for i, (a, b) in enumerate(zip(response.tokens, own, strict=False)) if a != b]
+    return min(found + differing[:1], default=None)
+
+
+def near_tie(replay, trajectory, position, tie) -> bool:
+    """Whether either model's two best choices at this position were within numeric noise."""
+    margins = [
+        *replay.margin[position - 1 : position],
+        *trajectory.margins[position : position + 1],
+    ]
+    return min(margins, default=0.0) <= tie
+
+
+def assisted(source, options, dtype, prompts):
+    path, _, _ = options.drafts[0].partition(":")
+    model, helper = source.load(dtype, "cpu"), ModelSource(path).load(dtype, "cpu")
+    helper.generation_config.num_assistant_tokens_schedule = "constant"
+    helper.generation_config.assistant_confidence_threshold = 0.0
+    seconds, runs = 0.0, 0
+    for k in [1 + i * (options.largest_k - 1) for i in range(options.assisted_cells)]:
+        helper.generation_config.num_assistant_tokens = k
+        for prompt in prompts:
+            ids = torch.tensor([prompt.tokens])
+            start = time.perf_counter()
+            model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=prompt.limit,
+                do_sample=False,
+                assistant_model=helper,
+            )
+            seconds += time.perf_counter() - start
+            runs += 1
+    return seconds, runs
+
+
+if __name__ == "__main__":
+    main()
