@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftbench.cli.values import OutputOption, one_of, width, write_result
+from draftbench.cli.values import (
+    OutputOption,
+    ThreadsOption,
+    check_output,
+    one_of,
+    width,
+    write_result,
+)
 from draftbench.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +41,25 @@ def gate(
     ] = None,
     old: Annotated[Path | None, typer.Option(help="Judge --new against this run folder.")] = None,
     new: Annotated[Path | None, typer.Option(help="The run folder to judge.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Measure this target instead of reading a RUN.")
+    ] = None,
+    draft: Annotated[str | None, typer.Option(help="The draft to measure with --target.")] = None,
+    quant: Annotated[str, typer.Option(help="Its quantization level.")] = "none",
+    traffic: Annotated[
+        str | None, typer.Option(help="The traffic to measure on with --target.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="As in the sweep that made the baseline.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="As in the sweep that made the baseline.")] = 0,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="As in the sweep that made the baseline.")
+    ] = None,
+    threads: ThreadsOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder of --target (default: results/runs/gate-TIME).")
+    ] = None,
     candidate: Annotated[
         str | None,
         typer.Option(help="DRAFT[:QUANT] (default: the recommended one; the baseline's own)."),
@@ -61,14 +87,30 @@ def gate(
 
     draftbench gate --save results/baselines/prod.json results/runs/RUN
     draftbench gate --baseline results/baselines/prod.json results/runs/RUN
+    draftbench gate --baseline prod.json --target ./target --draft ./draft --traffic prod.jsonl
     draftbench gate --old results/runs/A --new results/runs/B --max-drop alpha:0.02
     """
     one_of("--inconclusive", inconclusive, ["report", "pass", "fail"])
     one_of("--format", output_format, ["table", "json", "markdown"])
+    if annotations is not None:
+        one_of("--annotations", annotations, ["github", "gitlab"])
+    for file in (output, *([] if junit is None else [str(junit)])):
+        check_output(file)
     if save is not None:
-        _require(run is not None and baseline is None and old is None, "gate --save FILE RUN")
+        alone = baseline is None and old is None and new is None
+        _require(run is not None and alone, "gate --save FILE RUN")
         assert run is not None
         return _save(run, save, candidate, k)
+    if target is not None:
+        _require(
+            None not in (baseline, draft, traffic) and run is None,
+            "gate --baseline FILE --target T --draft D --traffic FILE",
+        )
+        assert baseline is not None
+        assert draft is not None
+        assert traffic is not None
+        job = _Job(target, draft, quant, temperature, threads, (traffic, sample, seed))
+        run, candidate = _measure(baseline, job, out)
     pair = _pair(run, baseline, (old, new), candidate, k)
     from draftbench.gate.comparison import compare
     from draftbench.gate.limits import limits_of
@@ -80,6 +122,54 @@ def gate(
         result = record_verdict(history, result, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     _publish(result, output_format, output, junit, annotations)
     return _exit_code(result, inconclusive, exit_zero=exit_zero)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What to measure when there is no run yet; `traffic` is source, sample and seed."""
+
+    target: str
+    draft: str
+    quant: str
+    temperature: float | None
+    threads: int | None
+    traffic: tuple[str, int | None, int]
+
+
+def _measure(file: Path, job: _Job, out: Path | None) -> tuple[Path, str]:
+    """Replay one draft as the baseline asks; the run folder and the candidate's name."""
+    from rich.console import Console
+
+    from draftbench.gate.baseline import read_baseline
+    from draftbench.records import DraftingMode
+    from draftbench.report.progress import TerminalWatcher
+    from draftbench.store.key import request_key
+    from draftbench.sweep import SweepOptions, prepare, run
+    from draftbench.traffic import TrafficQuery
+
+    asked = read_baseline(file).question
+    source, sample, seed = job.traffic
+    query = TrafficQuery(source, sample, seed, None, None, None, False, request_key())
+    options = SweepOptions(
+        target=job.target,
+        drafts=(job.draft,),
+        traffic=query,
+        ks=tuple(range(1, asked.k + 1)),
+        quants=(job.quant,),
+        mode=DraftingMode(asked.mode),
+        responses=asked.responses,
+        samples=asked.samples,
+        max_new_tokens=asked.max_new_tokens,
+        temperature=job.temperature,
+        measure="none",
+        controls=False,
+        threads=job.threads,
+    )
+    out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
+    with TerminalWatcher(Console(stderr=True), quiet=False) as watcher:
+        prepared = prepare(options, "draftbench gate", watcher)
+        run(prepared, out, watcher)
+    return out, str(prepared.candidates[0])
 
 
 @dataclass(frozen=True)
@@ -128,7 +218,8 @@ def _pair(
 
     old, new = runs
     if baseline is not None:
-        _require(run is not None and old is None and new is None, "gate --baseline FILE RUN")
+        alone = old is None and new is None and k is None
+        _require(run is not None and alone, "gate --baseline FILE RUN")
         assert run is not None
         pinned = read_baseline(baseline)
         other = _pinned(_read(run), candidate or pinned.candidate, pinned.question.k)
@@ -190,8 +281,7 @@ def _publish(
     if junit is not None:
         write_result(ci.to_junit(result).rstrip("\n"), str(junit))
     if annotations is not None:
-        kind = one_of("--annotations", annotations, [s.value for s in ci.AnnotationStyle])
-        for line in ci.to_annotations(result, ci.AnnotationStyle(kind)):
+        for line in ci.to_annotations(result, ci.AnnotationStyle(annotations)):
             typer.echo(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:

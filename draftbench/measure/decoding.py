@@ -86,8 +86,8 @@ def _record(
         proposed=tuple(response.proposed),
         accepted=tuple(response.accepted),
         cut=tuple(response.cut),
-        draft_seconds=tuple(response.draft_seconds),
-        verify_seconds=tuple(response.verify_seconds),
+        draft_seconds=_to_tenth_of_microsecond(response.draft_seconds),
+        verify_seconds=_to_tenth_of_microsecond(response.verify_seconds),
         prefill_seconds=response.prefill_seconds,
         draft_prefill_seconds=response.draft_prefill_seconds,
         decode_seconds=response.decode_seconds,
@@ -99,6 +99,11 @@ def _record(
         batch=1,
         process=bench.process,
     )
+
+
+def _to_tenth_of_microsecond(seconds: list[float]) -> tuple[float, ...]:
+    """Clocks do not tell more, and a run folder is kept for long."""
+    return tuple(round(value, 7) for value in seconds)
 
 
 def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> int | None:
