@@ -233,7 +233,11 @@ class ModelFacts(Observation, frozen=True):
 
 
 class Failure(Observation, frozen=True):
-    """A candidate, or one request of it, that could not be measured. `draft` None is the target."""
+    """A candidate, or one request of it, that could not be measured. `draft` None is the target.
+
+    `resolved` takes back the failures of this candidate recorded before: a later attempt went
+    through.
+    """
 
     draft: str | None
     quant: str
@@ -241,6 +245,7 @@ class Failure(Observation, frozen=True):
     reason: str
     hint: str
     request: str | None = None
+    resolved: bool = False
 
 
 AnyObservation = Trajectory | Replay | LookupReplay | Decode | CostPoint | ModelFacts | Failure

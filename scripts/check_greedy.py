@@ -196,7 +196,9 @@ def main() -> int:
     target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     total = sum(len(reference.tokens) for reference in known)
     print(f"{source.name}, float32, {target.name}; {options.traffic}")
-    print(f"{len(known)} requests, {total} tokens of transformers' greedy generate, k = {options.k}")
+    print(
+        f"{len(known)} requests, {total} tokens of transformers' greedy generate, k = {options.k}"
+    )
     head = f"{'draft':22}{'equal':>7}{'ties':>6}{'faults':>8}{'rejecting':>11}"
     print(head + f"{'rounds':>8}{'proposed':>10}{'accepted':>10}")
     faulty = False

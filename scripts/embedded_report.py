@@ -26,8 +26,8 @@ PROMPTS, RESPONSE_TOKENS = 40, 128
 README = """# The embedded models
 
 Four small Llama models that ship with draftbench, so that it can be tried without a network. They
-imitate Python source and are good for nothing else. Written by `scripts/train_embedded.py`; every
-figure below was printed by that run.
+imitate Python source and are good for nothing else. Written by `scripts/train_embedded.py`, whose
+last step prints every figure below.
 
 | model | layers x hidden | parameters | tokens seen | minutes | held-out nats/token | bits/byte \
 | greedy agreement |
@@ -79,34 +79,44 @@ def agreement(model: LlamaForCausalLM, full: np.ndarray) -> float:
     return float((guesses == ids[:, PROMPT_TOKENS:]).float().mean())
 
 
+def row(name: str, model: LlamaForCausalLM, work: Path, full: np.ndarray) -> str:
+    """The model's line of the README's table; `full` is the target's greedy text."""
+    spec, state = SPECS[name], torch.load(work / f"{name}.pt")
+    stream = np.load(work / f"held-{spec.vocab}.npy")
+    nats = held_out_nats(model, stream)
+    bits = nats * len(stream) / held_out_size() / math.log(2)
+    shared = spec.vocab == SPECS["target"].vocab
+    cells = [
+        f"`{name}`",
+        f"{spec.layers} x {spec.hidden}",
+        f"{model.num_parameters():,}",
+        f"{state['tokens'] / 1e6:.1f} M",
+        f"{state['seconds'] / 60:.0f}",
+        f"{nats:.3f}",
+        f"{bits:.3f}",
+        f"{agreement(model, full):.3f}" if shared else "another tokenizer",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def held_out_size() -> int:
+    """Bytes of the held-out text."""
+    return sum(len(text.encode()) for text in source_files()[1])
+
+
 def report(work: Path, out: Path) -> None:
     """Writes the model directories and README.md with the figures that it prints."""
-    held = source_files()[1]
-    size = sum(len(text.encode()) for text in held)
     kept = {name: save(name, work, out) for name in SPECS}
     stream = np.load(work / "held-2048.npy")
     starts = np.linspace(0, len(stream) - PROMPT_TOKENS, PROMPTS, dtype=int)
     prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])
     full = greedy(kept["target"], prompts, RESPONSE_TOKENS)
-    rows = []
-    for name, model in kept.items():
-        spec, stream = SPECS[name], np.load(work / f"held-{SPECS[name].vocab}.npy")
-        nats = held_out_nats(model, stream)
-        bits = nats * len(stream) / size / math.log(2)
-        same = f"{agreement(model, full):.3f}" if spec.vocab == 2048 else "another tokenizer"
-        state = torch.load(work / f"{name}.pt")
-        rows.append(
-            f"| `{name}` | {spec.layers} x {spec.hidden} | {model.num_parameters():,} "
-            f"| {state['tokens'] / 1e6:.1f} M | {state['seconds'] / 60:.0f} "
-            f"| {nats:.3f} | {bits:.3f} | {same} |"
-        )
-    total = sum(f.stat().st_size for f in out.rglob("*") if f.is_file() and f.name != "README.md")
     text = README.format(
-        rows="\n".join(rows),
-        bytes=f"{total:,}",
+        rows="\n".join(row(name, model, work, full) for name, model in kept.items()),
+        bytes=f"{sum(f.stat().st_size for f in out.glob('*/*')):,}",
         python=platform.python_version(),
         train=f"{len(np.load(work / 'train-2048.npy')):,}",
-        held=f"{len(held)} files, {size:,} bytes",
+        held=f"{len(source_files()[1])} files, {held_out_size():,} bytes",
         threads=torch.get_num_threads(),
         batch=BATCH,
         prompts=PROMPTS,

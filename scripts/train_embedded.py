@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from embedded_family import (
     BATCH,
     CONTEXT,
@@ -39,6 +38,7 @@ from embedded_family import (
     prepare_corpus,
 )
 from embedded_report import report
+from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 WRITING_SHARE = 0.045  # of the training time, for the target to write text to distil from
@@ -84,7 +84,8 @@ def objective(
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(input_ids=ids, use_cache=False).logits
             if teacher is None:
-                return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+                guesses = logits[:, :-1].flatten(0, 1).float()
+                return functional.cross_entropy(guesses, ids[:, 1:].flatten())
             with torch.no_grad():
                 wanted = teacher(input_ids=ids, use_cache=False).logits
         log_q, log_p = logits.float().log_softmax(-1), wanted.float().log_softmax(-1)

@@ -129,12 +129,15 @@ class Sample:
         return value if np.isfinite(value) else None
 
 
-def alpha(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Sample | None:
+def alpha(
+    pairs: Sequence[tuple[Trajectory, AnyReplay]], shares: Sequence[Floats] | None = None
+) -> Sample | None:
     """α of the replayed drafting mode over the positions where the draft could draft.
 
     Σ min(p, q) where every replay has it, which says more than the tokens that happened to come
     out; a greedy draft is accepted by p(argmax q) instead, so there only emitted tokens serve. None
-    for prompt lookup, which has no law per position.
+    for prompt lookup, which has no law per position. `shares` (per response, [length-1]) says how
+    much each position counts; without it all count alike.
     """
     replays = [replay for _, replay in pairs if isinstance(replay, Replay)]
     if len(replays) < len(pairs):
@@ -143,31 +146,35 @@ def alpha(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Sample | None:
     overlaps = [replay.overlap for replay in sampled if replay.overlap is not None]
     overlap = len(overlaps) == len(replays)
     values = overlaps if overlap else [replay.accept for replay in replays]
-    drafted = [v[: replay.draftable] for v, replay in zip(values, replays, strict=True)]
-    columns = np.array([(sum(v), len(v)) for v in drafted], dtype=np.float64).reshape(-1, 2)
+    drafted = [np.array(v[: r.draftable]) for v, r in zip(values, replays, strict=True)]
+    counts = [np.ones(len(v)) for v in drafted] if shares is None else shares
+    columns = np.array(
+        [(v @ c[: len(v)], c[: len(v)].sum()) for v, c in zip(drafted, counts, strict=True)],
+        dtype=np.float64,
+    ).reshape(-1, 2)
     trajectories = [trajectory for trajectory, _ in pairs]
     return _sample(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
 
 
 def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """The engines' counter ratio at `rounds.k`; falls with k, so it is never called α."""
-    return _ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, rounds.proposed)
+    return ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, rounds.proposed)
 
 
 def tokens_per_round(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """What speed depends on; rounds with nothing to draft are target passes too."""
-    return _ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.rounds + rounds.plain)
+    return ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.rounds + rounds.plain)
 
 
 def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """The engines' τ: counts the token that a round adds even where the response had ended."""
     emitted = rounds.rounds + rounds.accepted
-    return _ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.rounds)
+    return ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.rounds)
 
 
 def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """Draft tokens only: τ - 1."""
-    return _ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.rounds)
+    return ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.rounds)
 
 
 def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
@@ -179,13 +186,13 @@ def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) ->
 def hazard(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
     """P(draft token `position` accepted | those before were), position 1 … k."""
     tried, accepted = rounds.reached[:, position - 1], rounds.survived[:, position - 1]
-    return _ratio(_at(HAZARD, position), trajectories, accepted, tried)
+    return ratio(_at(HAZARD, position), trajectories, accepted, tried)
 
 
 def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
     """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
     accepted = rounds.survived[:, position - 1]
-    return _ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
+    return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
 
 
 def per_request_mean(sample: Sample) -> Sample:
@@ -224,9 +231,10 @@ def _at(figure: Figure, position: int) -> Figure:
     return replace(figure, name=name, symbol=symbol)
 
 
-def _ratio(
+def ratio(
     figure: Figure, trajectories: Sequence[Trajectory], numerator: Floats, denominator: Floats
 ) -> Sample:
+    """A figure that is a quotient of two sums over responses [responses]."""
     return _sample(figure, trajectories, np.stack([numerator, denominator], axis=1))
 
 

@@ -7,8 +7,9 @@ is imported in the command, so that help and the offline commands start without 
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,14 +17,20 @@ from rich.console import Console
 
 import draftbench
 from draftbench.cli.answers import recommend, suites
+from draftbench.cli.card import acceptance
+from draftbench.cli.checking import check
+from draftbench.cli.comparing import compare
 from draftbench.cli.demonstration import demo
+from draftbench.cli.estimating import estimate
+from draftbench.cli.exporting import export
 from draftbench.cli.gating import gate
+from draftbench.cli.reporting import report
+from draftbench.cli.runs import runs
 from draftbench.cli.sweeping import sweep
 from draftbench.errors import DraftbenchError
 
 app = typer.Typer(
     name="draftbench",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,10 +41,9 @@ app = typer.Typer(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Nothing but this function turns an error into words."""
     error_console = Console(stderr=True)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(
-            args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False
-        )
+        code = app(args=words or ["--help"], standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DraftbenchError as error:
         return _report(error_console, error.message, error.hint, error.exit_code)
@@ -85,8 +91,28 @@ def _root(
     """
 
 
-for command in (sweep, recommend, gate, demo, suites):
-    app.command()(command)
+def _help(command: Callable[..., int]) -> str:
+    """A command's docstring; \\b keeps the help from refilling its example lines."""
+    text = inspect.cleandoc(command.__doc__ or "")
+    return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
+
+
+for command in (
+    check,
+    sweep,
+    recommend,
+    acceptance,
+    report,
+    compare,
+    gate,
+    export,
+    estimate,
+    demo,
+    suites,
+):
+    app.command(help=_help(command))(command)
+
+app.add_typer(runs, name="runs")
 
 
 def entry() -> NoReturn:

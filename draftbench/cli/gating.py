@@ -4,7 +4,6 @@ code.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,12 @@ from draftbench.cli.values import (
     ThreadsOption,
     check_output,
     one_of,
-    width,
-    write_result,
 )
+from draftbench.cli.verdicts import exit_code, publish, recorded
 from draftbench.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
-    from draftbench.gate.result import GateResult
     from draftbench.records import Candidate
     from draftbench.store.observed import Observed
 
@@ -77,7 +74,12 @@ def gate(
     annotations: Annotated[
         str | None, typer.Option(help="Print annotations for `github` or `gitlab`.")
     ] = None,
-    history: Annotated[Path | None, typer.Option(help="Append the verdict to this file.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Append the verdict to this file; show the last ten.")
+    ] = None,
+    history_plot: Annotated[
+        Path | None, typer.Option(help="Draw --history to this SVG file, with a PNG beside it.")
+    ] = None,
     output_format: Annotated[
         str, typer.Option("--format", help="table, json or markdown.")
     ] = "table",
@@ -94,7 +96,8 @@ def gate(
     one_of("--format", output_format, ["table", "json", "markdown"])
     if annotations is not None:
         one_of("--annotations", annotations, ["github", "gitlab"])
-    for file in (output, *([] if junit is None else [str(junit)])):
+    _require(history_plot is None or history is not None, "gate … --history FILE --history-plot F")
+    for file in (output, *(str(f) for f in (junit, history_plot) if f is not None)):
         check_output(file)
     if save is not None:
         alone = baseline is None and old is None and new is None
@@ -116,12 +119,11 @@ def gate(
     from draftbench.gate.limits import limits_of
 
     result = compare(pair.old, pair.new, limits_of(max_drop or ()))
+    past = ""
     if history is not None:
-        from draftbench.gate.history import record_verdict
-
-        result = record_verdict(history, result, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    _publish(result, output_format, output, junit, annotations)
-    return _exit_code(result, inconclusive, exit_zero=exit_zero)
+        result, past = recorded(result, history, history_plot)
+    publish(result, past, output_format, output, junit=junit, annotations=annotations)
+    return exit_code(result, inconclusive, exit_zero=exit_zero)
 
 
 @dataclass(frozen=True)
@@ -263,35 +265,3 @@ def _named(observed: Observed, text: str) -> Candidate:
     raise RunFolderError(
         f"the run has no candidate `{text}`", hint=f"its candidates are: {known}; use --candidate"
     )
-
-
-def _publish(
-    result: GateResult, style: str, output: str, junit: Path | None, annotations: str | None
-) -> None:
-    """The verdict where the user looks, and where CI systems do."""
-    from draftbench.gate import ci
-    from draftbench.report.verdict import text
-
-    if style == "json":
-        write_result(ci.to_json(result).rstrip("\n"), output)
-    elif style == "markdown":
-        write_result(ci.to_markdown(result).rstrip("\n"), output)
-    else:
-        write_result(text(result, width()), output)
-    if junit is not None:
-        write_result(ci.to_junit(result).rstrip("\n"), str(junit))
-    if annotations is not None:
-        for line in ci.to_annotations(result, ci.AnnotationStyle(annotations)):
-            typer.echo(line)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        with Path(summary).open("a") as stream:
-            stream.write(ci.to_markdown(result) + "\n")
-
-
-def _exit_code(result: GateResult, inconclusive: str, *, exit_zero: bool) -> int:
-    if exit_zero:
-        return 0
-    if result.exit_code == 3 and inconclusive != "report":
-        return 0 if inconclusive == "pass" else 1
-    return result.exit_code

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from draftbench.cli.answers import show_recommendation
+from draftbench.cli.configuration import ConfigArgument, PrintConfigOption, config_text
 from draftbench.cli.values import (
     FORMATS,
     FormatOption,
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
 
 def sweep(
+    context: typer.Context,
     target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
     traffic: Annotated[
         str, typer.Option(help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT]`.")
     ],
+    config: ConfigArgument = None,
     drafts: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,16 +98,30 @@ def sweep(
     allow_pickle: Annotated[
         bool, typer.Option(help="Load pickled weights. A malicious file can run code.")
     ] = False,
+    cell_timeout: Annotated[
+        float | None, typer.Option(min=1.0, help="Give up on a candidate after so many seconds.")
+    ] = None,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            help="Each candidate in its own process: a crash costs only that one. Slower."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option(help="Print the grid; load no weights.")] = False,
     output_format: FormatOption = "table",
     output: OutputOption = "-",
     quiet: QuietOption = False,
+    print_config: PrintConfigOption = False,
 ) -> int:
     """Measure drafts on real traffic: acceptance at every k, costs, wall-clock speed-up.
 
     draftbench sweep --target ./qwen1.5 --drafts ./qwen0.5 --quant none,int4 --traffic prod.jsonl
     draftbench sweep --target ./target --drafts ngram --traffic suite:code --k 1-4 --dry-run
+    draftbench sweep sweep.yaml --sample 32
     """
+    if print_config:
+        typer.echo(config_text(context))
+        return 0
     from draftbench.models.source import Trust
     from draftbench.records import DraftingMode
     from draftbench.store.key import request_key
@@ -142,6 +159,8 @@ def sweep(
         measure_requests=measure_requests,
         controls=controls,
         threads=threads,
+        cell_timeout=cell_timeout,
+        isolate=isolate,
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
     )
     one_of("--format", output_format, FORMATS)

@@ -1,0 +1,80 @@
+"""The configuration that makes an engine serve what a run recommends."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from draftbench.errors import UsageError
+from draftbench.export.engines import (
+    Configuration,
+    llamacpp,
+    sglang,
+    tensorrt_llm,
+    transformers,
+    vllm,
+)
+from draftbench.export.setting import Setting
+
+_BY_NUMBER = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "transformers": transformers,
+}
+ENGINES = (*_BY_NUMBER, "llamacpp")
+_CANNOT = {"tgi": "TGI cannot serve a draft model; its `--speculate K` looks up n-grams"}
+_RENAMING = ("before-rename", "after-rename")
+
+
+def export(setting: Setting, engine: str, version: str | None = None) -> Configuration:
+    """What `engine` in `version` (default: the newest known) accepts.
+
+    Raises:
+        UsageError: an engine or a version that cannot serve this, or that is not known.
+    """
+    if engine in _CANNOT:
+        raise UsageError(_CANNOT[engine], hint=f"one of {', '.join(ENGINES)} can")
+    if engine not in ENGINES:
+        near = difflib.get_close_matches(engine, ENGINES, 1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        raise UsageError(
+            f"no configuration for the engine `{engine}` is known",
+            hint=f"{meant}the engines are {', '.join(ENGINES)}",
+        )
+    written = _written(setting, engine, version)
+    return Configuration(written.text, (*written.notes, *_names(setting)))
+
+
+def _written(setting: Setting, engine: str, version: str | None) -> Configuration:
+    if engine in _BY_NUMBER:
+        return _BY_NUMBER[engine](setting, _number(version))
+    if version not in (None, *_RENAMING):
+        raise UsageError(
+            f"llama.cpp's flags are known before and after their renaming, not for `{version}`",
+            hint=f"give --engine-version {' or '.join(_RENAMING)}",
+        )
+    return llamacpp(setting, renamed=version != "before-rename")
+
+
+def _number(version: str | None) -> tuple[int, int] | None:
+    if version is None:
+        return None
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", version)
+    if not found:
+        raise UsageError(f"`{version}` is not a version", hint="for example 0.26 or 1.4.0rc1")
+    return int(found[1]), int(found[2])
+
+
+def _names(setting: Setting) -> list[str]:
+    """What must be done about names that mean something on the measuring machine only."""
+    notes = []
+    if setting.target_quant != "none":
+        notes.append(f"the target was measured at {setting.target_quant}: serve it so")
+    for name in filter(None, (setting.target, setting.draft)):
+        if name.startswith(("~", "./", "../")):
+            notes.append(f"`{name}` is a path of the measuring machine: write it out")
+    pins = (
+        f"the run measured `{spec}`: pin this revision in the engine" for spec in setting.pinned
+    )
+    return [*notes, *pins]

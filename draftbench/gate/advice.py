@@ -64,8 +64,8 @@ def _hazard_losses(old: Sequence[float], new: Sequence[float]) -> list[float]:
     """Relative loss of the hazard per draft position, so that an early loss does not echo later."""
     hazards = []
     for survival in (old, new):
-        before = (1.0, *survival[:-1])
-        hazards.append([s / b if b > 0 else 0.0 for s, b in zip(survival, before, strict=True)])
+        before = (1.0, *survival)
+        hazards.append([s / b if b > 0 else 0.0 for s, b in zip(survival, before, strict=False)])
     return [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
 
 

@@ -127,7 +127,7 @@ def read_baseline(path: Path) -> Baseline:
                 hint="update draftbench",
             )
         baseline = msgspec.json.decode(raw, type=Baseline)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"`{path}` is not a baseline: {error}",
             hint="make one with `draftbench gate --save FILE RUN`",

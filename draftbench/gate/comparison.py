@@ -121,10 +121,28 @@ def compare(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMI
     return msgspec.structs.replace(result, notes=said)
 
 
+def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
+    """One metric before and after, over the requests at which both runs have it, if any."""
+    if metric not in _METRICS:
+        return None
+    figure, addends, combine = _METRICS[metric]
+    both = [(old, addends(old), addends(new)) for old, new in pairs]
+    known = [(old, a, b) for old, a, b in both if a is not None and b is not None]
+    if not known:
+        return None
+    requests = tuple(old.id for old, _, _ in known)
+    weights = np.array([old.weight for old, _, _ in known])
+    before, after = np.array([a for _, a, _ in known]), np.array([b for _, _, b in known])
+    return (
+        Sample(figure, requests, weights, before, combine),
+        Sample(figure, requests, weights, after, combine),
+    )
+
+
 def _pooled(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
     if limit.metric == "draft_cost_ratio":
         return _cost_check(limit, old, new)
-    samples = _samples(limit.metric, pairs)
+    samples = samples_of(limit.metric, pairs)
     if samples is None and limit.metric == "alpha":
         return None
     if samples is None:
@@ -158,7 +176,7 @@ def _segments(limits: Sequence[Limit], segments: dict[str, tuple[Pair, ...]]) ->
     found: list[tuple[Check, float]] = []
     for name, pairs in segments.items():
         for limit in limits:
-            samples = _samples(limit.metric, pairs)
+            samples = samples_of(limit.metric, pairs)
             if samples is None or samples[0].value is None or samples[1].value is None:
                 continue
             levels = Level(value=samples[0].value), Level(value=samples[1].value)
@@ -190,24 +208,6 @@ def _check(limit: Limit, segment: str | None, levels: tuple[Level, Level], gain:
         improved=segment is None and gain.interval is not None and gain.interval.low > 0,
         requests_needed=requests_to_settle(gain, limit.value) if inconclusive else None,
         smallest_detectable_drop=smallest_detectable_drop(gain, limit.value),
-    )
-
-
-def _samples(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
-    """One metric before and after, over the requests at which both runs have it."""
-    if metric not in _METRICS:
-        return None
-    figure, addends, combine = _METRICS[metric]
-    both = [(old, addends(old), addends(new)) for old, new in pairs]
-    known = [(old, a, b) for old, a, b in both if a is not None and b is not None]
-    if not known:
-        return None
-    requests = tuple(old.id for old, _, _ in known)
-    weights = np.array([old.weight for old, _, _ in known])
-    before, after = np.array([a for _, a, _ in known]), np.array([b for _, _, b in known])
-    return (
-        Sample(figure, requests, weights, before, combine),
-        Sample(figure, requests, weights, after, combine),
     )
 
 

@@ -36,10 +36,9 @@ class HistoryEntry(Record, frozen=True):
     figures: dict[str, Level]
 
 
-class Drift(Record, frozen=True):
-    """A trend to the worse over `runs` passing runs: `total` is fitted from the first to the last.
-
-    In the unit of `limit`; negative.
+class Trend(Record, frozen=True):
+    """The fitted change of a metric from the first of `runs` passing runs to the last, in the unit
+    of `limit`; negative where it got worse.
     """
 
     metric: str
@@ -48,12 +47,19 @@ class Drift(Record, frozen=True):
     total: Estimate
     limit: Limit
 
+    @property
+    def drifting(self) -> bool:
+        """The whole interval is below zero, and the change reaches half of one run's limit: less is
+        no matter yet.
+        """
+        return self.total.high < 0 and self.total.value <= -self.limit.value / 2
+
     def __str__(self) -> str:
-        unit, scale = ("%", 100) if self.limit.relative else (" points", 1)
+        unit, scale = ("%", 100) if self.limit.relative else ("", 1)
         total, low, high = (scale * x for x in (self.total.value, self.total.low, self.total.high))
         return (
-            f"slow drift: {self.metric} changed by {total:.3g}{unit} "
-            f"[{low:.3g}, {high:.3g}] over {self.runs} passing runs since {self.since}, "
+            f"{self.metric} changed by {total:.3g}{unit} [{low:.3g}, {high:.3g}] "
+            f"over {self.runs} passing runs since {self.since}, "
             f"against a limit of {scale * self.limit.value:.3g}{unit} for one"
         )
 
@@ -81,7 +87,8 @@ def record_verdict(path: Path, result: GateResult, created: str) -> GateResult:
         raise RunFolderError(
             f"cannot write the history `{path}`: {error.strerror}", hint="take another --history"
         ) from error
-    said = tuple(str(drift) for drift in drifts(entries, result.pooled))
+    found = trends(entries, result.pooled)
+    said = tuple(f"slow drift: {trend}" for trend in found if trend.drifting)
     return msgspec.structs.replace(result, notes=(*said, *result.notes))
 
 
@@ -105,34 +112,36 @@ def read_history(path: Path) -> tuple[HistoryEntry, ...]:
     return tuple(entries)
 
 
-def drifts(entries: Sequence[HistoryEntry], checks: Sequence[Check]) -> tuple[Drift, ...]:
-    """Trends to the worse in the passing runs of the newest entry's question.
+def series(entries: Sequence[HistoryEntry]) -> tuple[HistoryEntry, ...]:
+    """The entries of the newest one's question, oldest first: figures that may be compared."""
+    return tuple(entry for entry in entries if entry.question == entries[-1].question)
 
-    Reported where the whole interval of the fitted change is below zero and the change reaches half
-    of one run's limit: less is no matter yet. Times are left out, they differ by machine.
+
+def trends(entries: Sequence[HistoryEntry], checks: Sequence[Check]) -> tuple[Trend, ...]:
+    """Trends over the passing runs of the newest entry's question, of metrics with enough of them.
+
+    Times are left out, they differ by machine.
     """
-    passed = [e for e in entries if e.question == entries[-1].question and e.verdict == "pass"]
+    passed = [entry for entry in series(entries) if entry.verdict == "pass"]
     found = []
     for check in checks:
         having = [entry for entry in passed if check.metric in entry.figures]
         if check.metric in TIMED or len(having) < MIN_RUNS:
             continue
-        total = trend(
-            [e.figures[check.metric].value for e in having], relative=check.limit.relative
-        )
-        if total.high < 0 and total.value <= -check.limit.value / 2:
-            drift = Drift(
+        values = [entry.figures[check.metric].value for entry in having]
+        found.append(
+            Trend(
                 metric=check.metric,
                 runs=len(having),
                 since=having[0].created,
-                total=total,
+                total=fitted_change(values, relative=check.limit.relative),
                 limit=check.limit,
             )
-            found.append(drift)
+        )
     return tuple(found)
 
 
-def trend(values: Sequence[float], *, relative: bool) -> Estimate:
+def fitted_change(values: Sequence[float], *, relative: bool) -> Estimate:
     """Fitted change from the first value to the last with its 95 % interval; three values or more.
 
     On the logarithm and given as a fraction if `relative`.
@@ -152,7 +161,7 @@ def trend(values: Sequence[float], *, relative: bool) -> Estimate:
 def _entry(path: Path, number: int, line: bytes) -> HistoryEntry:
     try:
         return msgspec.json.decode(line, type=HistoryEntry)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"`{path}` line {number} is no verdict: {error}",
             hint="the history is a file of its own, one JSON object a line; remove that line",

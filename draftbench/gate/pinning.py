@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from draftbench.acceptance.definitions import (
     Sample,
@@ -72,8 +73,43 @@ def make_baseline(observed: Observed, candidate: Candidate, k: int) -> Baseline:
         survival=tuple(round(share, 4) for share in survivals if share is not None),
         faults=tuple(fault.message for fault in faults),
         cost_ratios=_cost_ratios(observed.costs, candidate),
-        requests=_requests(trajectories, rounds, rate, _speeds(observed.decodes, candidate, k)),
+        requests=request_counts(
+            trajectories, rounds, rate, _speeds(observed.decodes, candidate, k)
+        ),
     )
+
+
+def request_counts(
+    trajectories: Sequence[Trajectory],
+    rounds: Rounds,
+    rate: Sample | None,
+    speeds: Mapping[str, Speed],
+) -> tuple[RequestCounts, ...]:
+    """Rows per response → counts per request, by request hash; `rate` is α over the same requests,
+    None for prompt lookup.
+    """
+    length = mean_accepted_length(trajectories, rounds)
+    passes = tokens_per_round(trajectories, rounds)
+    one = {trajectory.request: trajectory for trajectory in trajectories}
+    rows = []
+    for row, request in enumerate(length.requests):
+        emitted, drafting = length.addends[row].tolist()
+        counts = RequestCounts(
+            id=request,
+            weight=float(length.weights[row]),
+            sampling=sampling_label(one[request].sampling),
+            tokens=round(float(passes.addends[row, 0]), 3),
+            passes=round(float(passes.addends[row, 1]), 3),
+            rounds=round(drafting, 3),
+            # Rounding and subtraction may leave a zero below zero.
+            accepted=max(0.0, round(emitted - drafting, 3)),
+            positions=float(rate.addends[row, 1]) if rate else 0.0,
+            alpha_sum=round(float(rate.addends[row, 0]), 3) if rate else None,
+            segment=one[request].segment,
+            speed=speeds.get(request),
+        )
+        rows.append(counts)
+    return tuple(sorted(rows, key=lambda counts: counts.id))
 
 
 def sampling_label(sampling: Sampling) -> str:
@@ -105,36 +141,6 @@ def _check(observed: Observed, candidate: Candidate, pairs: _Pairs, k: int) -> N
             else f"k = {k} drafts nothing",
             hint="sweep again with that k among --k" if k > largest else "take k = 1 or more",
         )
-
-
-def _requests(
-    trajectories: Sequence[Trajectory],
-    rounds: Rounds,
-    rate: Sample | None,
-    speeds: dict[str, Speed],
-) -> tuple[RequestCounts, ...]:
-    length = mean_accepted_length(trajectories, rounds)
-    passes = tokens_per_round(trajectories, rounds)
-    one = {trajectory.request: trajectory for trajectory in trajectories}
-    rows = []
-    for row, request in enumerate(length.requests):
-        emitted, drafting = length.addends[row].tolist()
-        counts = RequestCounts(
-            id=request,
-            weight=float(length.weights[row]),
-            sampling=sampling_label(one[request].sampling),
-            tokens=round(float(passes.addends[row, 0]), 3),
-            passes=round(float(passes.addends[row, 1]), 3),
-            rounds=round(drafting, 3),
-            # Rounding and subtraction may leave a zero below zero.
-            accepted=max(0.0, round(emitted - drafting, 3)),
-            positions=float(rate.addends[row, 1]) if rate else 0.0,
-            alpha_sum=round(float(rate.addends[row, 0]), 3) if rate else None,
-            segment=one[request].segment,
-            speed=speeds.get(request),
-        )
-        rows.append(counts)
-    return tuple(sorted(rows, key=lambda counts: counts.id))
 
 
 def _speeds(decodes: Sequence[Decode], candidate: Candidate, k: int) -> dict[str, Speed]:
@@ -199,7 +205,8 @@ def _tested(observed: Observed, candidate: Candidate) -> dict[str, str]:
         f"{where.accelerator or 'no accelerator'}"
     )
     tested = {
-        "target": asked.target,
+        # The name alone: a directory that was moved is no other target.
+        "target": PurePath(asked.target).name,
         **_model("target", observed.facts_of(None)),
         "draft": candidate.draft,
         "draft quant": candidate.quant,

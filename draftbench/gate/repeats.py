@@ -29,24 +29,29 @@ def median_interval(repeats: Sequence[float]) -> Estimate | None:
 
 
 def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
-    """The change of the median, new against old: positive where it rose.
-
-    Two independent intervals are joined by MOVER: the distances to their ends are combined in
-    quadrature, for a ratio on the logarithm (Zou & Donner 2008).
-    """
+    """The change of the median, new against old: positive where it rose."""
     requests = min(len(old), len(new))
     if tuple(old) == tuple(new) and old:
         return Gain(Estimate(0.0, 0.0, 0.0), 0.0, requests)
     before, after = median_interval(old), median_interval(new)
     if before is None or after is None:
         return Gain(None, None, requests)
-    o, n = (_scaled(estimate, relative) for estimate in (before, after))
+    return Gain(independent_change(before, after, relative=relative), None, requests)
+
+
+def independent_change(old: Estimate, new: Estimate, *, relative: bool) -> Estimate:
+    """new - old, or new / old - 1 of positive figures, with the interval of the change.
+
+    Two independent intervals are joined by MOVER: the distances to their ends are combined in
+    quadrature, for a ratio on the logarithm (Zou & Donner 2008).
+    """
+    o, n = (_scaled(estimate, relative) for estimate in (old, new))
     value = n.value - o.value
     low = value - math.hypot(n.value - n.low, o.high - o.value)
     high = value + math.hypot(n.high - n.value, o.value - o.low)
     if relative:
         value, low, high = (math.expm1(end) for end in (value, low, high))
-    return Gain(Estimate(value, low, high), None, requests)
+    return Estimate(value, low, high)
 
 
 def _scaled(estimate: Estimate, relative: bool) -> Estimate:

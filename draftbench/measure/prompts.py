@@ -16,8 +16,7 @@ from draftbench.errors import TrafficError
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
 
-# A stop string of n characters lies inside the last n + 4 tokens: one token is at least one byte of
-# text.
+# A stop string of n bytes lies inside the last n + 4 tokens: a token is at least one byte of text.
 EXTRA_TOKENS = 4
 
 
@@ -89,6 +88,6 @@ class TextSide:
             return True
         if not stop:
             return False
-        tail = self.tokenizer.decode(output[-max(map(len, stop)) - EXTRA_TOKENS :])
-        before = self.tokenizer.decode(output[-max(map(len, stop)) - EXTRA_TOKENS : -1])
+        window = output[-max(len(text.encode()) for text in stop) - EXTRA_TOKENS :]
+        tail, before = self.tokenizer.decode(window), self.tokenizer.decode(window[:-1])
         return any(text in tail and text not in before for text in stop)

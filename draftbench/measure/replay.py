@@ -55,6 +55,7 @@ def replay_model(
     for (start, logits), target_logits in zip(
         teacher_forced(draft, text.prompt, text.tokens, first=1), own, strict=False
     ):
+        logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
         chosen = torch.tensor(text.tokens[start : start + len(logits)], device=logits.device)
         _fill(columns, logits, chosen)
         if target_logits is None:
@@ -95,8 +96,7 @@ def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
 
 
 def _over(q: Tensor, vocab_size: int) -> Tensor:
-    """Draft probabilities over the target's vocabulary: cut where it only pads, 0 where it lacks.
-    """
+    """Draft probabilities over the target's vocabulary: 0 for tokens that the draft lacks."""
     return functional.pad(q, (0, vocab_size - q.shape[1]))
 
 

@@ -51,7 +51,7 @@ def logged(prompt: Prompt, text: TextSide) -> tuple[tuple[int, ...], str] | None
     if not prompt.request.response:
         return None
     ids = text.tokenizer(prompt.request.response, add_special_tokens=False)["input_ids"]
-    if len(ids) > prompt.limit:
+    if len(ids) >= prompt.limit:
         return tuple(ids[: prompt.limit]), "length"
     return tuple(ids), "stop"
 

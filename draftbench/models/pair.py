@@ -8,14 +8,26 @@ lacks: it is then never proposed).
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from draftbench.errors import PairError
+from draftbench.models.facts import (
+    Overlap,
+    PairFacts,
+    TokenDifference,
+    TokenizerFacts,
+    Vocabulary,
+)
 from draftbench.models.source import ModelSource
 
 # A draft that lacks more of the target's tokens than this has another tokenizer, not an older
 # revision of the same one.
 MOST_MISSING = 0.01
+# llama.cpp compares token texts from this id on: the ones before are control tokens by habit.
+FIRST_REGULAR = 5
+HINT = "take a draft of the target's own family and generation, or `ngram` (no model)"
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
@@ -25,13 +37,112 @@ def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
         PairError: the vocabularies differ in content; names the first differing id.
         ModelError: a configuration or tokenizer cannot be loaded.
     """
-    ours, theirs = _texts(target.tokenizer), _texts(draft.tokenizer)
-    _refuse_other_content(target, draft, ours, theirs)
+    facts = pair_facts(target, draft)
+    refusal = refusal_of(facts)
+    if refusal is not None:
+        raise PairError(refusal, hint=HINT)
+    return caveats_of(facts)
+
+
+def pair_facts(
+    target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None = None
+) -> PairFacts:
+    """Read both sides.
+
+    Args:
+        traffic: how often each of the target's tokens stands in the traffic.
+
+    Raises:
+        ModelError: a configuration or tokenizer cannot be loaded.
+    """
+    ours, theirs = _template(target.tokenizer), _template(draft.tokenizer)
+    both = bool(ours and theirs)
+    return PairFacts(
+        target=target.name,
+        draft=draft.name,
+        vocabulary=_vocabulary(target, draft, traffic),
+        target_tokenizer=_tokenizer_facts(target.tokenizer),
+        draft_tokenizer=_tokenizer_facts(draft.tokenizer),
+        template_difference=tuple(_unified(ours, theirs)) if both else (),
+        target_context=context_of(target),
+        draft_context=context_of(draft),
+    )
+
+
+def refusal_of(facts: PairFacts) -> str | None:
+    """Why the draft cannot draft for the target: every id must mean the same in both, and the draft
+    must be able to read what the target writes.
+    """
+    words = facts.vocabulary
+    most = MOST_MISSING * words.target_tokens
+    if words.first_difference:
+        first = words.first_difference
+        why = (
+            f"the first differing token is id {first.id}: {first.target!r} in the target, "
+            f"{first.draft!r} in the draft"
+        )
+    elif words.first_unreadable and words.unreadable > most:
+        first = words.first_unreadable
+        why = f"the draft has no row for ids from {first.id} ({first.target!r}) on"
+    elif words.first_missing and words.missing > most:
+        first = words.first_missing
+        why = f"the draft has no token {first.id} ({first.target!r})"
+    else:
+        return None
     return (
-        *_vocabulary_caveats(ours, theirs),
-        *_special_token_caveats(target.tokenizer, draft.tokenizer),
-        *_template_caveats(target.tokenizer, draft.tokenizer),
-        *_context_caveats(target, draft),
+        f"`{facts.draft}` cannot draft for `{facts.target}`: their vocabularies differ "
+        f"({words.target_tokens} and {words.draft_tokens} tokens, {words.same} with the same id "
+        f"and text); {why}"
+    )
+
+
+def caveats_of(facts: PairFacts) -> tuple[str, ...]:
+    """What to know of a pair that works."""
+    return (
+        *_vocabulary_caveats(facts.vocabulary),
+        *_special_token_caveats(facts.target_tokenizer.special, facts.draft_tokenizer.special),
+        *_template_caveats(facts),
+        *_context_caveats(facts.target_context, facts.draft_context),
+    )
+
+
+def context_of(source: ModelSource) -> int | None:
+    """Tokens of context; None for a recurrent model, which has no such limit (and is refused where
+    its layers are known).
+    """
+    found: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+def _vocabulary(
+    target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None
+) -> Vocabulary:
+    ours, theirs = _texts(target.tokenizer), _texts(draft.tokenizer)
+    rows = [source.config.get_text_config().vocab_size for source in (target, draft)]
+    common = ours.keys() & theirs.keys()
+    differing = [index for index in common if ours[index] != theirs[index]]
+    missing = ours.keys() - theirs.keys()
+    unreadable = [index for index in ours if index >= rows[1]]
+    regular = range(FIRST_REGULAR, min(rows))
+
+    def first(indices: Iterable[int]) -> TokenDifference | None:
+        index = min(indices, default=None)
+        return None if index is None else TokenDifference(index, ours.get(index), theirs.get(index))
+
+    return Vocabulary(
+        target_rows=rows[0],
+        draft_rows=rows[1],
+        target_tokens=len(ours),
+        draft_tokens=len(theirs),
+        same=len(common) - len(differing),
+        missing=len(missing),
+        unreadable=len(unreadable),
+        first_missing=first(missing),
+        first_unreadable=first(unreadable),
+        first_difference=first(differing),
+        first_regular_difference=first(i for i in regular if ours.get(i) != theirs.get(i)),
+        all_tokens=_overlap(ours, theirs, dict.fromkeys(ours, 1.0)),
+        traffic=_overlap(ours, theirs, traffic) if traffic else None,
     )
 
 
@@ -39,67 +150,82 @@ def _texts(tokenizer: Any) -> dict[int, str]:
     return {index: text for text, index in tokenizer.get_vocab().items()}
 
 
-def _refuse_other_content(
-    target: ModelSource, draft: ModelSource, ours: dict[int, str], theirs: dict[int, str]
-) -> None:
-    """Every id must mean the same in both, and the draft must be able to read what the target
-    writes.
-    """
-    differing = sorted(i for i in ours.keys() & theirs.keys() if ours[i] != theirs[i])
-    rows = draft.config.get_text_config().vocab_size
-    unreadable = sorted(index for index in ours if index >= rows)
-    if differing:
-        first = differing[0]
-        why = (
-            f"the first differing token is id {first}: {ours[first]!r} in the target, "
-            f"{theirs[first]!r} in the draft"
-        )
-    elif len(unreadable) > MOST_MISSING * len(ours):
-        why = f"the draft has no row for ids from {unreadable[0]} ({ours[unreadable[0]]!r}) on"
-    elif len(ours.keys() & theirs.keys()) < (1 - MOST_MISSING) * len(ours):
-        missing = min(ours.keys() - theirs.keys())
-        why = f"the draft has no token {missing} ({ours[missing]!r})"
-    else:
-        return
-    same = len(ours.keys() & theirs.keys()) - len(differing)
-    raise PairError(
-        f"`{draft.name}` cannot draft for `{target.name}`: their vocabularies differ "
-        f"({len(ours)} and {len(theirs)} tokens, {same} with the same id and text); {why}",
-        hint="take a draft of the target's own family and generation, or `ngram` (no model)",
+def _overlap(
+    ours: Mapping[int, str], theirs: Mapping[int, str], counts: Mapping[int, float]
+) -> Overlap:
+    known = {_spaced(text) for text in theirs.values()}
+    same_id = sum(n for i, n in counts.items() if i in ours and theirs.get(i) == ours[i])
+    same_text = sum(n for i, n in counts.items() if i in ours and _spaced(ours[i]) in known)
+    total = sum(counts.values())
+    return Overlap(same_id=same_id / total, same_text=same_text / total)
+
+
+def _spaced(text: str) -> str:
+    """Byte-level and sentence-piece vocabularies write the space in their own ways."""
+    return text.replace("Ġ", " ").replace("▁", " ")
+
+
+def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
+    roles = [role for role in tokenizer.special_tokens_map if role.endswith("_token")]
+    special = {role: getattr(tokenizer, role, None) for role in roles}
+    ids = {role: getattr(tokenizer, f"{role}_id", None) for role in roles}
+    plain = tokenizer("a")["input_ids"]
+    return TokenizerFacts(
+        kind=_kind(tokenizer),
+        special={role: str(text) for role, text in special.items() if text is not None},
+        ids={role: index for role, index in ids.items() if index is not None},
+        adds_bos="bos_token" in ids and plain[:1] == [ids["bos_token"]],
+        adds_eos="eos_token" in ids and plain[-1:] == [ids["eos_token"]],
+        has_template=bool(_template(tokenizer)),
     )
 
 
-def _vocabulary_caveats(ours: dict[int, str], theirs: dict[int, str]) -> list[str]:
-    missing = len(ours.keys() - theirs.keys())
-    if missing:
-        return [f"the draft lacks {missing} of the target's tokens and never proposes them"]
+def _kind(tokenizer: Any) -> str:
+    """The tokenizer's model; BPE that falls back to bytes is sentence-piece's."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return type(tokenizer).__name__
+    fallback = getattr(backend.model, "byte_fallback", False)
+    return type(backend.model).__name__ + (" with byte fallback" if fallback else "")
+
+
+def _template(tokenizer: Any) -> str | None:
+    """The chat template; the default one where there are several."""
+    found = getattr(tokenizer, "chat_template", None)
+    return found.get("default") if isinstance(found, dict) else found
+
+
+def _unified(ours: str | None, theirs: str | None) -> Iterable[str]:
+    one, other = (ours or "").splitlines(), (theirs or "").splitlines()
+    return difflib.unified_diff(one, other, "target", "draft", lineterm="", n=1)
+
+
+def _vocabulary_caveats(words: Vocabulary) -> list[str]:
+    if words.missing:
+        return [f"the draft lacks {words.missing} of the target's tokens and never proposes them"]
     return []
 
 
-def _special_token_caveats(ours: Any, theirs: Any) -> list[str]:
-    names = ("bos_token", "eos_token")
-    pairs = [(name, getattr(ours, name, None), getattr(theirs, name, None)) for name in names]
+def _special_token_caveats(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     return [
-        f"{name} is {mine!r} in the target and {other!r} in the draft; the target's is used"
-        for name, mine, other in pairs
-        if mine != other
+        f"{name} is {ours.get(name)!r} in the target and {theirs.get(name)!r} in the draft; "
+        "the target's is used"
+        for name in ("bos_token", "eos_token")
+        if ours.get(name) != theirs.get(name)
     ]
 
 
-def _template_caveats(ours: Any, theirs: Any) -> list[str]:
-    mine, other = getattr(ours, "chat_template", None), getattr(theirs, "chat_template", None)
-    if mine and not other:
+def _template_caveats(facts: PairFacts) -> list[str]:
+    if facts.target_tokenizer.has_template and not facts.draft_tokenizer.has_template:
         return [
             "the draft has no chat template: it was probably not trained on this dialogue format"
         ]
-    if mine and other and mine != other:
+    if facts.template_difference:
         return ["the chat templates differ; the target's is used for both"]
     return []
 
 
-def _context_caveats(target: ModelSource, draft: ModelSource) -> list[str]:
-    ours = target.config.get_text_config().max_position_embeddings
-    theirs = draft.config.get_text_config().max_position_embeddings
-    if theirs < ours:
+def _context_caveats(ours: int | None, theirs: int | None) -> list[str]:
+    if ours is not None and theirs is not None and theirs < ours:
         return [f"the draft's context ends at {theirs} tokens (target: {ours}); no draft beyond"]
     return []

@@ -7,6 +7,7 @@ simulated on request: rounded weights give the right acceptance, but their cost 
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,8 +73,10 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         ModelError: unknown level, or no kernel and not to be simulated.
     """
     if level not in LEVELS:
-        known = ", ".join(LEVELS)
-        raise ModelError(f"unknown quantization `{level}`", hint=f"the levels are {known}")
+        near = difflib.get_close_matches(level, LEVELS, 1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        hint = f"{meant}the levels are {', '.join(LEVELS)}"
+        raise ModelError(f"unknown quantization `{level}`", hint=hint)
     kind = device.partition(":")[0]
     real = kind in LEVELS[level].kernels
     if not real and not simulate:
@@ -99,13 +102,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
             f"quantization `{build.level}` needs bfloat16 activations",
             hint="use `--dtype bfloat16`",
         )
-    model = source.load(build.dtype, build.device)
-    obstacle = general_obstacle(model)
-    if obstacle:
-        raise ModelError(
-            f"`{source.name}` cannot speculate here: {obstacle}",
-            hint="choose a model whose layers all keep ordinary keys and values",
-        )
+    model = _plain_model(source, build)
     parameters = model.num_parameters()
     runner, caveats = _runner(source, model, build, simulate=not real)
     layers = list(_linears(runner))
@@ -124,7 +121,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         parameters=parameters,
         weight_bytes=_weight_bytes(runner),
         quantized_share=share,
-        kv_bytes_per_token=_kv_bytes_per_token(source.config.get_text_config(), build.dtype),
+        kv_bytes_per_token=kv_bytes_per_token(source.config.get_text_config(), build.dtype),
         context_length=runner.context_length,
         vocab_size=runner.vocab_size,
         runner=runner.name,
@@ -134,6 +131,25 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         replay_disagreement=None,
     )
     return runner, facts
+
+
+def _plain_model(source: ModelSource, build: Build) -> Any:
+    """The loaded model, if its weights are plain matrices and its cache can be rewound."""
+    stored = getattr(source.config, "quantization_config", None)
+    if stored:
+        method = stored.get("quant_method") if isinstance(stored, dict) else stored.quant_method
+        raise ModelError(
+            f"`{source.name}` is already quantized ({method})",
+            hint="give the unquantized checkpoint and name a level with --quant or --target-quant",
+        )
+    model = source.load(build.dtype, build.device)
+    obstacle = general_obstacle(model)
+    if obstacle:
+        raise ModelError(
+            f"`{source.name}` cannot speculate here: {obstacle}",
+            hint="choose a model whose layers all keep ordinary keys and values",
+        )
+    return model
 
 
 def _runner(
@@ -193,7 +209,8 @@ def _weight_bytes(runner: Runner) -> int:
     return sum(plain.values()) + other
 
 
-def _kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of keys and values per token over all layers, for a text configuration."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * head * dtype.itemsize)

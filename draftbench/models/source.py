@@ -92,15 +92,25 @@ class ModelSource:
     def load(self, dtype: torch.dtype, device: str) -> Any:
         """The causal language model in evaluation mode on `device` ("auto": transformers' own
         device map).
+
+        Raises:
+            ModelError: weights missing, damaged, of another shape, or in a format not allowed.
         """
         from transformers import AutoModelForCausalLM
 
-        options: dict[str, Any] = {"dtype": dtype}
+        options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
         if "gguf_file" not in self._arguments()[1]:
             options["use_safetensors"] = None if self.trust.pickle else True
         if device != "cpu":
             options["device_map"] = device
-        model = self._load("weights", AutoModelForCausalLM.from_pretrained, **options)
+        model, report = self._load("weights", AutoModelForCausalLM.from_pretrained, **options)
+        if report["missing_keys"]:  # transformers fills them with random numbers
+            first = min(report["missing_keys"])
+            raise ModelError(
+                f"the weights of `{self.spec}` lack {len(report['missing_keys'])} tensors that its "
+                f"configuration asks for, {first} the first",
+                hint="a file of the checkpoint is missing, or the configuration is another model's",
+            )
         return model.eval().requires_grad_(False)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
@@ -115,16 +125,19 @@ class ModelSource:
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ModelError(
-                f"cannot load the {what} of `{self.spec}`: {first}", hint=self._hint(what)
+                f"cannot load the {what} of `{self.spec}`: {reason}", hint=self._hint(what)
             ) from error
 
     def _hint(self, what: str) -> str:
         if not self.local:
             return "check the id, or download the model and give its directory"
         if what == "weights":
-            return "weights must be *.safetensors or .gguf; `--allow-pickle` opens older formats"
+            return (
+                "weights must be whole *.safetensors or .gguf files; `--allow-pickle` opens older "
+                "formats"
+            )
         return "the directory needs config.json and the tokenizer's files beside the weights"
 
     def fingerprint(self) -> str:

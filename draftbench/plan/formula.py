@@ -6,9 +6,19 @@ explanations, labelled so. With a replay at hand the planner sums over expected 
 
 `cost` is c per draft *token*, so a round costs 1 + k·c target steps. Formulas that divide by 1 + c
 mean the whole draft pass by c; with a per-token c they promise too much.
+
+Where the pass over k+1 tokens costs v steps instead of 1, and a round o more beside its passes,
+
+    speed-up = (1 - α^(k+1)) / (1 - α) / (k·c + v + o)
+
+with one v and one o for every k: `verify` and `overhead`, 1 and 0 in the paper.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
 
 from draftbench.errors import UsageError
 
@@ -24,38 +34,110 @@ def expected_tokens(alpha: float, k: int) -> float:
     return sum(alpha**i for i in range(k + 1))
 
 
-def speedup(alpha: float, k: int, cost: float) -> float:
-    """Tokens per second with speculation over without (theorem 3.8)."""
+def speedup(
+    alpha: float, k: int, cost: float, *, verify: float = 1.0, overhead: float = 0.0
+) -> float:
+    """Tokens per second with speculation over without (theorem 3.8); 1 at k = 0, plain decoding."""
     _check(alpha, k, cost)
-    return expected_tokens(alpha, k) / (1 + k * cost)
+    _check_round(verify, overhead)
+    return expected_tokens(alpha, k) / (k * cost + verify + overhead) if k else 1.0
 
 
-def best_k(alpha: float, cost: float, *, largest: int = 64) -> int:
+def best_k(
+    alpha: float, cost: float, *, largest: int = 64, verify: float = 1.0, overhead: float = 0.0
+) -> int:
     """The k in 0 … `largest` with the highest speed-up, the smallest of equals.
 
     0 says: do not speculate.
     """
-    return max(range(largest + 1), key=lambda k: speedup(alpha, k, cost))
+    speeds = [speedup(alpha, k, cost, verify=verify, overhead=overhead) for k in range(largest + 1)]
+    return speeds.index(max(speeds))
 
 
-def break_even_alpha(k: int, cost: float) -> float | None:
-    """The α from which k drafted tokens pay for themselves; None where not even α = 1 does (c > 1).
+def break_even_alpha(
+    k: int, cost: float, *, verify: float = 1.0, overhead: float = 0.0
+) -> float | None:
+    """The α from which k drafted tokens pay for themselves; None where not even α = 1 does.
 
     At k = 1 it equals c (corollary 3.9).
     """
-    _check(0.0, k, cost)
-    if speedup(1.0, k, cost) < 1:
+
+    def loses(alpha: float) -> bool:
+        return speedup(alpha, k, cost, verify=verify, overhead=overhead) < 1
+
+    if loses(1.0):
         return None
     low, high = 0.0, 1.0
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if speedup(middle, k, cost) < 1 else (low, middle)
-    return high if speedup(low, k, cost) < 1 else low
+        low, high = (middle, high) if loses(middle) else (low, middle)
+    return high if loses(low) else low
 
 
 def operations_factor(alpha: float, k: int, cost: float) -> float:
     """Arithmetic operations with speculation over without (theorem 3.11); `cost` in operations."""
     _check(alpha, k, cost)
     return (k * cost + k + 1) / expected_tokens(alpha, k)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v + o, the
+    form that is right only where c is the cost of all k draft steps together.
+    """
+
+    k: int
+    tokens_per_round: float
+    speedup: float
+    break_even_alpha: float | None
+    operations_factor: float
+    speedup_if_cost_were_the_whole_pass: float
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The closed form over draft lengths, and the best of 0 … 64; 0 says: do not speculate.
+
+    `operations_factor` takes c for the draft's share in operations too.
+    """
+
+    alpha: float
+    draft_cost_ratio: float
+    verify_ratio: float
+    overhead: float
+    best_k: int
+    best_speedup: float
+    rows: tuple[Row, ...]
+
+    @property
+    def misleading(self) -> Row:
+        """The row that dividing by c + v + o would have one choose; that form only rises with k."""
+        return max(self.rows, key=lambda row: row.speedup_if_cost_were_the_whole_pass)
+
+
+def table(
+    alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0, overhead: float = 0.0
+) -> Table:
+    """Everything that the closed form says of one α and c."""
+
+    def row(k: int) -> Row:
+        tokens = expected_tokens(alpha, k)
+        return Row(
+            k=k,
+            tokens_per_round=tokens,
+            speedup=speedup(alpha, k, cost, verify=verify, overhead=overhead),
+            break_even_alpha=break_even_alpha(k, cost, verify=verify, overhead=overhead),
+            operations_factor=operations_factor(alpha, k, cost),
+            speedup_if_cost_were_the_whole_pass=tokens / (cost + verify + overhead),
+        )
+
+    best = best_k(alpha, cost, verify=verify, overhead=overhead)
+    return Table(
+        alpha=alpha,
+        draft_cost_ratio=cost,
+        verify_ratio=verify,
+        overhead=overhead,
+        best_k=best,
+        best_speedup=speedup(alpha, best, cost, verify=verify, overhead=overhead),
+        rows=tuple(map(row, ks)),
+    )
 
 
 def _check(alpha: float, k: int, cost: float = 0.0) -> None:
@@ -70,4 +152,17 @@ def _check(alpha: float, k: int, cost: float = 0.0) -> None:
         raise UsageError(
             f"a draft cost ratio of {cost} cannot be used",
             hint="give the time of one draft step over that of one target step, 0 or more",
+        )
+
+
+def _check_round(verify: float, overhead: float) -> None:
+    if not 0 < verify < float("inf"):
+        raise UsageError(
+            f"a verify ratio of {verify} cannot be used",
+            hint="give the time of a target pass over k+1 tokens in steps of one, usually 1 to 2",
+        )
+    if not 0 <= overhead < float("inf"):
+        raise UsageError(
+            f"an overhead of {overhead} cannot be used",
+            hint="give what a round takes beside its passes, in target steps, 0 or more",
         )

@@ -1,33 +1,37 @@
 """A run folder: raw observations appended as they are made, read back strictly.
 
     run.json                  the question, the traffic's facts, the environment
-    observations/KIND.jsonl   one record a line, appended and synced; safe to share private/
-    prompts and responses as token ids (mode 0700); may be deleted, no figure needs it
+    observations/KIND.jsonl   one append a line, synced; safe to share
+    private/                  prompts and responses as token ids (mode 0700); may be deleted, no
+                              figure needs it
 
-A line that a kill cut short has no newline at its end and is dropped. A lock keeps a second writer
-out and dies with its process. Knows files and records; what they mean is computed elsewhere.
+A kill at any moment loses at most the append it interrupts. A lock keeps a second writer out and
+dies with its process. Knows files and records; what they mean is computed elsewhere.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.records import AnyObservation, Observation, Record
-from draftbench.store.manifest import SCHEMA_VERSION, Manifest, differing_fields
+from draftbench.store.lines import append_line, cannot_write, read_lines, sync_folder
+from draftbench.store.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    differing_environment,
+    differing_question,
+)
 
-MAX_LINE_BYTES = 64 << 20
-MANIFEST = "run.json"
+MAX_MANIFEST_BYTES = 4 << 20
+MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts", "failure")
-
-R = TypeVar("R", bound=Record)
 
 
 class PrivateText(Record, frozen=True):
@@ -43,174 +47,200 @@ class PrivateText(Record, frozen=True):
     expected_log_p: float | None = None
 
 
+class PrivateDraft(Record, frozen=True):
+    """What a draft would have written along one trajectory: its best token at the positions 1 …
+    length-1, as far as it could draft.
+    """
+
+    request: str
+    sample: int
+    draft: str
+    quant: str
+    tokens: tuple[int, ...]
+
+
 class RunFolder:
     """An existing run folder, for reading; `writer` opens it for appending."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.manifest = self._read_manifest()
+        self.manifest = _read_manifest(path)
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> RunFolder:
         """Make the folder with its manifest, or open the one that asked the same question.
 
         Raises:
-            RunFolderError: the folder answers another question, holds something else, or cannot be
-            written.
+            RunFolderError: the folder answers another question, was measured in another
+            environment, was redacted, holds something else, or cannot be written.
         """
-        if (path / MANIFEST).exists():
-            folder = cls(path)
-            changed = differing_fields(folder.manifest.question, manifest.question)
-            if changed:
-                raise RunFolderError(
-                    f"`{path}` holds a run of another question ({', '.join(changed)} differ)",
-                    hint="take another --out, or repeat the command that began this run",
-                )
-            return folder
-        if path.exists() and any(path.iterdir()):
-            raise RunFolderError(
-                f"`{path}` exists and is not a run folder",
-                hint="take an empty or a new folder for --out",
-            )
-        try:
-            (path / "observations").mkdir(parents=True)
-            (path / "private").mkdir(mode=0o700)
-            temporary = path / (MANIFEST + ".tmp")
-            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-            temporary.replace(path / MANIFEST)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        return cls(path)
+        if not (path / MANIFEST).exists():
+            _begin(path, manifest)
+        folder = cls(path)
+        folder._refuse_to_continue(manifest)
+        return folder
 
-    def _read_manifest(self) -> Manifest:
-        path = self.path / MANIFEST
-        if not self.path.is_dir() or not path.exists():
+    def _refuse_to_continue(self, manifest: Manifest) -> None:
+        """Unless the same command would measure the same thing in the same way."""
+        changed = differing_question(self.manifest, manifest)
+        if changed:
             raise RunFolderError(
-                f"`{self.path}` is not a run folder (no {MANIFEST})",
-                hint="`draftbench sweep` makes run folders, by default under results/runs/",
+                f"`{self.path}` holds a run of another question ({', '.join(changed)} differ)",
+                hint="take another --out, or repeat the command that began this run",
             )
-        raw = path.read_bytes()
-        try:
-            version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
-            if isinstance(version, int) and version > SCHEMA_VERSION:
-                raise RunFolderError(
-                    f"`{path}` has schema {version}, this draftbench reads {SCHEMA_VERSION}",
-                    hint="update draftbench",
-                )
-            return msgspec.json.decode(raw, type=Manifest)
-        except (msgspec.DecodeError, RecursionError) as error:
+        changed = differing_environment(self.manifest, manifest)
+        if changed:
             raise RunFolderError(
-                f"`{path}`: {error}", hint="the file was changed or cut"
-            ) from error
+                f"`{self.path}` was begun in another environment ({', '.join(changed)})",
+                hint="one run cannot mix both; take another --out, or go back to the first",
+            )
+        if self.redacted:
+            raise RunFolderError(
+                f"`{self.path}` was redacted: the texts to continue with were deleted",
+                hint="its figures can be read as before; to measure more, take another --out",
+            )
+
+    @property
+    def redacted(self) -> bool:
+        """Whether the private part was deleted."""
+        return not (self.path / PRIVATE).is_dir()
 
     def observations(self) -> list[AnyObservation]:
         """All observations, by kind, in the order in which they were made."""
-        return [record for kind in KINDS for record in self._read(kind)]
-
-    def _read(self, kind: str) -> Iterator[AnyObservation]:
-        path = self.path / "observations" / f"{kind}.jsonl"
-        return _read_lines(path, AnyObservation)  # type: ignore[arg-type,return-value]
+        return [
+            record
+            for kind in KINDS
+            for record in read_lines(self._inside("observations", f"{kind}.jsonl"), AnyObservation)
+        ]
 
     def private_texts(self) -> Iterator[PrivateText]:
         """Prompts and responses as token ids; empty where the private part was deleted."""
-        return _read_lines(self.path / "private" / "texts.jsonl", PrivateText)
+        return read_lines(self._inside(PRIVATE, "texts.jsonl"), PrivateText)
+
+    def private_drafts(self) -> Iterator[PrivateDraft]:
+        """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
+        return read_lines(self._inside(PRIVATE, "drafted.jsonl"), PrivateDraft)
+
+    def _inside(self, part: str, name: str) -> Path:
+        return _own_part(self.path, part) / name
 
     def writer(self) -> RunWriter:
         """Lock the folder and append to it."""
         return RunWriter(self.path)
 
+    def redact(self) -> None:
+        """Delete the private part; every figure stays.
+
+        Raises:
+            RunFolderError: a sweep writes to the run, or it cannot be deleted.
+        """
+        with self.writer():
+            try:
+                if not self.redacted:
+                    shutil.rmtree(_own_part(self.path, PRIVATE))
+                    sync_folder(self.path)
+            except OSError as error:
+                raise cannot_write(self.path / PRIVATE, error) from error
+
 
 class RunWriter:
-    """Appends to a run folder; one process at a time."""
+    """Appends to a run folder; one process at a time. A context manager that releases the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._lock = (path / ".lock").open("w")
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._lock = os.open(path / LOCK, flags, 0o644)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
+            os.close(self._lock)
+            if not isinstance(error, BlockingIOError):
+                raise cannot_write(path, error) from error
             raise RunFolderError(
                 f"another draftbench writes to `{path}`", hint="wait for it, or take another --out"
             ) from error
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def append(self, records: Iterable[Observation]) -> None:
-        """Append and sync; records of one call become visible together per kind."""
+        """Append and sync; the records of one kind in one call are kept all or none."""
         by_kind: dict[str, list[Observation]] = {}
         for record in records:
             by_kind.setdefault(type(record).__name__.lower(), []).append(record)
+        folder = _own_part(self.path, "observations")
         for kind, group in by_kind.items():
-            self._append_lines(self.path / "observations" / f"{kind}.jsonl", group)
+            append_line(folder / f"{kind}.jsonl", group)
 
-    def append_private(self, text: PrivateText) -> None:
-        """Keep one trajectory's tokens."""
-        self._append_lines(self.path / "private" / "texts.jsonl", [text])
-
-    def _append_lines(self, path: Path, records: Iterable[Record]) -> None:
-        data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-        try:
-            with path.open("r+b" if path.exists() else "w+b") as stream:
-                whole = _whole_length(stream.fileno())
-                os.ftruncate(stream.fileno(), whole)
-                stream.seek(whole)
-                try:
-                    stream.write(data)
-                    stream.flush()
-                except OSError:
-                    os.ftruncate(stream.fileno(), whole)
-                    raise
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+    def append_private(self, text: PrivateText | PrivateDraft) -> None:
+        """Keep one trajectory's tokens, or a draft's along it."""
+        name = "texts.jsonl" if isinstance(text, PrivateText) else "drafted.jsonl"
+        append_line(_own_part(self.path, PRIVATE) / name, [text])
 
     def close(self) -> None:
         """Release the lock."""
-        self._lock.close()
+        os.close(self._lock)
 
 
-def _whole_length(descriptor: int) -> int:
-    """Bytes up to and including the last newline; a torn record behind it does not count."""
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
-def _read_lines(path: Path, kind: type[R]) -> Iterator[R]:
-    if not path.exists():
-        return
-    decoder = msgspec.json.Decoder(kind)
-    with path.open("rb") as stream:
-        number = 0
-        while line := stream.readline(MAX_LINE_BYTES):
-            number += 1
-            if not line.endswith(b"\n"):
-                if len(line) == MAX_LINE_BYTES:
-                    raise RunFolderError(
-                        f"`{path}` line {number} is too long", hint="not a run's file"
-                    )
+def _begin(path: Path, manifest: Manifest) -> None:
+    """Make the parts, and the manifest last: what a kill leaves before it can be begun again."""
+    parts = {"observations", PRIVATE, TEMPORARY, LOCK}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if {entry.name for entry in path.iterdir()} - parts:
+            raise RunFolderError(
+                f"`{path}` exists and is not a run folder",
+                hint="take an empty or a new folder for --out",
+            )
+        with RunWriter(path):
+            if (path / MANIFEST).exists():  # another process was faster
                 return
-            try:
-                yield decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise RunFolderError(
-                    f"`{path}` line {number}: {error}",
-                    hint="the file was changed by something else",
-                ) from error
+            (path / "observations").mkdir(exist_ok=True)
+            (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+            with (path / TEMPORARY).open("wb") as stream:
+                stream.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+                stream.flush()
+                os.fsync(stream.fileno())
+            (path / TEMPORARY).replace(path / MANIFEST)
+            sync_folder(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
-def _cannot_write(path: Path, error: OSError) -> RunFolderError:
-    hints = {
-        errno.ENOSPC: "free some space and repeat the command; what was measured is kept",
-        errno.EROFS: "the file system is read-only; take another --out",
-        errno.EACCES: "you may not write there; take another --out",
-    }
-    return RunFolderError(
-        f"cannot write to `{path}`: {error.strerror}",
-        hint=hints.get(error.errno or 0, "repeat the command when the folder can be written again"),
-    )
+def _own_part(path: Path, part: str) -> Path:
+    if (path / part).is_symlink():
+        raise RunFolderError(
+            f"`{path / part}` is a link", hint="a run folder holds no links; do not use this one"
+        )
+    return path / part
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file() or path.is_symlink():
+        raise RunFolderError(
+            f"`{folder}` is not a run folder (no {MANIFEST})",
+            hint="`draftbench sweep` makes run folders, by default under results/runs/",
+        )
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_MANIFEST_BYTES)
+        version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise RunFolderError(
+                f"`{path}` has schema {version}, this draftbench reads {SCHEMA_VERSION}",
+                hint="update draftbench",
+            )
+        return msgspec.json.decode(raw, type=Manifest)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read `{path}`: {error.strerror}", hint="check who may read it"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error

@@ -89,10 +89,34 @@ class Manifest(Record, frozen=True):
     environment: Environment
 
 
-def differing_fields(one: Question, other: Question) -> list[str]:
-    """Names of the fields in which two questions differ."""
-    mine, theirs = msgspec.structs.asdict(one), msgspec.structs.asdict(other)
-    return [name for name in mine if mine[name] != theirs[name]]
+def differing_question(one: Manifest, other: Manifest) -> list[str]:
+    """Names of the fields in which two runs ask something else; `key_id` where the hashes of their
+    requests cannot be compared.
+    """
+    mine, theirs = msgspec.structs.asdict(one.question), msgspec.structs.asdict(other.question)
+    key = ["key_id"] if one.key_id != other.key_id else []
+    return key + [name for name in mine if mine[name] != theirs[name]]
+
+
+def differing_environment(one: Manifest, other: Manifest) -> list[str]:
+    """What changed between two environments, each as "name: before → after"."""
+    before, after = (_facts(manifest) for manifest in (one, other))
+    return [
+        f"{name}: {before.get(name)} → {after.get(name)}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _facts(manifest: Manifest) -> dict[str, object]:
+    facts = msgspec.structs.asdict(manifest.environment)
+    packages = facts.pop("packages")
+    return {"draftbench": manifest.draftbench, **facts, **packages}
+
+
+def portable(text: str) -> str:
+    """Without this user's home directory, which names the user in files that may be shared."""
+    return text.replace(f"{Path.home()}/", "~/")
 
 
 def environment(threads: int, accelerator: str | None) -> Environment:

@@ -2,7 +2,8 @@
 failed.
 
 Later facts about the same thing replace earlier ones where only one can hold (a model's facts after
-a resume); repeated measurements are all kept. Computes nothing.
+a resume, a failure that a later attempt overcame); repeated measurements are all kept. Computes
+nothing.
 """
 
 from __future__ import annotations
@@ -73,5 +74,17 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
         decodes=tuple(r for r in records if isinstance(r, Decode)),
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
-        failures=tuple(r for r in records if isinstance(r, Failure)),
+        failures=_standing([r for r in records if isinstance(r, Failure)]),
     )
+
+
+def _standing(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    """The last failure of each candidate (or request of it) that no later attempt overcame."""
+    standing: dict[tuple[str | None, str, str | None], Failure] = {}
+    for failure in failures:
+        if failure.resolved:
+            own = (failure.draft, failure.quant)
+            standing = {key: kept for key, kept in standing.items() if key[:2] != own}
+        else:
+            standing[failure.draft, failure.quant, failure.request] = failure
+    return tuple(standing.values())

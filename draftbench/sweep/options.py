@@ -36,6 +36,8 @@ class SweepOptions:
     measure_requests: int = 24
     controls: bool = True
     threads: int | None = None
+    cell_timeout: float | None = None
+    isolate: bool = False
     trust: Trust = field(default_factory=Trust)
 
 

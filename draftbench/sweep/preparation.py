@@ -15,14 +15,22 @@ import msgspec
 import torch
 
 import draftbench
-from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
+from draftbench.errors import DraftbenchError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.pair import check_pair
 from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure
 from draftbench.store.key import key_id, keyed_hash
-from draftbench.store.manifest import SCHEMA_VERSION, Manifest, Question, TrafficFacts, environment
+from draftbench.store.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    Question,
+    TrafficFacts,
+    environment,
+    portable,
+)
+from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import LOOKUP, SELF, SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
@@ -66,29 +74,33 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             "the traffic holds no request that can be replayed", hint=_dropped(traffic)
         )
     check_level(options.target_quant, device, simulate=options.simulate_quant)
-    drafts, candidates, failures, caveats = _check_candidates(options, target, device)
+    # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     prompts, too_long = _prompts(options, traffic, TextSide(target))
-    facts = TrafficFacts(
-        form=traffic.form,
-        rows=traffic.rows,
-        requests=len(prompts),
-        merged=traffic.merged,
-        dropped={**traffic.dropped, **too_long},
-    )
+    drafts, candidates, failures, caveats = _check_candidates(options, target, device)
     accelerator = torch.cuda.get_device_name(0) if device.startswith("cuda") else None
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        command=command,
+        command=portable(command),
         key_id=key_id(options.traffic.key),
         question=_question(options, traffic, str(dtype).removeprefix("torch."), device),
-        traffic=facts,
+        traffic=_facts(traffic, len(prompts), too_long),
         environment=environment(threads, accelerator),
     )
     build = Build(dtype, options.target_quant, device, options.simulate_quant)
     return Prepared(
         options, target, drafts, candidates, failures, caveats, prompts, manifest, build
+    )
+
+
+def _facts(traffic: Traffic, requests: int, too_long: dict[str, int]) -> TrafficFacts:
+    return TrafficFacts(
+        form=traffic.form,
+        rows=traffic.rows,
+        requests=requests,
+        merged=traffic.merged,
+        dropped={**traffic.dropped, **too_long},
     )
 
 
@@ -111,11 +123,11 @@ def _dropped(traffic: Traffic) -> str:
 def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) -> Question:
     chosen = "".join(request.id for request in traffic.requests)
     return Question(
-        target=options.target,
+        target=portable(options.target),
         target_quant=options.target_quant,
         dtype=dtype,
         device=device,
-        drafts=options.drafts,
+        drafts=tuple(map(portable, options.drafts)),
         quants=options.quants,
         simulate_quant=options.simulate_quant,
         ks=options.ks,
@@ -149,16 +161,15 @@ def _check_candidates(
             candidates[Candidate(draft=spec)] = None
             continue
         source = ModelSource(spec, options.trust)
-        name = source.name if source.name not in (*sources, LOOKUP, SELF) else spec
+        name = source.name if source.name not in (*sources, LOOKUP, SELF) else portable(spec)
         try:
             caveats[name] = check_pair(target, source)
-        except ModelError as error:
-            failures.append(error)
+        # Configurations and tokenizers are read by code that raises what it likes.
+        except Exception as error:
+            failures.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"
-            records += [
-                Failure(draft=name, quant=q, stage=stage, reason=error.message, hint=error.hint)
-                for q in options.quants
-            ]
+            own = [Candidate(draft=name, quant=level) for level in options.quants]
+            records += [failure(candidate, error, stage) for candidate in own]
             continue
         sources[name] = source
         candidates.update({Candidate(draft=name, quant=q): None for q in options.quants})

@@ -80,7 +80,7 @@ def test_a_request_that_stands_twice_is_refused(
         read_baseline(tmp_path / "b.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"not json", b"[1]", b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"not json", b"[1]", b'{"k":"\xff"}', b"[" * 100_000])
 def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.json"
     path.write_bytes(content)

@@ -351,3 +351,9 @@ def test_a_failure_says_where_to_look(arm: Make) -> None:
     # Hazards before 0.6 0.67 0.75 0.67, now 0.6 0.67 0.15 0.67.
     assert any("position 3 of 4" in note and "30.0%" in note for note in notes)
     assert any(note == "changed since the baseline: torch" for note in notes)
+
+
+def test_a_failure_without_known_draft_positions_names_none(arm: Make) -> None:
+    result = compare(arm(survival=()), arm(2.0, 0.1, survival=()))
+    assert result.verdict is Verdict.FAIL
+    assert not any("by draft position" in note for note in result.notes)

@@ -10,7 +10,7 @@ import pytest
 from draftbench.errors import RunFolderError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.comparison import compare
-from draftbench.gate.history import read_history, record_verdict, trend
+from draftbench.gate.history import fitted_change, read_history, record_verdict
 from draftbench.gate.result import GateResult
 
 Chain = Callable[..., list[GateResult]]
@@ -47,7 +47,7 @@ def test_small_drops_that_each_passed_are_said_together(chain: Chain) -> None:
     said = drifting(results[-1])
     assert said[0].startswith("slow drift: mean_accepted_length changed by -3.8")
     assert "over 6 passing runs since 2026-01-01, against a limit of 2% for one" in said[0]
-    assert "alpha changed by -0.025 points" in said[2]
+    assert "alpha changed by -0.025 [" in said[2]
 
 
 def test_four_runs_are_no_trend(chain: Chain) -> None:
@@ -80,17 +80,17 @@ def test_another_question_begins_another_series(chain: Chain) -> None:
 
 
 def test_a_straight_line_has_a_trend_without_width() -> None:
-    total = trend([3.0, 2.5, 2.0, 1.5], relative=False)
+    total = fitted_change([3.0, 2.5, 2.0, 1.5], relative=False)
     assert (total.value, total.low, total.high) == pytest.approx((-1.5, -1.5, -1.5))
 
 
 def test_a_relative_trend_compounds() -> None:
-    assert trend([1.0, 0.9, 0.81], relative=True).value == pytest.approx(-0.19)
+    assert fitted_change([1.0, 0.9, 0.81], relative=True).value == pytest.approx(-0.19)
 
 
 def test_the_interval_of_a_trend_is_that_of_the_regression_line() -> None:
     # y = 0 1 0 1 0: slope 0; residual sum of squares 1.2, over 3, over Σx² = 10: error 0.2 a run.
-    total = trend([0.0, 1.0, 0.0, 1.0, 0.0], relative=False)
+    total = fitted_change([0.0, 1.0, 0.0, 1.0, 0.0], relative=False)
     assert total.value == pytest.approx(0.0)
     assert total.high == pytest.approx(4 * 0.2 * 3.182, rel=0.02)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.pinning import make_baseline, sampling_label
@@ -212,6 +213,16 @@ def test_the_question_and_the_thing_tested_are_told_apart() -> None:
     assert (tested["target fingerprint"], tested["draft fingerprint"]) == ("t1", "d1")
     assert (tested["draft"], tested["draft quant"], tested["torch"]) == ("small", "int8", "2.13")
     assert tested["machine"] == "Linux, cpu, 2 cores, 1 threads, no accelerator"
+
+
+def test_a_target_that_moved_to_another_directory_is_the_same_target() -> None:
+    question = structs.replace(MANIFEST.question, target="/srv/models/large/")
+    moved = observed(
+        structs.replace(MANIFEST, question=question), (trajectory(), replay(1, 1, 0, 1))
+    )
+    here = run(trajectory(), replay(1, 1, 0, 1))
+    assert make_baseline(moved, SMALL, 2).tested == make_baseline(here, SMALL, 2).tested
+    assert make_baseline(moved, SMALL, 2).tested["target"] == "large"
 
 
 def test_prompt_lookup_has_rounds_but_no_alpha() -> None:

@@ -13,6 +13,7 @@ from draftbench.plan.formula import (
     expected_tokens,
     operations_factor,
     speedup,
+    table,
 )
 
 rates = st.floats(0, 1)
@@ -110,3 +111,40 @@ def test_impossible_numbers_are_usage_errors(question: tuple[float, int, float])
     with pytest.raises(UsageError) as caught:
         speedup(*question)
     assert caught.value.hint
+
+
+def test_verifying_and_overhead_are_added_to_the_price_of_a_round() -> None:
+    # 1 + 0.5 + 0.25 tokens for 2·0.1 + 1.3 + 0.25 steps.
+    assert speedup(0.5, 2, 0.1, verify=1.3, overhead=0.25) == pytest.approx(1.75 / 1.75)
+    assert break_even_alpha(2, 0.1, verify=1.3, overhead=0.25) == pytest.approx(0.5)
+
+
+@given(rates, costs)
+def test_plain_decoding_pays_neither(alpha: float, cost: float) -> None:
+    assert speedup(alpha, 0, cost, verify=2.0, overhead=1.0) == 1
+
+
+def test_a_dear_verification_leaves_nothing_to_gain() -> None:
+    assert best_k(0.5, 0.1) > 0
+    assert best_k(0.5, 0.1, verify=2.0) == 0
+    assert break_even_alpha(1, 0.1, verify=2.0) is None
+
+
+@pytest.mark.parametrize("terms", [{"verify": 0.0}, {"overhead": -0.1}, {"verify": float("nan")}])
+def test_impossible_prices_of_a_round_are_usage_errors(terms: dict[str, float]) -> None:
+    with pytest.raises(UsageError) as caught:
+        speedup(0.5, 3, 0.1, **terms)
+    assert caught.value.hint
+
+
+def test_the_table_marks_where_one_plus_c_would_mislead() -> None:
+    found = table(0.8, 0.1, (1, 5, 20))
+    assert (found.best_k, [row.k for row in found.rows]) == (6, [1, 5, 20])
+    assert found.best_speedup == pytest.approx(2.47, abs=0.006)
+    first, _, last = found.rows
+    # At k = 1 both forms are the same; at k = 20 (1 - 0.8^21) / 0.2 tokens cost 3 steps, not 1.1.
+    assert first.speedup == pytest.approx(first.speedup_if_cost_were_the_whole_pass)
+    tokens = (1 - 0.8**21) / 0.2
+    assert last.speedup == pytest.approx(tokens / 3)
+    assert last.speedup_if_cost_were_the_whole_pass == pytest.approx(tokens / 1.1)
+    assert found.misleading == last

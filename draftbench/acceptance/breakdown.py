@@ -1,0 +1,217 @@
+"""Replays → where along the traffic a draft is accepted and where it is not.
+
+α of the replayed drafting mode in groups of requests (segment, temperature) and of positions (third
+of the response, after an accepted or a rejected token, the draft's confidence), and which tokens
+the lost rounds were lost to. Says nothing of token classes (whitespace, digits, code): observations
+hold no tokens, and the private part holds them only as numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.definitions import Sample, alpha
+from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
+from draftbench.acceptance.laws import AnyReplay
+from draftbench.acceptance.rounds import Floats
+from draftbench.acceptance.tried import drafted_positions, tried
+from draftbench.records import Replay, Trajectory
+
+CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
+THIRDS = ("early", "middle", "late")
+READINGS = {
+    "early": "fewer tokens are accepted early in a response than late: "
+    "suspect the prompt or the chat template that the draft sees",
+    "late": "fewer tokens are accepted late in a response than early: "
+    "the draft loses coherence over length, or its context is too short",
+}
+
+Pair = tuple[Trajectory, Replay]
+Shares = dict[str, Floats]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of positions. `by` names the split; above temperature 0 a position may belong to a
+    group with a probability, so `positions` is expected. `confidence` is the mean of max q: a
+    greedy draft that knows what it knows has α near it at temperature 0.
+    """
+
+    by: str
+    name: str
+    requests: int
+    positions: float
+    confidence: float
+    alpha: Estimate | None
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """α by group. `late_less_early` is the difference of the outer thirds, paired by request;
+    `reading` what it means, said only where the interval excludes 0.
+    """
+
+    groups: tuple[Group, ...]
+    late_less_early: Estimate | None
+    reading: str | None
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The draft's best token where the target wrote something else, as token ids. A greedy draft
+    proposed it; a sampled one most likely.
+
+    `rounds_lost` is the expected number of rounds that ended on it, `share` that over all rounds
+    that ended on a rejected token, `times` how many positions showed it.
+    """
+
+    drafted: int
+    target: int
+    times: int
+    rounds_lost: float
+    share: float
+
+
+def breakdown(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Breakdown | None:
+    """α of every group that has positions; None for prompt lookup, which has no α."""
+    model = [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
+    if not model:
+        return None
+    groups: list[Group] = []
+    samples: dict[tuple[str, str], Sample] = {}
+    for by, split in _SPLITS.items():
+        for name, own, shares in _members(model, by, split):
+            sample = alpha(own, shares)
+            assert sample is not None  # only prompt lookup has none
+            samples[by, name] = sample
+            groups += _group(by, name, own, shares, sample)
+    change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
+    return Breakdown(groups=tuple(groups), late_less_early=change, reading=_reading(change))
+
+
+def costliest_disagreements(
+    pairs: Sequence[tuple[Trajectory, AnyReplay]],
+    k: int,
+    drafted: Mapping[tuple[str, int], Sequence[int]],
+    written: Mapping[tuple[str, int], Sequence[int]],
+    most: int = 20,
+) -> tuple[Disagreement, ...]:
+    """The pairs of tokens that end the most rounds at draft length k.
+
+    Args:
+        drafted: the draft's best token at the positions 1 … length-1, by request and sample.
+        written: the response's tokens y_0 …, by request and sample.
+    """
+    known = [(t, r) for t, r in pairs if isinstance(r, Replay) and (t.request, t.sample) in drafted]
+    accept = [np.array(r.accept[: drafted_positions(t, r)]) for t, r in known]
+    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
+    times: defaultdict[tuple[int, int], int] = defaultdict(int)
+    every = 0.0
+    for (t, _), a, r in zip(known, accept, tried(accept, k), strict=True):
+        weights = t.weight * r * (1 - a)
+        every += float(weights.sum())
+        key = t.request, t.sample
+        for guess, token, weight in zip(drafted[key], written[key][1:], weights, strict=False):
+            if guess != token and weight > 0:
+                lost[guess, token] += float(weight)
+                times[guess, token] += 1
+    first = sorted(lost, key=lambda pair: (-lost[pair], pair))[:most]
+    return tuple(
+        Disagreement(
+            drafted=pair[0],
+            target=pair[1],
+            times=times[pair],
+            rounds_lost=lost[pair],
+            share=lost[pair] / every,
+        )
+        for pair in first
+    )
+
+
+def _members(
+    pairs: Sequence[Pair], by: str, split: Callable[[Pair], Shares]
+) -> list[tuple[str, list[Pair], list[Floats]]]:
+    """Per group its responses and how much of each position belongs to it."""
+    parts = [split(pair) for pair in pairs]
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    if by in ("segment", "temperature"):
+        names.sort()
+    found = []
+    for name in names:
+        own = [(pair, part[name]) for pair, part in zip(pairs, parts, strict=True) if name in part]
+        found.append((name, [pair for pair, _ in own], [share for _, share in own]))
+    return found
+
+
+def _group(
+    by: str, name: str, pairs: Sequence[Pair], shares: Sequence[Floats], sample: Sample
+) -> list[Group]:
+    """The group, unless it has no position."""
+    own = [share[: replay.draftable] for (_, replay), share in zip(pairs, shares, strict=True)]
+    positions = float(sum(share.sum() for share in own))
+    if not positions:
+        return []
+    confidence = sum(
+        float(share @ np.array(replay.confidence[: len(share)]))
+        for (_, replay), share in zip(pairs, own, strict=True)
+    )
+    return [
+        Group(
+            by=by,
+            name=name,
+            requests=int((sample.addends[:, 1] > 0).sum()),
+            positions=positions,
+            confidence=confidence / positions,
+            alpha=estimate(sample),
+        )
+    ]
+
+
+def _reading(change: Estimate | None) -> str | None:
+    if change is None or change.low <= 0 <= change.high:
+        return None
+    return READINGS["early" if change.low > 0 else "late"]
+
+
+def _by_segment(pair: Pair) -> Shares:
+    return {pair[0].segment or "no segment": np.ones(len(pair[1].accept))}
+
+
+def _by_temperature(pair: Pair) -> Shares:
+    return {f"{pair[0].sampling.temperature:g}": np.ones(len(pair[1].accept))}
+
+
+def _by_third(pair: Pair) -> Shares:
+    positions = len(pair[1].accept)
+    third = np.arange(positions) * 3 // max(positions, 1)
+    return {name: (third == index).astype(np.float64) for index, name in enumerate(THIRDS)}
+
+
+def _by_outcome_before(pair: Pair) -> Shares:
+    """The first drafted token has none before it: the prefill gave that one."""
+    before = np.array(pair[1].accept[:-1])
+    first = np.zeros(min(len(pair[1].accept), 1))
+    return {
+        "an accepted token": np.concatenate([first, before]),
+        "a rejected token": np.concatenate([first, 1 - before]),
+    }
+
+
+def _by_confidence(pair: Pair) -> Shares:
+    bounds = (0.0, *CONFIDENCE_EDGES, 1.0)
+    found = np.digitize(pair[1].confidence, CONFIDENCE_EDGES)
+    return {
+        f"{low:g} to {high:g}": (found == index).astype(np.float64)
+        for index, (low, high) in enumerate(pairwise(bounds))
+    }
+
+
+_SPLITS: dict[str, Callable[[Pair], Shares]] = {
+    "segment": _by_segment,
+    "temperature": _by_temperature,
+    "third": _by_third,
+    "after": _by_outcome_before,
+    "confidence": _by_confidence,
+}

@@ -1,0 +1,170 @@
+"""Ranks at temperature 0 → what an engine that drafts fixed trees could reach.
+
+A tree is the ranks that are drafted at each depth, written as engines write their tree choices: the
+path (0, 2) is the draft's third-best token after its best one. At temperature 0 the response has
+one token per position, so with the rank of that token under the draft every round of every fixed
+tree can be walked exactly: no assumption on positions is made. Of tokens that tie in the draft's
+logits the target's counts as the better one.
+
+Only the choice of a tree assumes something: that a rank's acceptance does not depend on the depth
+or the path (Sequoia: Chen et al. 2024, arXiv 2402.12374, the positional acceptance assumption).
+Trees are judged on the requests that did not choose them. Figures of trees are not comparable with
+those of chains at the same k: a tree of n nodes makes the target verify n tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
+from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.laws import AnyReplay
+from draftbench.acceptance.rounds import Floats, Ints, StartLaw, expected_rounds
+from draftbench.records import Replay, Trajectory
+
+Tree = tuple[tuple[int, ...], ...]
+Pair = tuple[Trajectory, Replay]
+
+NODES = (4, 8, 16, 32, 64)
+# Beyond this rank a token is too rare to be worth a node in trees of such sizes.
+_RANKS = 16
+
+
+class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The best tree of at most `nodes` drafted tokens and at most `depth` draft steps.
+
+    `tree` was chosen from all requests; the figures come from two trees, each chosen on half of the
+    requests and walked on the other half.
+    """
+
+    nodes: int
+    depth: int
+    tree: Tree
+    tokens_per_round: Estimate | None
+    accepted_length: Estimate | None
+
+
+def best_trees(
+    pairs: Sequence[tuple[Trajectory, AnyReplay]], depth: int, nodes: Sequence[int] = NODES
+) -> tuple[TreeFigures, ...]:
+    """The best tree of each size, over the responses at temperature 0.
+
+    Empty for prompt lookup and for fewer than two such requests.
+    """
+    greedy = [(t, r) for t, r in pairs if isinstance(r, Replay) and t.sampling.temperature == 0]
+    requests = list(dict.fromkeys(trajectory.request for trajectory, _ in greedy))
+    if len(requests) < 2:
+        return ()
+    half = {request: index % 2 for index, request in enumerate(requests)}
+    folds = [half[trajectory.request] for trajectory, _ in greedy]
+    others = [[p for p, f in zip(greedy, folds, strict=True) if f != own] for own in (0, 1)]
+    everything, *chosen_by = map(rank_rates, (greedy, *others))
+    trajectories = [trajectory for trajectory, _ in greedy]
+    found = []
+    for size in nodes:
+        trees = [best_tree(rates, size, depth) for rates in chosen_by]
+        laws = [tree_law(trees[f], depth, *pair) for pair, f in zip(greedy, folds, strict=True)]
+        rounds = expected_rounds(laws, depth)
+        found.append(
+            TreeFigures(
+                nodes=size,
+                depth=depth,
+                tree=best_tree(everything, size, depth),
+                tokens_per_round=estimate(tokens_per_round(trajectories, rounds)),
+                accepted_length=estimate(uncut_accepted_length(trajectories, rounds)),
+            )
+        )
+    return tuple(found)
+
+
+def rank_rates(pairs: Sequence[Pair], ranks: int = _RANKS) -> Floats:
+    """P(the target's token has rank r under the draft) [ranks], over the positions that a round can
+    get to: every position where the draft could draft.
+    """
+    counts, positions = np.zeros(ranks), 0.0
+    for trajectory, replay in pairs:
+        rank = np.array(replay.rank[: replay.draftable], np.int64)
+        counts += trajectory.weight * np.bincount(rank[rank < ranks], minlength=ranks)
+        positions += trajectory.weight * len(rank)
+    return counts / max(positions, 1.0)
+
+
+def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> StartLaw:
+    """How deep the response runs along the tree from every start.
+
+    `depth` is at least the tree's own; a path that ends before it counts as rejected there, as an
+    engine's round would.
+    """
+    child, nowhere = _children(tree)
+    rank = np.minimum(np.array(replay.rank, np.int64), child.shape[1] - 1)
+    starts = len(rank)
+    rank = np.concatenate([rank, np.full(depth, child.shape[1] - 1)])
+    node, matched = np.zeros(starts, np.int64), np.zeros(starts, np.int64)
+    for step in range(depth):
+        node = child[node, rank[step : step + starts]]
+        matched += node != nowhere
+    proposed = np.clip(replay.draftable - np.arange(starts), 0, depth)
+    return StartLaw(trajectory.output_tokens, trajectory.limit, proposed, matched, depth)
+
+
+@lru_cache(maxsize=8)
+def _children(tree: Tree) -> tuple[Ints, int]:
+    """Node × rank → node; the last rank stands for all that the tree does not draft."""
+    index = {path: number for number, path in enumerate([(), *sorted(tree)])}
+    nowhere = len(index)
+    ranks = max((path[-1] for path in tree), default=-1) + 2
+    child = np.full((nowhere + 1, ranks), nowhere, np.int64)
+    for path in tree:
+        child[index[path[:-1]], path[-1]] = index[path]
+    return child, nowhere
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Best expected tokens of a subtree by its size [nodes+2], its root counted; `share[r][m]` is
+    how many of m nodes go to the child of rank r and below it, the rest to later ranks.
+    """
+
+    gain: Floats
+    share: list[Ints]
+
+
+def best_tree(rates: Floats, nodes: int, depth: int) -> Tree:
+    """The tree of at most `nodes` nodes (root not counted) and `depth` levels with the greatest
+    expected accepted length (Chen et al. 2024, the dynamic program of bounded depth).
+
+    Args:
+        rates: acceptance by rank [ranks], wherever in the tree.
+    """
+    leaf = np.minimum(np.arange(nodes + 2), 1).astype(np.float64)
+    levels = [_Level(leaf, [])]
+    for _ in range(depth):
+        levels.append(_level_above(levels[-1], rates))
+    return tuple(sorted(_paths(levels, nodes, ())))
+
+
+def _level_above(below: _Level, rates: Floats) -> _Level:
+    sizes = np.arange(len(below.gain))
+    left = sizes[:, None] - sizes
+    rest, share = np.zeros(len(sizes)), []
+    for rate in rates[::-1]:
+        total = np.where(left >= 0, rate * below.gain + rest[left], -np.inf)
+        share.append(total.argmax(axis=1))
+        rest = total.max(axis=1)
+    gain = np.concatenate([[0.0], 1.0 + rest[:-1]])
+    return _Level(gain, share[::-1])
+
+
+def _paths(levels: Sequence[_Level], nodes: int, path: tuple[int, ...]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for rank, share in enumerate(levels[-1].share):
+        own = int(share[nodes])
+        nodes -= own
+        if own:
+            found += [(*path, rank), *_paths(levels[:-1], own - 1, (*path, rank))]
+    return found

@@ -1,0 +1,127 @@
+"""`draftbench acceptance`: what a run's replays say, every definition beside the others. No model
+runs here; `--show-text` loads the target's tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from draftbench.cli import values
+from draftbench.cli.answers import RunArgument
+from draftbench.errors import ModelError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from draftbench.acceptance.breakdown import Disagreement
+    from draftbench.records import Candidate
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import Observed
+
+
+def acceptance(
+    run: RunArgument,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="DRAFT[:QUANT]; repeatable, the first is compared with the others (default: all)."
+        ),
+    ] = None,
+    k: Annotated[
+        str | None, typer.Option("--k", help="Draft lengths, e.g. 1-16 (default: the run's own).")
+    ] = None,
+    width: Annotated[
+        float,
+        typer.Option(help="Say how many requests give ± this share of a figure.", metavar="REL"),
+    ] = 0.02,
+    show_text: Annotated[
+        bool,
+        typer.Option("--show-text", help="Show the tokens that drafts got wrong. Private text!"),
+    ] = False,
+    output_format: values.FormatOption = "table",
+    output: values.OutputOption = "-",
+) -> int:
+    """Show acceptance by every definition, where it is lost, and what other rules would reach.
+
+    draftbench acceptance results/runs/RUN --k 1-16
+    draftbench acceptance results/runs/RUN --candidate qwen0.5:int4 --candidate qwen0.5
+    """
+    from draftbench.acceptance.card import acceptance_report
+    from draftbench.report.card import render
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    values.one_of("--format", output_format, values.FORMATS)
+    values.check_output(output)
+    if not 0 < width < 1:
+        raise UsageError(f"--width {width:g} is not a share", hint="for example 0.02 for ±2 %")
+    folder = RunFolder(run)
+    observed = read_run(folder)
+    ks = observed.manifest.question.ks if k is None else values.draft_lengths(k)
+    chosen = _chosen(observed, candidate)
+    report = acceptance_report(observed, chosen, ks, width)
+    texts: dict[int, str] = {}
+    if show_text:
+        found = _disagreements(folder, observed, chosen, max(ks))
+        report = msgspec.structs.replace(report, disagreements=found)
+        tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
+        texts = _texts(observed.manifest.question.target, tokens)
+    values.write_result(render(report, output_format, values.width(), texts), output)
+    return 0
+
+
+def _chosen(observed: Observed, names: Sequence[str] | None) -> list[Candidate]:
+    known = {str(candidate): candidate for candidate in observed.candidates}
+    if not known:
+        raise UsageError(
+            "no candidate was measured in this run", hint="look at its failures, then sweep again"
+        )
+    for name in names or ():
+        if name not in known:
+            raise RunFolderError(
+                f"the run has no candidate `{name}`", hint=f"its candidates are {', '.join(known)}"
+            )
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _disagreements(
+    folder: RunFolder, observed: Observed, candidates: Sequence[Candidate], k: int
+) -> dict[str, tuple[Disagreement, ...]]:
+    """By candidate; those whose drafted tokens were not kept are left out."""
+    from draftbench.acceptance.breakdown import costliest_disagreements
+    from draftbench.acceptance.laws import replays_of
+
+    written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
+    drafted: dict[tuple[str, str], dict[tuple[str, int], tuple[int, ...]]] = {}
+    for kept in folder.private_drafts():
+        along = drafted.setdefault((kept.draft, kept.quant), {})
+        along[kept.request, kept.sample] = kept.tokens
+    if not written or not drafted:
+        raise RunFolderError(
+            "this run holds no drafted tokens to show",
+            hint="its private part was deleted, or an older draftbench made it; sweep again",
+        )
+    return {
+        str(candidate): costliest_disagreements(
+            replays_of(candidate, observed.trajectories, observed.replays),
+            k,
+            drafted[candidate.draft, candidate.quant],
+            written,
+        )
+        for candidate in candidates
+        if (candidate.draft, candidate.quant) in drafted
+    }
+
+
+def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
+    """What the tokens read; nothing, and a note, where the tokenizer is not at hand any more."""
+    from draftbench.models.source import ModelSource
+
+    try:
+        tokenizer = ModelSource(target).tokenizer
+    except ModelError as error:
+        typer.echo(f"note: tokens are shown as ids: {error.message}", err=True)
+        return {}
+    return {token: tokenizer.decode([token]) for token in tokens}

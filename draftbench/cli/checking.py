@@ -1,0 +1,88 @@
+"""`draftbench check`: configurations and tokenizers of target and drafts → can they work?"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftbench.cli.values import OutputOption, check_output, one_of, width, write_result
+from draftbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftbench.models.source import ModelSource
+
+_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def check(
+    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
+    drafts: Annotated[list[str], typer.Option(help="A draft model; repeatable.")],
+    traffic: Annotated[
+        str | None,
+        typer.Option(help="Weigh the vocabulary by these requests: a log, `suite:NAME` or `hf:…`."),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Requests of the traffic to read.")] = 256,
+    memory: Annotated[
+        str | None, typer.Option(help="What both share, e.g. 24GB (default: what is here).")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json or markdown.")
+    ] = "table",
+    output: OutputOption = "-",
+) -> int:
+    """Say whether drafts can work with a target, before any weights load. Exit 1: one cannot.
+
+    draftbench check --target ./qwen1.5 --drafts ./qwen0.5 --drafts ./smollm2
+    draftbench check --target ./target --drafts ./draft --traffic prod.jsonl --memory 24GB
+    """
+    one_of("--format", output_format, ["table", "json", "markdown"])
+    check_output(output)
+    size = None if memory is None else _bytes(memory)
+    for name in ("ngram", "self"):
+        if name in drafts:
+            raise UsageError(
+                f"`{name}` is no model to check", hint="it works with every target; leave it out"
+            )
+    from draftbench.models.preflight import memory_here, preflight
+    from draftbench.models.source import ModelSource, Trust
+    from draftbench.report.preflight import render
+
+    trust = Trust(remote_code=trust_remote_code)
+    source = ModelSource(target, trust)
+    models = [ModelSource(draft, trust) for draft in dict.fromkeys(drafts)]
+    tokens = None if traffic is None else _tokens(source, traffic, sample)
+    answer = preflight(source, models, memory_here() if size is None else size, tokens)
+    write_result(render(answer, output_format, width()), output)
+    return 1 if any(pair.obstacles for pair in answer.pairs) else 0
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)", text.strip(), re.IGNORECASE)
+    if found is None or found[2].lower() not in _UNITS or float(found[1]) == 0:
+        raise UsageError(
+            f"--memory {text} is not a size", hint="a number and a unit, for example 24GB or 16GiB"
+        )
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
+    """How often each of the target's tokens stands in the requests and their logged answers."""
+    from draftbench.measure.prompts import TextSide
+    from draftbench.store.key import request_key
+    from draftbench.traffic import TrafficQuery, load
+
+    query = TrafficQuery(traffic, sample, 0, None, None, None, False, request_key())
+    text, counts = TextSide(target), defaultdict[int, float](float)
+    for request in load(query).requests:
+        prompt = text.prompt(request, 1, sys.maxsize)
+        answer = text.tokenizer(request.response or "", add_special_tokens=False)["input_ids"]
+        for token in (*(prompt.tokens if prompt else ()), *answer):
+            counts[token] += request.weight
+    return counts

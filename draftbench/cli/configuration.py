@@ -1,0 +1,117 @@
+"""A YAML file ↔ the flags of a command.
+
+Keys are the long flag names, with dashes or underscores. Values go through the flags' own checks;
+what stands on the command line overrides the file. A relative path in it is relative to where the
+command runs, like one on the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PRINT = "print_config"
+
+
+def read_config(context: typer.Context, file: Path | None) -> Path | None:
+    """Make a file's values the defaults of the command's flags.
+
+    Raises:
+        UsageError: no such file, not a YAML mapping, an unknown key or a value of another kind.
+    """
+    # Completion of a half-typed command line asks for no values.
+    if file is None or context.resilient_parsing:
+        return file
+    known = dict(_flags(context))
+    values: dict[str, Any] = {}
+    for key, value in _mapping(file).items():
+        flag = str(key).replace("_", "-")
+        if flag not in known:
+            near = difflib.get_close_matches(flag, known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else "keys are the long flags of `--help`"
+            raise UsageError(f"unknown key `{key}` in `{file}`", hint=hint)
+        if known[flag].name in values:
+            raise UsageError(
+                f"`{key}` stands twice in `{file}`", hint="with - and with _; keep one"
+            )
+        if value is not None:
+            values[known[flag].name] = _checked(f"`{key}` in `{file}`", known[flag], value)
+    context.default_map = values
+    return file
+
+
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A YAML file of flags; those on the command line override it.",
+        metavar="FILE.yaml",
+        callback=read_config,
+        is_eager=True,
+    ),
+]
+PrintConfigOption = Annotated[
+    bool, typer.Option("--print-config", help="Print all settings as such a file, and stop.")
+]
+
+
+def config_text(context: typer.Context) -> str:
+    """Every flag's value as a file that gives the same values; unset flags are left out."""
+    import yaml
+
+    values = {flag: context.params[known.name] for flag, known in _flags(context)}
+    shown = {
+        flag: str(value) if isinstance(value, Path) else value
+        for flag, value in values.items()
+        if value is not None
+    }
+    text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+    return text.rstrip("\n")
+
+
+def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
+    """Long flag names without their dashes, and the parameters they set."""
+    for known in context.command.params:
+        long = [opt for opt in known.opts if opt.startswith("--")]
+        if long and known.name not in (PRINT, "help"):
+            yield long[0].removeprefix("--"), known
+
+
+def _mapping(file: Path) -> dict[Any, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read `{file}`: {error.strerror}",
+            hint="give a YAML file, or flags; `--print-config` writes one",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(
+            f"`{file}` is not YAML: {first}", hint="write `flag: value` lines"
+        ) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"`{file}` holds no settings", hint="write `flag: value` lines")
+    return found
+
+
+def _checked(what: str, known: Any, value: Any) -> Any:
+    """A value as text for the flag's own reading: it must not round 1.5 to a number of requests."""
+    if known.is_flag:
+        if not isinstance(value, bool):
+            raise UsageError(f"{what} is not true or false", hint="write true or false")
+        return value
+    parts = value if isinstance(value, list) else [value]
+    if any(isinstance(part, (dict, list, bool)) or part is None for part in parts):
+        raise UsageError(f"{what} is not a value", hint="write text, a number or a list of these")
+    texts = [str(part) for part in parts]
+    return texts if known.multiple else ",".join(texts)

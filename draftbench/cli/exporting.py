@@ -1,0 +1,56 @@
+"""`draftbench export`: a run's recommendation → the configuration of a serving engine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from draftbench.cli.answers import RunArgument
+from draftbench.cli.values import OutputOption, check_output, write_result
+
+
+def export(
+    run: RunArgument,
+    engine: Annotated[
+        str, typer.Option(help="vllm, sglang, llamacpp, tensorrt-llm or transformers.")
+    ],
+    engine_version: Annotated[
+        str | None,
+        typer.Option(help="For example 0.26; llamacpp: before-rename or after-rename."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The target's name for the engine (default: the run's).")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The draft's name for the engine (default: the run's).")
+    ] = None,
+    min_speedup: Annotated[
+        float, typer.Option(min=0.0, help="Least speed-up that is worth speculating for.")
+    ] = 1.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Export what came out first, recommended or not.")
+    ] = False,
+    output: OutputOption = "-",
+) -> int:
+    """Print the configuration with which an engine serves what a run recommends.
+
+    draftbench export results/runs/RUN --engine vllm --draft Qwen/Qwen2.5-0.5B-Instruct
+    draftbench export results/runs/RUN --engine llamacpp --engine-version before-rename
+    """
+    from draftbench.export import export as configure
+    from draftbench.export.setting import setting_of
+    from draftbench.plan.recommend import recommend
+    from draftbench.report.text import plain
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    check_output(output)
+    observed = read_run(RunFolder(run))
+    answer = recommend(observed, min_speedup=min_speedup)
+    setting = setting_of(answer, observed, target=target, draft=draft, force=force)
+    configuration = configure(setting, engine, engine_version)
+    for note in configuration.notes:
+        typer.echo(f"note: {plain(note)}", err=True)
+    write_result(configuration.text, output)
+    return 0

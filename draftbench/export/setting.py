@@ -1,0 +1,130 @@
+"""A run's recommendation → what an engine is to serve, by the names that it will find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from draftbench.errors import DraftbenchError, UsageError
+from draftbench.plan.costs import LOOKUP
+from draftbench.plan.recommendation import Pick, Recommendation
+from draftbench.records import Candidate, DraftingMode
+from draftbench.store.observed import Observed
+
+
+class NotRecommendedError(DraftbenchError):
+    """There is nothing to serve: the answer of the run is not to speculate."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to serve.
+
+    `draft` is None for prompt lookup, whose n-grams have `lookup` tokens, shortest and longest.
+    `sampled` says whether any request of the traffic is drawn above temperature 0; at 0 the
+    drafting mode makes no difference. `vocabularies` are the sizes of target and draft. `pinned`
+    are hub ids that the run measured at one revision; `target` and `draft` come without it.
+    """
+
+    target: str
+    target_quant: str
+    draft: str | None
+    quant: str
+    k: int
+    mode: DraftingMode
+    sampled: bool
+    lookup: tuple[int, int]
+    vocabularies: tuple[int, int] | None
+    on_gpu: bool
+    pinned: tuple[str, ...] = ()
+
+
+def setting_of(
+    answer: Recommendation,
+    observed: Observed,
+    *,
+    target: str | None = None,
+    draft: str | None = None,
+    force: bool = False,
+) -> Setting:
+    """The choice of a run, or with `force` the cell that came out first anyway.
+
+    Args:
+        target, draft: names that the engine knows, in place of the run's.
+
+    Raises:
+        NotRecommendedError: the run does not recommend to speculate, or no speed is known at all.
+        UsageError: a name that cannot be written into a command.
+    """
+    pick = answer.leader if force else answer.choice
+    if pick is None:
+        raise _refusal(answer)
+    question = observed.manifest.question
+    own = None
+    if pick.draft != LOOKUP:
+        own = draft or _as_swept(pick.draft, question.drafts)
+    elif draft is not None:
+        raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+    served = target or question.target
+    names = [_writable(name) for name in (served, own) if name is not None]
+    return Setting(
+        target=_unpinned(served),
+        target_quant=question.target_quant,
+        draft=own and _unpinned(own),
+        quant=pick.quant,
+        k=pick.k,
+        mode=question.mode,
+        sampled=any(t.sampling.temperature > 0 for t in observed.trajectories),
+        lookup=(question.lookup_shortest, question.lookup_longest),
+        vocabularies=_vocabularies(pick, observed),
+        on_gpu=question.device.startswith("cuda"),
+        pinned=tuple(name for name in names if _unpinned(name) != name),
+    )
+
+
+def _refusal(answer: Recommendation) -> NotRecommendedError:
+    if answer.leader is None:
+        return NotRecommendedError(
+            "no candidate's speed is known, so there is nothing to export",
+            hint="`draftbench recommend` says why",
+        )
+    words = answer.decision.replace("_", " ")
+    return NotRecommendedError(
+        f"the run's answer is `{words}`: no configuration would serve it better",
+        hint="`draftbench recommend` says why; --force exports what came out first anyway",
+    )
+
+
+def _as_swept(name: str, specs: Sequence[str]) -> str:
+    """The path or hub id that the sweep was given for a draft; its short name where two fit."""
+    found = {spec for spec in specs if name in (spec, _short(spec))}
+    return found.pop() if len(found) == 1 else name
+
+
+def _writable(name: str) -> str:
+    if not name.isprintable() or name.startswith("-"):
+        raise UsageError(
+            f"the model name {name!r} cannot be written into a command",
+            hint="give another one with --target or --draft",
+        )
+    return name
+
+
+def _unpinned(spec: str) -> str:
+    """A hub id without its revision; paths may hold an @."""
+    path = spec.startswith((".", "/", "~")) or spec.count("/") > 1
+    return spec if path else spec.partition("@")[0]
+
+
+def _short(spec: str) -> str:
+    path = PurePath(_unpinned(spec))
+    return path.stem if path.suffix == ".gguf" else path.name
+
+
+def _vocabularies(pick: Pick, observed: Observed) -> tuple[int, int] | None:
+    facts = observed.facts_of(None)
+    own = observed.facts_of(Candidate(draft=pick.draft, quant=pick.quant))
+    return (facts.vocab_size, own.vocab_size) if facts and own else None

@@ -1,0 +1,151 @@
+"""What is known of two models before any weights load, as plain records.
+
+Imports neither torch nor transformers, so that the reports can read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Standing = Literal["accepts", "with an option", "refuses"]
+
+
+@dataclass(frozen=True)
+class TokenDifference:
+    """An id that two tokenizers read differently; None is no token there."""
+
+    id: int
+    target: str | None
+    draft: str | None
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Shares of the target's tokens that the draft has: under the same id, and under any id (words
+    compared as text, whatever stands for the space).
+    """
+
+    same_id: float
+    same_text: float
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Two vocabularies beside each other. Rows are the configurations', tokens the tokenizers'.
+
+    `same` counts ids with the same text in both, `missing` ids that the draft has no token for,
+    `unreadable` ids that it has no row for; the first of each is named. `first_difference` is the
+    first id with two different tokens. `first_regular_difference` is what llama.cpp looks at: rows
+    that both have, from id 5 on, empty ones too. `traffic` weighs each token by how often the
+    traffic has it.
+    """
+
+    target_rows: int
+    draft_rows: int
+    target_tokens: int
+    draft_tokens: int
+    same: int
+    missing: int
+    unreadable: int
+    first_missing: TokenDifference | None
+    first_unreadable: TokenDifference | None
+    first_difference: TokenDifference | None
+    first_regular_difference: TokenDifference | None
+    all_tokens: Overlap
+    traffic: Overlap | None
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """How one model reads text beside its vocabulary. `special` maps roles (bos_token …) to tokens,
+    `ids` the same roles to ids; `adds_bos` and `adds_eos` are what it does to plain text.
+    """
+
+    kind: str
+    special: dict[str, str]
+    ids: dict[str, int]
+    adds_bos: bool
+    adds_eos: bool
+    has_template: bool
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """A target and a draft beside each other, from configurations and tokenizers alone.
+
+    `template_difference` holds the lines of a unified diff, empty where one side has no template.
+    A context of None is unlimited.
+    """
+
+    target: str
+    draft: str
+    vocabulary: Vocabulary
+    target_tokenizer: TokenizerFacts
+    draft_tokenizer: TokenizerFacts
+    template_difference: tuple[str, ...]
+    target_context: int | None
+    draft_context: int | None
+
+
+@dataclass(frozen=True)
+class ModelSheet:
+    """One model, counted from its configuration.
+
+    `weight_bytes` are by quantization level, as an engine stores them: the linear layers at that
+    level with their scales, all else as in the checkpoint. A tied output head counts once
+    unquantized, and as a layer of its own at a level.
+    """
+
+    name: str
+    family: str
+    layers: int
+    width: int
+    dtype: str
+    parameters: int
+    weight_bytes: dict[str, int]
+    kv_bytes_per_token: int
+    context: int | None
+
+
+@dataclass(frozen=True)
+class Room:
+    """A draft at a level beside the target as loaded: bytes of both, and the tokens of cache for
+    both that fit besides; None where the weights alone do not fit.
+    """
+
+    level: str
+    weight_bytes: int
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class EngineAnswer:
+    """Whether an engine takes a pair by its own rule, why, and the option that it needs."""
+
+    engine: str
+    standing: Standing
+    reason: str
+    option: str | None
+
+
+@dataclass(frozen=True)
+class PairSheet:
+    """One draft for the target. The pair cannot work where `obstacles` are named."""
+
+    draft: ModelSheet
+    facts: PairFacts
+    obstacles: tuple[str, ...]
+    caveats: tuple[str, ...]
+    rooms: tuple[Room, ...]
+    engines: tuple[EngineAnswer, ...]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The answer of `check`. `memory_bytes` is the device's or the given one."""
+
+    target: ModelSheet
+    memory_bytes: int
+    traffic_tokens: int | None
+    pairs: tuple[PairSheet, ...]

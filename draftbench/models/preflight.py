@@ -1,0 +1,175 @@
+"""Configurations and tokenizers of a target and its drafts → whether each pair can work, and what
+it takes, before any weights load.
+
+Sizes are counted on a model without storage, so every architecture that transformers can build has
+them. Knows neither how good a draft is nor how fast.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from draftbench.decode.general import general_obstacle
+from draftbench.decode.linear import INT4_GROUP, fits_level
+from draftbench.errors import ModelError
+from draftbench.models.engines import engine_answers
+from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
+from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of
+from draftbench.models.quantize import LEVELS, kv_bytes_per_token
+from draftbench.models.source import ModelSource
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def preflight(
+    target: ModelSource,
+    drafts: Sequence[ModelSource],
+    memory_bytes: int,
+    traffic: Mapping[int, float] | None = None,
+) -> Preflight:
+    """Look at every pair.
+
+    Args:
+        memory_bytes: what target and draft share.
+        traffic: how often each of the target's tokens stands in the traffic.
+
+    Raises:
+        ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
+    """
+    skeleton = _skeleton(target)
+    sheet, own = _sheet(target, skeleton), _obstacles(target, skeleton)
+    pairs = tuple(_pair(target, sheet, own, draft, memory_bytes, traffic) for draft in drafts)
+    total = None if traffic is None else round(sum(traffic.values()))
+    return Preflight(sheet, memory_bytes, total, pairs)
+
+
+def memory_here() -> int:
+    """Bytes of the accelerator, or of this machine's memory as far as this container may use it."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[1])
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else "max"
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def _pair(
+    target: ModelSource,
+    sheet: ModelSheet,
+    own: tuple[str, ...],
+    draft: ModelSource,
+    memory_bytes: int,
+    traffic: Mapping[int, float] | None,
+) -> PairSheet:
+    skeleton = _skeleton(draft)
+    drafted = _sheet(draft, skeleton)
+    facts = pair_facts(target, draft, traffic)
+    rooms = _rooms(sheet, drafted, memory_bytes)
+    refusal = refusal_of(facts)
+    obstacles = [*([refusal] if refusal else []), *own, *_obstacles(draft, skeleton)]
+    least = min(sheet.weight_bytes.values()) + min(drafted.weight_bytes.values())
+    if least > memory_bytes:
+        obstacles.append("the weights of both do not fit the memory at any quantization")
+    caveats = list(caveats_of(facts))
+    if sheet.family != drafted.family:
+        caveats.append(f"another family: {drafted.family} for {sheet.family}")
+    if drafted.parameters >= sheet.parameters:
+        caveats.append(
+            "the draft is not smaller than the target: drafting costs more than it saves"
+        )
+    return PairSheet(
+        draft=drafted,
+        facts=facts,
+        obstacles=tuple(obstacles),
+        caveats=tuple(caveats),
+        rooms=rooms,
+        engines=engine_answers(facts),
+    )
+
+
+def _skeleton(source: ModelSource) -> Any:
+    """The model without storage."""
+    from transformers import AutoModelForCausalLM
+
+    config, trust = source.config, source.trust.remote_code
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+    # A configuration is written by anyone, and code that builds from it raises what it likes.
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise ModelError(
+            f"`{source.name}` ({config.model_type}) cannot be built as a language model: {first}",
+            hint="target and draft must be causal language models that transformers knows",
+        ) from error
+
+
+def _obstacles(source: ModelSource, skeleton: Any) -> tuple[str, ...]:
+    """Why draftbench cannot measure this model."""
+    found = []
+    obstacle = general_obstacle(skeleton)
+    if obstacle:
+        found.append(f"`{source.name}` cannot speculate: {obstacle}")
+    if getattr(source.config, "quantization_config", None):
+        found.append(f"`{source.name}` is already quantized: give the unquantized checkpoint")
+    return tuple(found)
+
+
+def _sheet(source: ModelSource, skeleton: Any) -> ModelSheet:
+    config = source.config.get_text_config()
+    dtype = getattr(config, "dtype", None) or torch.float32
+    return ModelSheet(
+        name=source.name,
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        dtype=str(dtype).removeprefix("torch."),
+        parameters=skeleton.num_parameters(),
+        weight_bytes={level: _bytes_at(skeleton, level, dtype.itemsize) for level in LEVELS},
+        # A recurrent model keeps no keys and values.
+        kv_bytes_per_token=kv_bytes_per_token(config, dtype) if _attends(config) else 0,
+        context=context_of(source),
+    )
+
+
+def _attends(config: Any) -> bool:
+    return bool(getattr(config, "num_attention_heads", None))
+
+
+def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
+    """`nn.Module.parameters` names a shared tensor once; the embedding of a tied head stays."""
+    total = itemsize * sum(p.numel() for p in skeleton.parameters())
+    if level == "none":
+        return total
+    embedding: Any = skeleton.get_input_embeddings()  # type: ignore[operator]
+    for layer in skeleton.modules():
+        if isinstance(layer, nn.Linear) and fits_level(layer.weight, level):
+            kept = layer.weight is not embedding.weight
+            total += _matrix_bytes(layer, level) - kept * itemsize * layer.weight.numel()
+    return total
+
+
+def _matrix_bytes(layer: nn.Linear, level: str) -> int:
+    """8 bits with a 2-byte scale per output, or 4 bits with 2-byte scale and offset per group."""
+    size = layer.weight.numel()
+    if level == "int4":
+        return size // 2 + 4 * size // INT4_GROUP
+    return size + 2 * layer.out_features
+
+
+def _rooms(target: ModelSheet, draft: ModelSheet, memory_bytes: int) -> tuple[Room, ...]:
+    """One per level of the draft; none where neither model keeps anything per token."""
+    per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
+    if not per_token:
+        return ()
+    rooms = []
+    for level, size in draft.weight_bytes.items():
+        both = target.weight_bytes["none"] + size
+        left = memory_bytes - both
+        rooms.append(Room(level, both, left // per_token if left >= 0 else None))
+    return tuple(rooms)

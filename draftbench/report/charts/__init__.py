@@ -1,0 +1,27 @@
+"""An answer and its figures → the drawings of a report, by the section that they belong to.
+
+Only what was measured is drawn. The functions get axes; matplotlib is not imported here.
+"""
+
+from __future__ import annotations
+
+from draftbench.plan.recommendation import Recommendation
+from draftbench.report.charts import resources, rounds, speed
+from draftbench.report.figures import Figures
+from draftbench.report.plots import Drawing
+
+
+def drawings(answer: Recommendation, figures: Figures) -> dict[str, list[Drawing]]:
+    """Every drawing, in the order of the report; an empty list where nothing was measured."""
+    return {
+        "speed": speed.speed_by_k(answer),
+        "economy": speed.economy(answer),
+        "positions": rounds.positions(figures, answer),
+        "lengths": rounds.lengths(figures.lengths),
+        "segments": rounds.by_group(figures.segments),
+        "temperatures": rounds.by_group(figures.temperatures),
+        "thirds": rounds.thirds(figures, answer),
+        "prediction": speed.prediction(answer),
+        "times": resources.times(figures.times),
+        "memory": resources.memory(figures, answer),
+    }

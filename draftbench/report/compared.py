@@ -1,0 +1,85 @@
+"""A comparison of two runs → sections for a terminal, Markdown for a page, JSON for programs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from draftbench.report.comparing import CandidateChange, Changed, Comparison, FigureChange
+from draftbench.report.sections import Section
+from draftbench.report.text import figure
+
+LEGEND = (
+    "Differences are B less A with 95 % intervals, paired by request (c: over timing repeats, not "
+    "paired), – is unknown; two k's are each run's own best. S of one process each knows nothing "
+    "of how another start would have come out."
+)
+
+
+def render(comparison: Comparison, style: str, width: int) -> str:
+    """The comparison as table, json or markdown; `width` wraps the table's sentences."""
+    if style == "json":
+        return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
+    sections = _sections(comparison)
+    if style == "markdown":
+        return "\n\n".join(section.markdown() for section in sections)
+    return "\n\n".join(section.text(width) for section in sections)
+
+
+def _sections(found: Comparison) -> list[Section]:
+    common = f"{found.common_requests} of {found.requests_a} and {found.requests_b} requests common"
+    sections = [Section(f"A: {found.a}\nB: {found.b}\n{common}")]
+    if found.doubts:
+        sections.append(Section("Not comparable, or not what it seems", notes=found.doubts))
+    sections += [_candidate(change) for change in found.candidates]
+    alone = [
+        f"only in {side}: {', '.join(names)}"
+        for side, names in (("A", found.only_a), ("B", found.only_b))
+        if names
+    ]
+    if not found.candidates:
+        alone.insert(0, "no candidate is in both runs")
+    sections.append(Section("Reading this", notes=[*alone, LEGEND]))
+    for title, changes in (("Question", found.question), ("Models", found.models)):
+        if changes:
+            sections.append(_changes(f"{title}: what changed", changes))
+    if found.environment:
+        sections.append(Section("Environment: what changed", notes=found.environment))
+    return sections
+
+
+def _candidate(change: CandidateChange) -> Section:
+    rows = [
+        [row.figure, _lengths(row), figure(row.a), figure(row.b), _signed(row), _reading(row)]
+        for row in change.figures
+    ]
+    notes = [
+        f"{row.figure}{f' at k = {_lengths(row)}' if row.k_a else ''}: {row.obstacle}"
+        for row in change.figures
+        if row.obstacle
+    ]
+    return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
+
+
+def _lengths(row: FigureChange) -> str:
+    if row.k_a is None:
+        return "–"
+    return f"{row.k_a}" if row.k_a == row.k_b else f"{row.k_a}, {row.k_b}"
+
+
+def _reading(row: FigureChange) -> str:
+    change = row.difference
+    if change is None:
+        return "–"
+    if change.low > 0 or change.high < 0:
+        return "higher" if change.low > 0 else "lower"
+    return "the same" if change.low == change.high == 0 else "not told apart"
+
+
+def _signed(row: FigureChange) -> str:
+    change = row.difference
+    return "–" if change is None else f"{change.value:+.3f} ±{(change.high - change.low) / 2:.3f}"
+
+
+def _changes(title: str, changes: tuple[Changed, ...]) -> Section:
+    rows = [[change.what, change.a or "–", change.b or "–"] for change in changes]
+    return Section(title, ["", "A", "B"], rows)

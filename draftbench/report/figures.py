@@ -1,0 +1,241 @@
+"""Observations and the planner's answer → the numbers that a report draws beside the answer's own.
+
+Where along a round and along a response drafts are rejected, for which requests, and how long
+tokens took with and without speculation. `None` stands where nothing was measured. Draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from draftbench.acceptance.breakdown import Breakdown, breakdown
+from draftbench.acceptance.definitions import (
+    Sample,
+    hazard,
+    survival,
+    tokens_per_round,
+)
+from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
+from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
+from draftbench.plan.costs import SELF
+from draftbench.plan.measured import measured_cells
+from draftbench.plan.predict import grid
+from draftbench.plan.recommendation import Pick, Recommendation
+from draftbench.records import Candidate, Trajectory
+from draftbench.report.recommendation import shown
+from draftbench.store.observed import Observed
+
+Pairs = Sequence[tuple[Trajectory, AnyReplay]]
+
+
+@dataclass(frozen=True)
+class DraftPositions:
+    """Survival and hazard at the draft positions 1 … k, from replay; `rounds` expected in all."""
+
+    candidate: str
+    k: int
+    rounds: float
+    survival: tuple[Estimate | None, ...]
+    hazard: tuple[Estimate | None, ...]
+
+
+@dataclass(frozen=True)
+class AcceptedLengths:
+    """Share of rounds that accept 0 … k draft tokens, as replay expects and as runs counted."""
+
+    candidate: str
+    k: int
+    rounds: float
+    expected: tuple[float, ...]
+    rounds_counted: float | None
+    counted: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class ByGroup:
+    """α and tokens per round at one k [candidates][groups of requests]; α is unknown for prompt
+    lookup.
+    """
+
+    by: str
+    candidates: tuple[str, ...]
+    groups: tuple[str, ...]
+    requests: tuple[int, ...]
+    k: int
+    alpha: tuple[tuple[Estimate | None, ...], ...]
+    tokens_per_round: tuple[tuple[Estimate | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """Mean seconds per output token after the first, one value per request, on the same requests
+    of one block.
+    """
+
+    candidate: str
+    k: int
+    plain: tuple[float, ...]
+    speculative: tuple[float, ...]
+
+    def percentiles(self) -> tuple[tuple[int, float, float], ...]:
+        """(percent, plain, speculative) over requests, as far as their number reaches: a
+        percentile needs one request beyond it.
+        """
+        known = [p for p in (50, 90, 99) if p == 50 or len(self.plain) * (100 - p) >= 100]
+        return tuple(
+            (p, float(np.percentile(self.plain, p)), float(np.percentile(self.speculative, p)))
+            for p in known
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is drawn beside the answer; empty or None where it was not measured."""
+
+    positions: tuple[DraftPositions, ...]
+    lengths: AcceptedLengths | None
+    segments: ByGroup | None
+    temperatures: ByGroup | None
+    breakdowns: dict[str, Breakdown]
+    times: TokenTimes | None
+    target_bytes: int | None
+
+
+def figures_of(observed: Observed, answer: Recommendation) -> Figures:
+    """Everything that a report draws for one run, candidates in the order of its table.
+
+    Raises:
+        RunFolderError: replays that do not fit their responses.
+    """
+    mode = observed.manifest.question.mode
+    order = [Candidate(draft=cell.draft, quant=cell.quant) for cell in shown(answer)]
+    pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
+    pick, target = answer.choice or answer.leader, observed.facts_of(None)
+    largest = max(grid(observed))
+    k = pick.k if pick else largest
+    parts = {str(c): part for c, own in pairs.items() if (part := breakdown(own))}
+    return Figures(
+        positions=tuple(_positions(c, own, largest) for c, own in pairs.items()),
+        lengths=_lengths(observed, pairs, pick) if pick else None,
+        segments=_by_group("segment", _segment, pairs, parts, k),
+        temperatures=_by_group("temperature", _temperature, pairs, parts, k),
+        breakdowns=parts,
+        times=_token_times(observed, pick) if pick else None,
+        target_bytes=target.weight_bytes if target else None,
+    )
+
+
+def _positions(candidate: Candidate, pairs: Pairs, k: int) -> DraftPositions:
+    trajectories, rounds = _rounds(pairs, k)
+
+    def along(figure: Callable[[Sequence[Trajectory], Rounds, int], Sample]) -> list[Sample]:
+        return [figure(trajectories, rounds, position) for position in range(1, k + 1)]
+
+    return DraftPositions(
+        candidate=str(candidate),
+        k=k,
+        rounds=float(rounds.rounds.sum()),
+        survival=tuple(map(estimate, along(survival))),
+        hazard=tuple(map(estimate, along(hazard))),
+    )
+
+
+def _lengths(
+    observed: Observed, pairs: Mapping[Candidate, Pairs], pick: Pick
+) -> AcceptedLengths | None:
+    candidate = Candidate(draft=pick.draft, quant=pick.quant)
+    trajectories, rounds = _rounds(pairs[candidate], pick.k)
+    expected = _shares(trajectories, rounds)
+    if expected is None:
+        return None
+    counted = ran = None
+    cell = measured_cells(observed).get((candidate, pick.k))
+    if cell is not None:
+        ran = counted_rounds([decode for _, decode in cell.runs])
+        counted = _shares([trajectory for trajectory, _ in cell.runs], ran)
+    return AcceptedLengths(
+        candidate=str(candidate),
+        k=pick.k,
+        rounds=float(rounds.rounds.sum()),
+        expected=expected,
+        rounds_counted=None if ran is None else float(ran.rounds.sum()),
+        counted=counted,
+    )
+
+
+def _shares(trajectories: Sequence[Trajectory], rounds: Rounds) -> tuple[float, ...] | None:
+    """Of the rounds that drafted, the share that accepted exactly 0 … k tokens: falls of s_i."""
+    values = [survival(trajectories, rounds, i).value for i in range(1, rounds.k + 1)]
+    if any(value is None for value in values):
+        return None
+    alive = [1.0, *(value for value in values if value is not None), 0.0]
+    return tuple(before - after for before, after in pairwise(alive))
+
+
+def _by_group(
+    by: str,
+    key: Callable[[Trajectory], str],
+    pairs: Mapping[Candidate, Pairs],
+    breakdowns: Mapping[str, Breakdown],
+    k: int,
+) -> ByGroup | None:
+    """None where all requests are of one group. The self-draft would only wash out the rest."""
+    pairs = {candidate: own for candidate, own in pairs.items() if candidate.draft != SELF}
+    members: dict[str, set[str]] = {}
+    for trajectory in (t for own in pairs.values() for t, _ in own):
+        members.setdefault(key(trajectory), set()).add(trajectory.request)
+    names = sorted(members)
+    if len(names) < 2:
+        return None
+    rates, tokens = [], []
+    for candidate, own in pairs.items():
+        known = breakdowns.get(str(candidate))
+        groups = known.groups if known else ()
+        rate = {group.name: group.alpha for group in groups if group.by == by}
+        rates.append(tuple(rate.get(name) for name in names))
+        parts = [[pair for pair in own if key(pair[0]) == name] for name in names]
+        tokens.append(
+            tuple(estimate(tokens_per_round(*_rounds(part, k))) if part else None for part in parts)
+        )
+    return ByGroup(
+        by=by,
+        candidates=tuple(map(str, pairs)),
+        groups=tuple(names),
+        requests=tuple(len(members[name]) for name in names),
+        k=k,
+        alpha=tuple(rates),
+        tokens_per_round=tuple(tokens),
+    )
+
+
+def _segment(trajectory: Trajectory) -> str:
+    return trajectory.segment or "no segment"
+
+
+def _temperature(trajectory: Trajectory) -> str:
+    return f"{trajectory.sampling.temperature:g}"
+
+
+def _token_times(observed: Observed, pick: Pick) -> TokenTimes | None:
+    candidate = Candidate(draft=pick.draft, quant=pick.quant)
+    found: dict[int, dict[tuple[str, int], list[float]]] = {0: {}, pick.k: {}}
+    for row in observed.decodes:
+        own = row.block == str(candidate) and row.batch == 1 and row.k in found
+        if own and row.output_tokens > 1:
+            seconds = row.decode_seconds / (row.output_tokens - 1)
+            found[row.k].setdefault((row.request, row.sample), []).append(seconds)
+    both = [key for key in found[pick.k] if key in found[0]]
+    if not both:
+        return None
+    plain, speculative = (tuple(float(np.mean(found[k][key])) for key in both) for k in (0, pick.k))
+    return TokenTimes(str(candidate), pick.k, plain, speculative)
+
+
+def _rounds(pairs: Pairs, k: int) -> tuple[list[Trajectory], Rounds]:
+    laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
+    return [trajectory for trajectory, _ in pairs], expected_rounds(laws, k)

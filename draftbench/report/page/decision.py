@@ -1,0 +1,111 @@
+"""An answer → the head of its report: the decision, why in two sentences, and its key figures."""
+
+from __future__ import annotations
+
+from draftbench.plan.recommendation import CellFigures, Recommendation
+from draftbench.report.figures import Figures
+from draftbench.report.markup import Html, element, together
+from draftbench.report.page.tables import number, size
+from draftbench.report.recommendation import headline
+from draftbench.store.manifest import Manifest
+
+
+def head(manifest: Manifest, answer: Recommendation, figures: Figures) -> Html:
+    """The decision in one large line, its reason, its key figures."""
+    question = manifest.question
+    eyebrow = element(
+        "p",
+        element("b", "draftbench"),
+        f" · target: {_last(question.target)} · traffic: {_last(question.traffic)} · "
+        f"{answer.requests} requests",
+        class_="eyebrow",
+    )
+    cell = leader(answer)
+    reason = together([*_speed(answer, cell, figures), " ", *_doubt(answer, cell)])
+    return together(
+        [
+            eyebrow,
+            element(
+                "div",
+                element("h1", headline(answer)),
+                element("p", reason, class_="lead"),
+                _tiles(cell, answer) if cell else None,
+                class_=f"decision {answer.decision}",
+            ),
+        ]
+    )
+
+
+def leader(answer: Recommendation) -> CellFigures | None:
+    """The cell that came out first; None where no speed is known."""
+    return next((c for c in answer.candidates if _is_leader(answer, c)), None)
+
+
+def _is_leader(answer: Recommendation, cell: CellFigures) -> bool:
+    best = answer.leader
+    return best is not None and (best.draft, best.quant, best.k) == (cell.draft, cell.quant, cell.k)
+
+
+def _speed(answer: Recommendation, cell: CellFigures | None, figures: Figures) -> list[str]:
+    """How fast the best candidate is, and how that is known."""
+    if cell is None:
+        return ["No candidate's speed is known, so nothing can be recommended."]
+    subject = "Decoding runs at" if answer.choice else f"The best candidate, {_name(cell)}, runs at"
+    whole = f"over all {answer.requests}"
+    if cell.speedup_measured is None:
+        figure = number(cell.speedup_predicted, "×") if cell.speedup_predicted else "unknown ×"
+        return [subject, " ", figure, " the speed of plain decoding, predicted, not measured."]
+    on = f" on {len(figures.times.plain)} requests" if figures.times else ""
+    words = [subject, " ", number(cell.speedup_measured, "×")]
+    words.append(f" the speed of plain decoding, measured{on}")
+    if cell.speedup_predicted is not None:
+        words += ["; ", number(cell.speedup_predicted, "×"), f" is predicted {whole}"]
+    return [*words, "."]
+
+
+def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
+    """How sure the decision is, or what would settle it."""
+    if cell is None:
+        return []
+    if answer.decision == "inconclusive":
+        more = f", and about {answer.requests_needed} would" if answer.requests_needed else ""
+        asked = f"{answer.min_speedup:g}×"
+        return [f"These requests cannot tell whether that is above the asked {asked}{more}."]
+    sure = ""
+    if answer.probability_best is not None:
+        sure = f"the best answer, or as good, in {answer.probability_best:.0%} of resamples"
+    if answer.decision == "do_not_speculate" and answer.min_speedup > 1:
+        return [f"That is below the asked {answer.min_speedup:g}×."]
+    if answer.decision == "do_not_speculate":
+        return [f"Plain decoding is {sure or 'at least as fast'}."]
+    other = answer.runner_up
+    rival = f"; the runner-up is {other.draft}:{other.quant}, k = {other.k}" if other else ""
+    return [f"It is {sure or 'ahead'}{rival.replace(':none', '')}."]
+
+
+def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
+    measured, whole = cell.speedup_measured, cell.speedup_end_to_end
+    tiles = [
+        ("speed-up S, measured", number(measured, "×")) if measured else None,
+        ("speed-up S, predicted", number(cell.speedup_predicted, "×")),
+        ("end to end, predicted", number(whole, "×")) if whole else None,
+        (f"mean accepted length τ at k = {cell.k}", number(cell.mean_accepted_length)),
+        ("draft cost ratio c", number(cell.draft_cost_ratio)),
+        ("memory of the draft", size(cell.memory_bytes)),
+    ]
+    shown = [tile for tile in tiles if tile is not None]
+    return element(
+        "dl",
+        *(element("div", element("dt", what), element("dd", value)) for what, value in shown),
+        class_="tiles",
+    )
+
+
+def _name(cell: CellFigures) -> str:
+    level = "" if cell.quant == "none" else f":{cell.quant}"
+    return f"{cell.draft}{level} at k = {cell.k}"
+
+
+def _last(path: str) -> str:
+    """A directory by its own name; hub ids and suites as they are."""
+    return path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path

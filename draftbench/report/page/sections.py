@@ -1,0 +1,231 @@
+"""One run's answer, figures and drawings → the sections of its report, in reading order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from draftbench.plan.recommendation import Recommendation
+from draftbench.records import Candidate
+from draftbench.report.figures import Figures
+from draftbench.report.markup import Html, element
+from draftbench.report.page import tables
+from draftbench.report.page.beside import beside
+from draftbench.report.plots import WIDTH, Drawing, inline
+from draftbench.report.recommendation import checks, evidence
+from draftbench.store.observed import Observed
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run as a report needs it; `name` is what the user called it."""
+
+    name: str
+    observed: Observed
+    answer: Recommendation
+    figures: Figures
+    drawings: dict[str, list[Drawing]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page; `key` is unique within its run."""
+
+    key: str
+    title: str
+    lead: str | None
+    parts: tuple[Html, ...]
+
+    def html(self, prefix: str) -> Html:
+        """The section; `prefix` keeps the keys of several runs apart."""
+        lead = element("p", self.lead) if self.lead else None
+        return element(
+            "section", element("h2", self.title), lead, *self.parts, id=prefix + self.key
+        )
+
+
+# Key of the drawings, heading, lead, and what is said where there is nothing to draw.
+DRAWN = (
+    (
+        "speed",
+        "Speed-up against draft length",
+        "Longer drafts win more tokens per round and cost more to propose and verify: every draft "
+        "has a best k. All panels share one scale.",
+        "speed-up against k: no pass was timed",
+    ),
+    (
+        "economy",
+        "What a draft must have",
+        "A draft pays when it is accepted often enough for what it costs.",
+        "acceptance against cost: no candidate has both α and c",
+    ),
+    (
+        "positions",
+        "Where in a round drafts fail",
+        "Survival is what is left after i draft tokens; the hazard is each position on its own.",
+        "survival by position: nothing was replayed",
+    ),
+    (
+        "lengths",
+        "Tokens accepted per round",
+        "An average hides whether a draft helps a little everywhere or much in places.",
+        "accepted lengths: no candidate to show",
+    ),
+    (
+        "segments",
+        "Acceptance by segment",
+        "Traffic that one draft suits badly hides in an average.",
+        "acceptance by segment: the requests are of one segment (`--segment-by FIELD` names more)",
+    ),
+    (
+        "temperatures",
+        "Acceptance by temperature",
+        "Unless the same requests ran at every temperature, the requests differ too.",
+        "acceptance by temperature: all requests have one",
+    ),
+    (
+        "thirds",
+        "Along the response",
+        "Where in a response a draft goes wrong says what is wrong with it.",
+        "acceptance along the response: no model draft was replayed",
+    ),
+    (
+        "prediction",
+        "Prediction against measurement",
+        "Every prediction is checked where it was also measured.",
+        "prediction against measurement: no cell was decoded with a watch",
+    ),
+    (
+        "times",
+        "Time per output token",
+        "What a user of the model notices.",
+        "time per output token: the best candidate was not decoded with a watch",
+    ),
+    (
+        "memory",
+        "Memory",
+        "What a draft takes from the device, beside its target.",
+        "memory: the size of the models is unknown",
+    ),
+)
+
+
+def sections(run: Run, prefix: str) -> list[Section]:
+    """All sections of one run; what was not measured has no section but a line."""
+    found = [_candidates(run)]
+    for key, title, lead, _ in DRAWN:
+        if run.drawings[key]:
+            figures = (_figure(drawing, prefix) for drawing in run.drawings[key])
+            aside = beside(key, run.answer, run.figures)
+            both = element("div", *figures, aside, class_="figures")
+            found.append(Section(key, title, lead, (both,)))
+    return [*found, _checks(run), _origin(run)]
+
+
+def _candidates(run: Run) -> Section:
+    lead = (
+        "Each draft at its best k. Under a figure its 95 % interval: over requests, for c and v "
+        "over timing repeats. α and τ come from replay; – is unknown."
+    )
+    summary = element("summary", "Every draft at every k")
+    more = element("details", summary, tables.every_cell(run.answer))
+    return Section("candidates", "Candidates", lead, (tables.candidates(run.answer), more))
+
+
+def _figure(drawing: Drawing, prefix: str) -> Html:
+    return element(
+        "figure",
+        element("h3", drawing.title),
+        element("p", drawing.sample, class_="n"),
+        element("div", inline(drawing, prefix), class_="plot"),
+        element("figcaption", drawing.note),
+        class_="wide" if drawing.width > 1.3 * WIDTH else None,
+    )
+
+
+def _checks(run: Run) -> Section:
+    failures = [
+        f"{Candidate(draft=f.draft or 'target', quant=f.quant)}: {f.reason}"
+        for f in run.observed.failures
+        if not any(f.reason in caveat for caveat in run.answer.caveats)
+    ]
+    absent = [text for key, _, _, text in DRAWN if not run.drawings[key]]
+    absent.append("speed-up against concurrency: these are the speeds of one request at a time")
+    lists = (
+        ("The figures in words", evidence(run.answer)),
+        ("Checks", checks(run.answer)),
+        ("Read this with care", run.answer.caveats),
+        ("Failures", failures),
+        ("Not measured", absent),
+    )
+    parts = [
+        part
+        for title, lines in lists
+        if lines
+        for part in (element("h3", title), element("ul", *(element("li", ln) for ln in lines)))
+    ]
+    return Section("checks", "Checks and caveats", None, tuple(parts))
+
+
+def _origin(run: Run) -> Section:
+    manifest = run.observed.manifest
+    machine = msgspec.structs.asdict(manifest.environment)
+    facts = {
+        "run": run.name,
+        "begun": manifest.created,
+        "draftbench": manifest.draftbench,
+        **machine,
+        "request key": manifest.key_id,
+        "traffic": msgspec.structs.asdict(manifest.traffic),
+    }
+    question = element("summary", "The whole question")
+    lead = (
+        "The first command measures this again on the same machine, the second prints every figure "
+        "of this page."
+    )
+    again = f"{manifest.command}\ndraftbench recommend {run.name} --format json"
+    parts = (
+        element("pre", again),
+        _facts(facts),
+        _models(run.observed),
+        element("details", question, _facts(msgspec.structs.asdict(manifest.question))),
+    )
+    return Section("origin", "Where this comes from", lead, parts)
+
+
+def _models(observed: Observed) -> Html:
+    rows = [
+        [
+            facts.draft or "target",
+            facts.quant,
+            facts.dtype,
+            facts.fingerprint,
+            facts.runner,
+            f"{facts.parameters:,}",
+            tables.size(facts.weight_bytes),
+            f"{facts.context_length:,}",
+        ]
+        for facts in observed.facts
+    ]
+    words = ["model", "quantization", "dtype", "fingerprint", "runner"]
+    return tables.table([*words, "parameters", "weights", "context (tokens)"], rows, words=5)
+
+
+def _facts(pairs: dict[str, object]) -> Html:
+    entries = [
+        part
+        for name, value in pairs.items()
+        for part in (element("dt", name.replace("_", " ")), element("dd", _words(value)))
+    ]
+    return element("dl", *entries, class_="facts")
+
+
+def _words(value: object) -> str:
+    if value is None or value in ((), {}):
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_words, value))
+    return str(value)

@@ -1,0 +1,98 @@
+"""Figures → HTML tables. Every number carries its full value and interval in attributes, rounded
+only for the eye.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.records import Candidate
+from draftbench.report.markup import Html, element, together
+from draftbench.report.recommendation import FIGURES, shown
+from draftbench.report.text import memory
+
+UNKNOWN = "–"
+
+
+def number(estimate: Estimate | None, unit: str = "") -> Html:
+    """A figure with the ends of its interval behind it; a dash for unknown."""
+    if estimate is None:
+        return Html(UNKNOWN)
+    exact = {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
+    short = "<0.01" if 0 < estimate.value < 0.005 else f"{estimate.value:.2f}"
+    value = element("data", short + unit, value=repr(estimate.value), **exact)
+    return together([value, " ", element("small", f"{estimate.low:.2f}–{estimate.high:.2f}")])
+
+
+def size(size_in_bytes: int | None) -> Html:
+    """Bytes in the unit that fits."""
+    if size_in_bytes is None:
+        return Html(UNKNOWN)
+    return element("data", memory(size_in_bytes), value=str(size_in_bytes))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Html:
+    """A plain table; the first `words` columns are text, the others numbers."""
+
+    def cells(tag: str, row: Sequence[str]) -> Html:
+        return together(
+            element(tag, cell, class_="word" if at < words else None) for at, cell in enumerate(row)
+        )
+
+    body = element("tbody", *(element("tr", cells("td", row)) for row in rows))
+    top = element("thead", element("tr", cells("th", head)))
+    return element("div", element("table", top, body), class_="table")
+
+
+def candidates(answer: Recommendation) -> Html:
+    """One row per candidate at its best k, the choice first and marked; cards on a phone."""
+    columns = _columns()
+    head = together(element("th", name, class_=kind) for name, kind, _ in columns)
+    rows = []
+    for cell in shown(answer):
+        body = together(
+            element("td", show(cell), data_label=name, class_=kind) for name, kind, show in columns
+        )
+        rows.append(element("tr", body, class_="chosen" if _is(answer.choice, cell) else None))
+    inner = [element("thead", element("tr", head)), element("tbody", *rows)]
+    return element("div", element("table", *inner, class_="cards"), class_="table")
+
+
+def every_cell(answer: Recommendation) -> Html:
+    """All figures of all candidates at all k, as `recommend --format json` has them."""
+    head = ["draft", "quantization", "k", *(_words(name) for name in FIGURES)]
+    rows = []
+    for cell in answer.candidates:
+        own = {"data_draft": cell.draft, "data_quant": cell.quant, "data_k": str(cell.k)}
+        words = [element("td", text, class_="word") for text in (cell.draft, cell.quant)]
+        figures = [element("td", number(getattr(cell, name)), data_figure=name) for name in FIGURES]
+        rows.append(element("tr", *words, element("td", str(cell.k)), *figures, **own))
+    top = element("tr", *(element("th", name) for name in head))
+    inner = [element("thead", top), element("tbody", *rows)]
+    return element("div", element("table", *inner, class_="every"), class_="table")
+
+
+def _columns() -> list[tuple[str, str | None, Callable[[CellFigures], str]]]:
+    """Heading, class and content of each column."""
+    return [
+        ("draft", "word", lambda c: str(Candidate(draft=c.draft, quant=c.quant))),
+        ("k", None, lambda c: str(c.k)),
+        ("acceptance rate α", None, lambda c: number(c.alpha)),
+        ("accepted length τ", None, lambda c: number(c.mean_accepted_length)),
+        ("cost ratio c", None, lambda c: number(c.draft_cost_ratio)),
+        ("verify ratio v(k+1)", None, lambda c: number(c.verify_ratio)),
+        ("predicted speed-up", None, lambda c: number(c.speedup_predicted, "×")),
+        ("measured speed-up", None, lambda c: number(c.speedup_measured, "×")),
+        ("memory", None, lambda c: size(c.memory_bytes)),
+        ("why not", "word why", lambda c: c.reason or element("b", "the choice", class_="mark")),
+    ]
+
+
+def _is(pick: Pick | None, cell: CellFigures) -> bool:
+    return pick == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("speedup", "speed-up")

@@ -1,0 +1,159 @@
+"""Each candidate in a process of its own, so that a crash in native code, the kernel's
+out-of-memory killer or a pass that never ends costs one candidate and not the sweep.
+
+The child measures and sends its records through a pipe; the parent, which loads no model and holds
+the run folder's lock, appends them. A child whose parent is gone ends at its next record. Every
+child loads the target again: that is the price.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
+from draftbench.models.quantize import set_threads
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, Failure, Observation
+from draftbench.store.folder import PrivateText, RunFolder, RunWriter
+from draftbench.sweep.failures import failure
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.worker import Worker, timed_out
+
+# What a child can fail of as a whole; by name, since an exception with a hint does not pickle.
+_FATAL: dict[str, type[DraftbenchError]] = {
+    kind.__name__: kind for kind in (ModelError, TrafficError, RunFolderError)
+}
+
+
+class Isolated:
+    """Stands where a `Worker` does and gives every piece of work to a new process."""
+
+    def __init__(
+        self, prepared: Prepared, folder: RunFolder, writer: RunWriter, watcher: Watcher
+    ) -> None:
+        self.folder, self.writer, self.watcher = folder, writer, watcher
+        self.limit = prepared.options.cell_timeout
+        # Configurations and tokenizers that were read already stay here: code of a checkpoint
+        # does not pickle.
+        trust = prepared.options.trust
+        self.prepared = replace(
+            prepared,
+            target=ModelSource(prepared.target.spec, trust),
+            drafts={name: ModelSource(s.spec, trust) for name, s in prepared.drafts.items()},
+        )
+        self._in_child(None)
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Measure one candidate in a process of its own."""
+        try:
+            return self._in_child(candidate)
+        except ModelError as error:
+            return failure(candidate, error)
+
+    def _in_child(self, candidate: Candidate | None) -> Failure | None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (self.prepared, self.folder, candidate, theirs)
+        child = context.Process(target=_work, args=arguments, daemon=True)
+        child.start()
+        theirs.close()
+        try:
+            return self._serve(ours)
+        except (EOFError, ConnectionError):
+            child.join()
+            raise _DiedError(candidate, child.exitcode) from None
+        finally:
+            child.kill()
+            child.join()
+            ours.close()
+
+    def _serve(self, pipe: Connection) -> Failure | None:
+        """Answer the child until it is done."""
+        deadline: float | None = None
+        while True:
+            if deadline is not None and not pipe.poll(max(0.0, deadline - time.monotonic())):
+                raise timed_out(self.limit)
+            what, value = pipe.recv()
+            if what == "done":
+                return value
+            if what == "fatal":
+                kind, message, hint = value
+                raise _FATAL.get(kind, ModelError)(message, hint=hint)
+            if what == "begin":
+                deadline = None if self.limit is None else time.monotonic() + self.limit
+            elif what == "append":
+                self.writer.append(value)
+            elif what == "append_private":
+                self.writer.append_private(value)
+            else:
+                getattr(self.watcher, what)(*value)
+            pipe.send(None)
+
+
+class _DiedError(ModelError):
+    """A child that ended without a word."""
+
+    def __init__(self, candidate: Candidate | None, code: int | None) -> None:
+        hint = "a crash in native code: try another quantization, dtype or device"
+        if code == -signal.SIGKILL:
+            hint = "the kernel's out-of-memory killer does this: a smaller model may fit"
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        who = "its process" if candidate else "the target's process"
+        super().__init__(f"{who} was ended {how}", hint=hint)
+
+
+class _Remote:
+    """The parent's run folder and watcher, seen from the child."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def call(self, what: str, value: Any) -> None:
+        """Send, and wait until the parent has done it. Without a parent there is nothing to do: an
+        exit, not an error that a candidate could be blamed for.
+        """
+        try:
+            self.pipe.send((what, value))
+            self.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise SystemExit(1) from error
+
+    def append(self, records: Iterable[Observation]) -> None:
+        self.call("append", list(records))
+
+    def append_private(self, text: PrivateText) -> None:
+        self.call("append_private", text)
+
+    def stage(self, what: str, total: int) -> None:
+        self.call("stage", (what, total))
+
+    def advance(self) -> None:
+        self.call("advance", ())
+
+    def note(self, text: str) -> None:
+        self.call("note", (text,))
+
+
+def _work(
+    prepared: Prepared, folder: RunFolder, candidate: Candidate | None, pipe: Connection
+) -> None:
+    """The child: load the target, read or make its responses, measure one candidate."""
+    remote = _Remote(pipe)
+    try:
+        set_threads(prepared.options.threads)
+        worker = Worker(prepared, folder, remote, remote)
+        remote.call("begin", None)
+        remote.call("done", worker.attempt(candidate) if candidate else None)
+    except DraftbenchError as error:
+        remote.call("fatal", (type(error).__name__, error.message, error.hint))
+    except KeyboardInterrupt:
+        pass  # the parent was interrupted too, and says so

@@ -1,0 +1,133 @@
+"""Sweep drafts that are broken or hostile, each in a process of its own, and print what a user is
+told of each.
+
+    python scripts/hostile_drafts.py
+
+The drafts are copies of the embedded one: weights cut, missing or NaN; an unknown architecture; no
+tokenizer; and, with `--trust-remote-code` open, checkpoints whose code kills or aborts its process,
+never returns, or asks for 4 GiB where 2 GiB are allowed. Leaves with 1 if the good draft among them
+was not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import draftbench
+from draftbench.models.source import Trust
+from draftbench.records import Candidate
+from draftbench.store.observed import read_run
+from draftbench.sweep import SweepOptions, prepare, run
+from draftbench.traffic import TrafficQuery
+
+MODELS = Path(draftbench.__file__).parent / "embedded"
+SECONDS = 30.0
+PROGRAMS = {
+    "kills-itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "aborts": "import os; os.abort()",
+    "never-ends": "import time; time.sleep(3600)",
+    "asks-for-4-GiB": """
+import resource
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), used + (2 << 30)))
+import torch
+torch.empty(1 << 30, dtype=torch.float32)
+""",
+}
+
+
+class Silence:
+    """Watches without a word."""
+
+    def stage(self, what: str, total: int) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def bring_code(model: Path, program: str) -> None:
+    module = "modeling_" + "".join(filter(str.isalnum, model.name))
+    change_config(model, auto_map={"AutoModelForCausalLM": f"{module}.Model"})
+    (model / f"{module}.py").write_text(program)
+
+
+def change_config(model: Path, **changes: object) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def cut(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def poison(model: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = {name: w * float("nan") for name, w in load_file(model / "model.safetensors").items()}
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def unlink(pattern: str) -> Callable[[Path], None]:
+    return lambda model: [file.unlink() for file in model.glob(pattern)] and None
+
+
+BROKEN: dict[str, Callable[[Path], None]] = {
+    "weights-cut": cut,
+    "weights-missing": unlink("*.safetensors"),
+    "weights-nan": poison,
+    "unknown-architecture": lambda model: change_config(model, model_type="mindreader"),
+    "recurrent-layers": lambda model: change_config(model, model_type="mamba"),
+    "no-tokenizer": unlink("tokenizer*"),
+    "config-cut": lambda model: (model / "config.json").write_text('{"model_type": "ll') and None,
+    **{
+        name: lambda model, program=program: bring_code(model, program)
+        for name, program in PROGRAMS.items()
+    },
+}
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        os.environ["HF_MODULES_CACHE"] = f"{place}/modules"
+        drafts = []
+        for name, breaking in BROKEN.items():
+            drafts.append(Path(place) / name)
+            breaking(Path(shutil.copytree(MODELS / "draft", drafts[-1])))
+        options = SweepOptions(
+            target=str(MODELS / "target"),
+            drafts=(*map(str, drafts), str(MODELS / "foreign"), str(MODELS / "draft")),
+            traffic=TrafficQuery("suite:completion", 3, 0, None, None, None, False, b"key"),
+            ks=(1, 2),
+            max_new_tokens=16,
+            measure="none",
+            controls=False,
+            threads=1,
+            cell_timeout=SECONDS,
+            isolate=True,
+            trust=Trust(remote_code=True),
+        )
+        folder = run(prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence())
+        found = read_run(folder)
+    for failure in found.failures:
+        told = failure.reason.replace(f"{place}/", "")
+        print(failure.draft)
+        for line in (told, f"hint: {failure.hint}"):
+            print(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="      "))
+    measured = ", ".join(map(str, found.candidates))
+    print(f"{len(found.failures)} failed; measured: {measured}")
+    told_of = {failure.draft for failure in found.failures}
+    good = found.candidates == (Candidate(draft="draft"),) and told_of == {*BROKEN, "foreign"}
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

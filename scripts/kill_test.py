@@ -1,0 +1,201 @@
+"""Kill a sweep on the embedded models at random moments, go on with the same command, and compare
+the end with a sweep that nobody killed.
+
+    python scripts/kill_test.py --kills 100
+
+Every third kill strikes inside a write, after a random part of the line. The sweeps are forked from
+one process that has imported everything, so that the kills meet work and not imports. Prints the
+kills, the acknowledged records that were lost, and what differs at the end; leaves with 1 if
+anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+
+import draftbench
+import draftbench.store.lines as lines
+from draftbench.plan.recommend import recommend
+from draftbench.records import DraftingMode
+from draftbench.store.folder import RunFolder, RunWriter
+from draftbench.store.observed import read_run
+from draftbench.sweep import Prepared, SweepOptions, prepare, run
+from draftbench.traffic import TrafficQuery
+
+MODELS = Path(draftbench.__file__).parent / "embedded"
+SHORTEST, LONGEST = 0.05, 8.0
+ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
+
+
+class Silence:
+    """Watches without a word."""
+
+    def stage(self, what: str, total: int) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def prepared_sweep(temperature: float) -> Prepared:
+    query = TrafficQuery("suite:completion", 4, 0, None, None, None, False, b"key of the kill test")
+    options = SweepOptions(
+        target=str(MODELS / "target"),
+        drafts=(str(MODELS / "draft"), "ngram"),
+        traffic=query,
+        ks=(1, 2),
+        mode=DraftingMode.SAMPLED if temperature else DraftingMode.GREEDY,
+        max_new_tokens=16,
+        temperature=temperature,
+        measure="all",
+        measure_requests=2,
+        controls=False,
+        threads=1,
+    )
+    return prepare(options, "kill test", Silence())
+
+
+def acknowledge(pipe: int) -> None:
+    """In the child: tell the parent of every append that returned."""
+    for name in ("append", "append_private"):
+        original = getattr(RunWriter, name)
+
+        def told(self, records, original=original, single=name == "append_private"):
+            kept = [records] if single else list(records)
+            original(self, records if single else kept)
+            os.write(pipe, b"." * len(kept))
+
+        setattr(RunWriter, name, told)
+
+
+def die_inside_write(number: int, chance: random.Random) -> None:
+    """In the child: the n-th line is written in part, then comes the kill."""
+    count = 0
+    plain_write = os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        nonlocal count
+        if len(data) > 1 and bytes(data[-1:]) == b"\n":
+            count += 1
+            if count == number:
+                plain_write(descriptor, data[: chance.randrange(len(data))])
+                os.kill(os.getpid(), signal.SIGKILL)
+        return plain_write(descriptor, data)
+
+    lines.os = type("PatchedOs", (), {**vars(os), "write": staticmethod(write)})
+
+
+def readable(out: Path) -> int:
+    """Records that a reader sees."""
+    if not (out / "run.json").exists():
+        return 0
+    folder = RunFolder(out)
+    return len(folder.observations()) + len(list(folder.private_texts()))
+
+
+def sweep_once(prepared: Prepared, out: Path, chance: random.Random | None) -> tuple[bool, int]:
+    """Fork a sweep, and kill it where `chance` is given; (whether it ended by itself, records that
+    it was told are kept)."""
+    inside = chance is not None and chance.random() < 1 / 3
+    number = chance.randint(1, 12) if chance else 0
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        acknowledge(writer)
+        if inside and chance:
+            die_inside_write(number, chance)
+        try:
+            run(prepared, out, Silence())
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    os.close(writer)
+    if chance and not inside:
+        time.sleep(SHORTEST * (LONGEST / SHORTEST) ** chance.random())
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as told:
+        acknowledged = len(told.read())
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit("a sweep failed instead of going on")
+    return os.WIFEXITED(status), acknowledged
+
+
+def essence(out: Path) -> dict[str, object]:
+    """What must not depend on kills: everything but times."""
+    folder = RunFolder(out)
+    found = read_run(folder)
+    return {
+        "texts": {(t.request, t.sample): t for t in folder.private_texts()},
+        "trajectories": {(t.request, t.sample): t for t in found.trajectories},
+        "replays": {(r.request, r.sample, r.draft, r.quant): r for r in found.replays},
+        "decoding runs": Counter(
+            (d.block, d.request, d.sample, d.k, d.proposed, d.accepted, d.cut, d.digest)
+            for d in found.decodes
+        ),
+        "cost points": Counter(
+            (p.block, p.draft, p.what, p.new_tokens, p.context, len(p.seconds)) for p in found.costs
+        ),
+        "figures": {
+            tuple(getattr(c, name) for name in ACCEPTANCE) for c in recommend(found).candidates
+        },
+        "failures": found.failures,
+    }
+
+
+def endure(prepared: Prepared, folder: Path, kills: int, chance: random.Random) -> list[int]:
+    """Sweeps killed until they end, over and over; [kills, records lost, sweeps ended, differing].
+
+    A sweep that was killed ten times is left to end.
+    """
+    sweep_once(prepared, folder / "whole", None)
+    expected = essence(folder / "whole")
+    done = lost = ended = differing = 0
+    while done < kills:
+        out, ours, finished = folder / f"killed{ended}", 0, False
+        while not finished:
+            before = readable(out)
+            finished, acknowledged = sweep_once(prepared, out, chance if ours < 10 else None)
+            ours += not finished
+            lost += max(0, before + acknowledged - readable(out))
+        done, ended = done + ours, ended + 1
+        found = essence(out)
+        wrong = [name for name in expected if found[name] != expected[name]]
+        differing += bool(wrong)
+        print(f"  sweep {ended}: {ours} kills, differs in {wrong or 'nothing'}", flush=True)
+        shutil.rmtree(out)
+    return [done, lost, ended, differing]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for temperature in (0.0, 0.7):
+            print(f"temperature {temperature}")
+            place = Path(folder) / str(temperature)
+            result = endure(prepared_sweep(temperature), place, arguments.kills // 2, chance)
+            print("{} kills, {} records lost, {} sweeps ended, {} of them differ".format(*result))
+            bad += result[1] + result[3]
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

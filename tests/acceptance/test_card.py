@@ -1,0 +1,197 @@
+"""The card puts every definition side by side; values by hand on runs of three requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from draftbench.acceptance.card import AcceptanceReport, Card, acceptance_report
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
+from draftbench.store.observed import Observed, observed
+
+Make = Callable[..., Trajectory]
+MakeReplay = Callable[..., Replay]
+SMALL, TINY = Candidate(draft="small"), Candidate(draft="tiny")
+NGRAM = Candidate(draft="ngram")
+
+QUESTION = Question(
+    target="target",
+    target_quant="none",
+    dtype="float32",
+    device="cpu",
+    drafts=("small",),
+    quants=("none",),
+    simulate_quant=False,
+    ks=(1, 2),
+    mode=DraftingMode.GREEDY,
+    lookup_longest=4,
+    lookup_shortest=2,
+    traffic="suite",
+    traffic_digest="",
+    responses="target",
+    samples=1,
+    max_new_tokens=None,
+    temperature=None,
+)
+MANIFEST = Manifest(
+    schema_version=1,
+    draftbench="0",
+    created="",
+    command="",
+    key_id="",
+    question=QUESTION,
+    traffic=TrafficFacts(form="suite", rows=3, requests=3, merged=0, dropped={}),
+    environment=Environment(
+        platform="",
+        processor="",
+        cores=1,
+        threads=1,
+        accelerator=None,
+        python="",
+        packages={},
+    ),
+)
+
+
+@pytest.fixture
+def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Observed]:
+    """run({candidate: acceptance per request}): three requests of five tokens, far from a limit."""
+
+    def make(accepts: dict[Candidate, Sequence[Sequence[float]]]) -> Observed:
+        records = [trajectory(str(i), 5, limit=20) for i in range(3)]
+        replays = [
+            replay(accept, str(i), draft=candidate.draft, quant=candidate.quant, draftable=20)
+            for candidate, each in accepts.items()
+            for i, accept in enumerate(each)
+        ]
+        return observed(MANIFEST, [*records, *replays])
+
+    return make
+
+
+def pooled(card: Card, k: int) -> dict[str, float]:
+    return {r.symbol: r.pooled.value for r in card.at_each_k if r.k == k and r.pooled}
+
+
+def one_card(report: AcceptanceReport) -> Card:
+    (card,) = report.cards
+    return card
+
+
+def test_every_definition_of_one_run_by_hand(run: Callable[..., Observed]) -> None:
+    right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
+    card = one_card(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
+    assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 3)
+    assert card.alpha is not None
+    assert card.alpha.figure == "acceptance rate (emitted tokens)"
+    assert card.alpha.pooled is not None
+    assert card.alpha.pooled.value == pytest.approx(11 / 12)
+    # Right: rounds at 1 (2 accepted) and 4 (1 accepted, 1 cut). Wrong: at 1 (none) and 2 (two
+    # accepted; its third token is the response's last). In all 6 rounds of 2 drafted tokens.
+    assert pooled(card, 2) == pytest.approx(
+        {
+            "accepted/drafted": 8 / 12,
+            "(L-1)/R": 12 / 6,
+            "τ": 1 + 8 / 6,
+            "τ-1": 8 / 6,
+            # Tried at the first token: 6, accepted 5; at the second 3 of 3: two were cut.
+            "1+Σ Πh": 1 + 5 / 6 + 5 / 6 * 3 / 3,
+        }
+    )
+    hazards = [r.pooled.value for r in card.hazards if r.pooled]
+    survivals = [r.pooled.value for r in card.survivals if r.pooled]
+    assert hazards == pytest.approx([5 / 6, 1.0])
+    assert survivals == pytest.approx([5 / 6, 3 / 6])
+    assert [r.symbol for r in (*card.hazards, *card.survivals)] == ["h_1", "h_2", "s_1", "s_2"]
+
+
+def test_the_per_request_mean_stands_beside_the_pooled_figure(
+    trajectory: Make, replay: MakeReplay
+) -> None:
+    lengths = {"a": 3, "b": 3, "c": 9}
+    records = [trajectory(r, n, limit=20) for r, n in lengths.items()]
+    replays = [replay([float(n == 3)] * (n - 1), r, draftable=20) for r, n in lengths.items()]
+    seen = observed(MANIFEST, [*records, *replays])
+    alpha = one_card(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
+    assert alpha is not None
+    assert alpha.pooled is not None
+    assert alpha.per_request is not None
+    assert alpha.pooled.value == pytest.approx(4 / 12)
+    assert alpha.per_request.value == pytest.approx(2 / 3)
+
+
+def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Observed]) -> None:
+    half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
+    needed = []
+    for width in (0.1, 0.05):
+        alpha = one_card(acceptance_report(run({SMALL: half}), [SMALL], (1,), width)).alpha
+        assert alpha is not None
+        needed.append(alpha.requests_needed)
+    # Requests' own α 0.5, 1, 0: s² = 1/4, (1.96 / (0.1 · 0.5))² / 4 = 384.1, and four times that.
+    assert needed == [385, 1537]
+
+
+def test_the_first_candidate_is_compared_with_each_other_by_request(
+    run: Callable[..., Observed],
+) -> None:
+    seen = run({SMALL: [[1.0] * 4] * 3, TINY: [[1.0, 0.0, 1.0, 1.0]] * 3})
+    report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
+    rows = [(d.candidate, d.against, d.figure, d.k, d.requests) for d in report.differences]
+    assert rows == [
+        ("small", "tiny", "acceptance rate (emitted tokens)", None, 3),
+        ("small", "tiny", "tokens per round", 1, 3),
+    ]
+    # small: rounds at 1 and 3. tiny: its wrong token is never tried at k = 1.
+    values = [(d.value.value, d.value.low, d.value.high) for d in report.differences if d.value]
+    assert values == [pytest.approx((0.25,) * 3), pytest.approx((0.0,) * 3)]
+
+
+def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeReplay) -> None:
+    sampled = {"mode": DraftingMode.SAMPLED}
+    seen = observed(
+        MANIFEST,
+        [
+            *(trajectory(r, 3) for r in "abc"),
+            *(replay([0.5, 0.5], r, overlap=(0.5, 0.5), **sampled) for r in "abc"),
+            *(replay([0.5, 0.5], r, draft="tiny", **sampled) for r in "abc"),
+        ],
+    )
+    report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
+    assert [card.alpha.symbol for card in report.cards if card.alpha] == ["α", "α"]
+    assert [d.figure for d in report.differences] == ["tokens per round"]
+
+
+def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Observed]) -> None:
+    seen = run({SMALL: [[1.0] * 4] * 3})
+    lookups = [
+        LookupReplay(
+            request=str(i),
+            sample=0,
+            draft="ngram",
+            quant="none",
+            window=2,
+            proposed=(0, 2, 2, 0),
+            matched=(0, 2, 1, 0),
+        )
+        for i in range(3)
+    ]
+    seen = observed(MANIFEST, [*seen.trajectories, *seen.replays, *lookups])
+    report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
+    assert [(d.figure, d.k) for d in report.differences] == [
+        ("tokens per round", 1),
+        ("tokens per round", 2),
+    ]
+    lookup = report.cards[1]
+    assert (lookup.mode, lookup.alpha, lookup.breakdown, lookup.stopping) == (None, None, None, ())
+    # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
+    assert {r.k for r in lookup.at_each_k} == {1, 2}
+    assert pooled(lookup, 2)["(L-1)/R"] == pytest.approx(4 / 2)
+
+
+def test_suspected_faults_are_on_the_card(run: Callable[..., Observed]) -> None:
+    control = Candidate(draft="self")
+    seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
+    faults = one_card(acceptance_report(seen, [control], (1,), 0.02)).faults
+    assert [fault.what for fault in faults] == ["control failed"]

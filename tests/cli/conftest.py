@@ -1,0 +1,80 @@
+"""Commands run in this process, and one small sweep that all tests of this folder share."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+
+EMBEDDED = Path(str(files("draftbench"))) / "embedded"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command line given as words."""
+
+    def run(*words) -> Outcome:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def failing(command):
+    """Run a command that must fail: nothing on stdout, a message and a hint on stderr."""
+
+    def run(code, *words) -> str:
+        outcome = command(*words)
+        assert (outcome.code, outcome.out) == (code, "")
+        lines = [line for line in outcome.err.splitlines() if line]
+        assert [line.split(":")[0] for line in lines[-2:]] == ["error", "hint"]
+        assert "Traceback" not in outcome.err
+        return "\n".join(lines[-2:])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    """The folder of the models that ship with the package."""
+    return EMBEDDED
+
+
+@pytest.fixture(scope="session")
+def sweep_words():
+    """A sweep of the embedded pair that takes seconds; `foreign` cannot pair and fails."""
+    words = ["sweep", "--target", EMBEDDED / "target", "--traffic", "suite:completion"]
+    for draft in (EMBEDDED / "draft", "ngram", EMBEDDED / "foreign"):
+        words += ["--drafts", draft]
+    words += ["--sample", 6, "--max-new-tokens", 24, "--k", "1,2", "--no-controls"]
+    return [*words, "--threads", 1]
+
+
+@pytest.fixture(scope="session")
+def swept(sweep_words, tmp_path_factory):
+    """The run folder of that sweep and what the command left behind."""
+    folder = tmp_path_factory.mktemp("swept") / "run"
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*map(str, sweep_words), "--out", str(folder)])
+    return folder, Outcome(code, out.getvalue(), err.getvalue())

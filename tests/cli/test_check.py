@@ -1,0 +1,111 @@
+"""`draftbench check` on the models of the package: what is printed and what it exits as."""
+
+import json
+
+import pytest
+
+from draftbench.models.source import ModelSource
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(monkeypatch):
+    def load(self, dtype, device):
+        raise AssertionError(f"the weights of {self.spec} were loaded")
+
+    monkeypatch.setattr(ModelSource, "load", load)
+
+
+@pytest.fixture
+def words(embedded):
+    return ["check", "--target", embedded / "target", "--drafts", embedded / "draft"]
+
+
+def test_a_pair_that_works_exits_0(command, words):
+    outcome = command(*words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("draft as the draft of target: can work\n")
+    for engine in ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers"):
+        assert f"  {engine} accepts" in outcome.out
+
+
+def test_one_pair_that_cannot_work_exits_1(command, words, embedded):
+    outcome = command(*words, "--drafts", embedded / "foreign")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert "draft as the draft of target: can work\n" in outcome.out
+    assert "foreign as the draft of target: cannot work\n" in outcome.out
+    assert "SGLang refuses" in outcome.out
+
+
+def test_json_holds_every_fact(command, words):
+    answer = json.loads(command(*words, "--format", "json", "--memory", "1.5 GiB").out)
+    assert answer["memory_bytes"] == 3 << 29
+    (pair,) = answer["pairs"]
+    assert pair["facts"]["vocabulary"]["same"] == 2048
+    assert [engine["standing"] for engine in pair["engines"]] == ["accepts"] * 5
+    assert answer["traffic_tokens"] is None
+
+
+def test_traffic_weighs_the_vocabulary(command, words):
+    answer = json.loads(
+        command(*words, "--traffic", "suite:completion", "--sample", 4, "--format", "json").out
+    )
+    assert answer["traffic_tokens"] > 20
+    assert answer["pairs"][0]["facts"]["vocabulary"]["traffic"] == {"same_id": 1, "same_text": 1}
+
+
+def test_a_table_fits_eighty_columns_except_for_what_is_to_be_copied(command, words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command(*words).out.splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith("    ")] == []
+
+
+def test_markdown_goes_to_a_file(command, words, tmp_path):
+    outcome = command(*words, "--format", "markdown", "-o", tmp_path / "check.md")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert (tmp_path / "check.md").read_text().startswith("### draft as the draft of target")
+
+
+@pytest.mark.parametrize("size", ["24", "GB", "24XB", "0GB", "-1GB", "1e3GB"])
+def test_a_memory_that_is_no_size(failing, words, size):
+    assert "for example 24GB" in failing(2, *words, f"--memory={size}")
+
+
+def test_a_draft_that_is_not_there(failing, words, tmp_path):
+    assert "no model at" in failing(2, *words, "--drafts", tmp_path / "none")
+
+
+def test_a_target_that_is_not_there(failing, embedded, tmp_path):
+    said = failing(2, "check", "--target", tmp_path / "none", "--drafts", embedded / "draft")
+    assert "no model at" in said
+
+
+def test_traffic_that_is_not_there(failing, words):
+    assert "did you mean" in failing(2, *words, "--traffic", "suite:completon")
+
+
+def test_a_format_that_is_not_there(failing, words):
+    assert "--format cannot be `csv`" in failing(2, *words, "--format", "csv")
+
+
+def test_an_output_that_cannot_be_written(failing, words, tmp_path):
+    assert "cannot write" in failing(2, *words, "-o", tmp_path / "none" / "check.md")
+
+
+def test_drafts_must_be_named(failing, embedded):
+    assert "'--drafts'" in failing(2, "check", "--target", embedded / "target")
+
+
+@pytest.mark.parametrize("name", ["ngram", "self"])
+def test_drafts_that_are_no_models(failing, words, name):
+    assert "works with every target" in failing(2, *words, "--drafts", name)
+
+
+def test_a_damaged_configuration(failing, words, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", ')
+    assert "cannot load the configuration" in failing(2, *words, "--drafts", tmp_path)
+
+
+def test_weights_that_fit_nowhere_exit_1(command, words):
+    outcome = command(*words, "--memory", "1MB")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert "do not fit the memory" in outcome.out

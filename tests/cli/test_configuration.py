@@ -1,0 +1,122 @@
+"""A sweep from a YAML file: what it sets, what overrides it, and what is refused."""
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a sweep file."""
+
+    def write(text):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+WHOLE = "target: ./t\ntraffic: prod.jsonl\n"
+
+
+@pytest.fixture
+def printed(command):
+    def run(*words):
+        outcome = command("sweep", *words, "--print-config")
+        assert (outcome.code, outcome.err) == (0, "")
+        return yaml.safe_load(outcome.out)
+
+    return run
+
+
+def test_keys_are_long_flags_with_dashes_or_underscores(file, printed):
+    found = printed(
+        file(WHOLE + "max_new_tokens: 24\nmeasure-requests: 3\nformat: json\ncontrols: false\n")
+    )
+    assert (found["target"], found["traffic"]) == ("./t", "prod.jsonl")
+    assert (found["max-new-tokens"], found["measure-requests"]) == (24, 3)
+    assert (found["format"], found["controls"]) == ("json", False)
+
+
+def test_the_command_line_overrides_the_file(file, printed):
+    path = file(WHOLE + "k: 1-4\ndrafts: [a, b]\ncontrols: false\n")
+    found = printed(path, "--k", "2", "--drafts", "c", "--controls")
+    assert (found["k"], found["drafts"], found["controls"]) == ("2", ["c"], True)
+
+
+def test_lists_serve_flags_that_repeat_and_flags_with_commas(file, printed):
+    found = printed(file(WHOLE + "drafts: ./one\nquant: [none, int4]\nk: [1, 2, 8]\n"))
+    assert (found["drafts"], found["quant"], found["k"]) == (["./one"], "none,int4", "1,2,8")
+
+
+def test_what_is_printed_gives_the_same_again(file, printed):
+    found = printed(file(WHOLE + "drafts: [a]\ntemperature: 0.7\nout: runs/x\nsample: 5\n"))
+    assert found["out"] == "runs/x"
+    assert printed(file(yaml.safe_dump(found))) == found
+
+
+def test_an_empty_value_leaves_the_default(file, printed):
+    found = printed(file(WHOLE + "sample:\nseed:\n"))
+    assert "sample" not in found
+    assert found["seed"] == 0
+
+
+def test_flags_alone_can_be_printed(printed):
+    assert printed("--target", "t", "--traffic", "x")["k"] == "1-8"
+
+
+def test_a_sweep_from_a_file_runs(file, command, embedded):
+    path = file(
+        f"target: {embedded / 'target'}\ntraffic: suite:completion\ndrafts: [ngram]\nk: 3\n"
+    )
+    outcome = command("sweep", path, "--sample", 2, "--dry-run")
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["k", "3"] in rows
+    assert ["requests", "2"] in [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (WHOLE + "tempratur: 1\n", ["unknown key `tempratur`", "did you mean `temperature`?"]),
+        (WHOLE + "xyzzy: 1\n", ["unknown key `xyzzy`", "long flags"]),
+        (WHOLE + "no-controls: true\n", ["unknown key `no-controls`", "`controls`"]),
+        (WHOLE + "print-config: true\n", ["unknown key `print-config`"]),
+        (WHOLE + "help: true\n", ["unknown key `help`"]),
+        (WHOLE + "q: true\n", ["unknown key `q`"]),
+        (WHOLE + "skip-bad: true\nskip_bad: false\n", ["stands twice"]),
+        (WHOLE + "controls: 3\n", ["not true or false"]),
+        (WHOLE + "sample: true\n", ["not a value"]),
+        (WHOLE + "k: {from: 1}\n", ["not a value"]),
+        (WHOLE + "drafts: [[a]]\n", ["not a value"]),
+        (WHOLE + "sample: 1.5\n", ["--sample"]),
+        (WHOLE + "sample: 0\n", ["--sample"]),
+        ("target: t\n", ["'--traffic'"]),
+        ("- target\n", ["holds no settings"]),
+        ("", ["holds no settings"]),
+        ("target: [\n", ["is not YAML"]),
+        ("a: !!python/object/apply:os.system [ls]\n", ["is not YAML"]),
+    ],
+)
+def test_files_that_are_refused(failing, file, text, words):
+    said = failing(2, "sweep", file(text), "--print-config")
+    assert [word for word in words if word not in said] == []
+
+
+def test_a_file_that_is_not_there(failing, tmp_path):
+    assert "No such file" in failing(2, "sweep", tmp_path / "none.yaml")
+
+
+def test_a_folder_is_no_file(failing, tmp_path):
+    assert "cannot read" in failing(2, "sweep", tmp_path)
+
+
+def test_a_file_that_is_no_text(failing, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert "is not YAML" in failing(2, "sweep", path)
+
+
+def test_values_are_checked_like_flags(failing, file):
+    assert "did you mean `greedy`?" in failing(2, "sweep", file(WHOLE + "mode: gredy\n"))

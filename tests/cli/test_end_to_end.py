@@ -1,0 +1,287 @@
+"""The whole path on the embedded models: sweep, recommend, gate; what is printed where, and what
+the exit codes say.
+"""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from draftbench.report.progress import TerminalWatcher
+
+CONTRACT = ("decision", "choice", "candidates", "requests", "output_tokens", "prediction_error")
+FIGURES = (
+    "alpha",
+    "mean_accepted_length",
+    "draft_cost_ratio",
+    "verify_ratio",
+    "speedup_predicted",
+    "speedup_measured",
+)
+HEAVY = {"torch", "transformers", "pandas", "matplotlib", "datasets"}
+
+
+def test_a_sweep_prints_its_answer_and_says_the_rest_on_stderr(swept):
+    folder, outcome = swept
+    # The foreign draft failed: the answer to "could all be measured" is no.
+    assert outcome.code == 1
+    assert "draft" in outcome.out
+    assert "Not measured" in outcome.out
+    assert "refused foreign" in outcome.err
+    assert f"next: draftbench recommend {folder}" in outcome.err
+    assert "next:" not in outcome.out
+
+
+def test_what_may_be_shared_holds_no_text(swept):
+    """No prompt of the suite and no token ids outside the private part."""
+    folder, _ = swept
+    shared = "".join(
+        path.read_text() for path in folder.rglob("*.json*") if "private" not in path.parts
+    )
+    assert "def " not in shared
+    assert '"tokens"' not in shared
+    assert (folder / "private").stat().st_mode & 0o077 == 0
+
+
+def recommendation(command, folder):
+    outcome = command("recommend", folder, "--format", "json")
+    assert (outcome.code, outcome.err) == (0, "")
+    return json.loads(outcome.out)
+
+
+def test_json_has_the_fields_that_scripts_rely_on(command, swept):
+    answer = recommendation(command, swept[0])
+    assert set(CONTRACT) <= set(answer)
+    assert answer["decision"] in ("speculate", "do_not_speculate", "inconclusive")
+    assert answer["requests"] == 6
+    assert answer["output_tokens"] <= 6 * 24
+    cells = {(c["draft"], c["quant"], c["k"]): c for c in answer["candidates"]}
+    assert set(cells) == {(draft, "none", k) for draft in ("draft", "ngram") for k in (1, 2)}
+    for cell in cells.values():
+        for name in FIGURES:
+            figure = cell[name]
+            assert figure is None or {"value", "low", "high"} <= set(figure)
+    assert cells["ngram", "none", 1]["alpha"] is None
+    assert set(answer["prediction_error"]) >= {"median"}
+    (failure,) = answer["failures"]
+    assert (failure["draft"], failure["stage"]) == ("foreign", "pair")
+
+
+def test_the_figures_are_those_of_the_pair(command, swept):
+    answer = recommendation(command, swept[0])
+    cells = {(c["draft"], c["k"]): c for c in answer["candidates"]}
+    one, two = cells["draft", 1], cells["draft", 2]
+    # α belongs to the pair, not to k; a longer draft never accepts fewer tokens a round.
+    assert one["alpha"] == two["alpha"]
+    assert 0.1 < one["alpha"]["value"] < 0.9
+    assert 1 < one["mean_accepted_length"]["value"] < two["mean_accepted_length"]["value"] < 3
+    assert 0 < one["draft_cost_ratio"]["value"] < 1
+    measured = [c for c in cells.values() if c["speedup_measured"]]
+    assert measured
+    for cell in measured:
+        counted = cell["mean_accepted_length_measured"]["value"]
+        assert counted == pytest.approx(cell["mean_accepted_length"]["value"], rel=0.15)
+
+
+def test_the_table_fits_eighty_columns(command, swept, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = command("recommend", swept[0])
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_csv_has_a_line_for_every_candidate_and_k(command, swept):
+    outcome = command("recommend", swept[0], "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert sorted((row["draft"], row["k"]) for row in rows) == [
+        *(("draft", "1"), ("draft", "2")),
+        *(("ngram", "1"), ("ngram", "2")),
+    ]
+    assert {f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")} <= set(rows[0])
+
+
+def test_markdown_is_a_page_with_a_table(command, swept):
+    outcome = command("recommend", swept[0], "--format", "markdown")
+    assert outcome.out.startswith("## ")
+    assert "| --- |" in outcome.out
+    assert "### Not measured" in outcome.out
+
+
+def test_a_result_may_go_to_a_file(command, swept, tmp_path):
+    file = tmp_path / "answer.json"
+    outcome = command("recommend", swept[0], "--format", "json", "-o", file)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "decision" in json.loads(file.read_text())
+
+
+def test_a_speed_up_that_is_not_enough_is_not_recommended_and_no_failure(command, swept):
+    outcome = command("recommend", swept[0], "--min-speedup", 50, "--format", "json")
+    answer = json.loads(outcome.out)
+    assert (outcome.code, answer["decision"], answer["choice"]) == (0, "do_not_speculate", None)
+
+
+def observations(folder):
+    return {path.name: path.read_text() for path in (folder / "observations").iterdir()}
+
+
+def test_the_same_command_again_measures_nothing_again(command, swept, sweep_words):
+    folder, first = swept
+    before = observations(folder)
+    again = command(*sweep_words, "--out", folder)
+    assert again.code == 1
+    after = observations(folder)
+    for kind in ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "failure"):
+        assert after[f"{kind}.jsonl"] == before[f"{kind}.jsonl"], kind
+    assert again.out == first.out
+
+
+def test_another_question_does_not_go_into_the_same_folder(failing, swept, sweep_words):
+    said = failing(2, *sweep_words, "--out", swept[0], "--temperature", 0.5)
+    assert "another question (temperature differ)" in said
+
+
+def test_a_dry_run_loads_nothing_and_leaves_nothing(command, sweep_words, tmp_path):
+    outcome = command(*sweep_words, "--out", tmp_path / "run", "--dry-run")
+    assert outcome.code == 0
+    assert "draft" in outcome.out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def pinned(command, swept, tmp_path):
+    """A baseline of the draft at k = 2, as JSON that a test may change and write back."""
+    file = tmp_path / "baseline.json"
+    outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "saved draft at k = 2 on 6 requests" in outcome.err
+    return file
+
+
+def changed(file, change):
+    baseline = json.loads(file.read_text())
+    change(baseline)
+    file.write_text(json.dumps(baseline))
+    return file
+
+
+def test_a_run_passes_against_its_own_baseline(command, swept, pinned):
+    outcome = command("gate", "--baseline", pinned, swept[0])
+    assert outcome.code == 0
+    assert outcome.out.startswith("PASS: draft")
+    outcome = command("gate", "--baseline", pinned, swept[0], "--format", "json")
+    assert json.loads(outcome.out)["verdict"] == "pass"
+
+
+def test_two_runs_are_compared_without_a_file(command, swept):
+    folder, _ = swept
+    outcome = command("gate", "--old", folder, "--new", folder, "--candidate", "draft")
+    assert outcome.code == 0
+
+
+def better(baseline):
+    """Every request once took half as many rounds for as many tokens."""
+    for request in baseline["requests"]:
+        request["rounds"] /= 2
+        request["passes"] /= 2
+
+
+def test_a_regression_exits_1(command, swept, pinned):
+    outcome = command("gate", "--baseline", changed(pinned, better), swept[0])
+    assert outcome.code == 1
+    assert outcome.out.startswith("FAIL")
+    outcome = command("gate", "--baseline", pinned, swept[0], "--exit-zero")
+    assert outcome.code == 0
+    assert outcome.out.startswith("FAIL")
+
+
+def other_requests(baseline):
+    baseline["question"]["key_id"] = "00000000"
+
+
+def test_a_baseline_of_another_question_exits_4(failing, swept, pinned):
+    failing(4, "gate", "--baseline", changed(pinned, other_requests), swept[0])
+
+
+def shaken(baseline):
+    """Every second request once took a fifth more rounds, the others fewer by as much."""
+    for number, request in enumerate(baseline["requests"]):
+        factor = 1.2 if number % 2 else 1 / 1.2
+        request["rounds"] *= factor
+        request["passes"] *= factor
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 3), (["pass"], 0), (["fail"], 1)])
+def test_a_sample_that_cannot_tell_exits_as_asked(command, swept, pinned, words, code):
+    asked = ["--inconclusive", *words] if words else []
+    outcome = command("gate", "--baseline", changed(pinned, shaken), swept[0], *asked)
+    assert outcome.code == code
+    assert outcome.out.startswith("INCONCLUSIVE")
+
+
+def test_a_candidate_that_was_not_measured_lists_those_that_were(failing, swept, tmp_path):
+    said = failing(2, "gate", "--save", tmp_path / "b.json", swept[0], "--candidate", "draft:int4")
+    assert "no candidate `draft:int4`" in said
+    assert "draft, ngram" in said
+
+
+def test_an_unexpected_error_is_no_verdict(failing, monkeypatch, swept):
+    def broken(folder):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("draftbench.store.observed.read_run", broken)
+    said = failing(70, "recommend", swept[0])
+    assert "internal error (ZeroDivisionError)" in said
+    assert "report" in said
+
+
+def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
+    command, failing, embedded, monkeypatch, tmp_path
+):
+    """Stopped when the replay begins: the responses are kept and not written again."""
+    folder = tmp_path / "run"
+    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
+    words += ["--traffic", "suite:completion", "--sample", 3, "--max-new-tokens", 12, "--k", 2]
+    words += ["--measure", "none", "--threads", 1, "--out", folder]
+    stage = TerminalWatcher.stage
+
+    def interrupted(self, what, total):
+        if "replay" in what:
+            raise KeyboardInterrupt
+        stage(self, what, total)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TerminalWatcher, "stage", interrupted)
+        said = failing(130, *words)
+    assert "error: interrupted" in said
+    assert f"`--out {folder}`" in said
+    kept = (folder / "observations" / "trajectory.jsonl").read_text()
+    assert kept.count("\n") == 3
+    assert command(*words).code == 0
+    assert (folder / "observations" / "trajectory.jsonl").read_text() == kept
+    assert (folder / "observations" / "lookupreplay.jsonl").exists()
+
+
+def test_the_offline_commands_import_no_heavy_library(swept, pinned):
+    """In a fresh interpreter each: help, recommend and gate."""
+    folder = str(swept[0])
+    lines = (["--help"], ["recommend", folder], ["gate", "--baseline", str(pinned), folder])
+    for words in lines:
+        program = (
+            "import sys; from draftbench.cli import main\n"
+            f"code = main({words!r})\n"
+            "print(code, sorted(sys.modules), file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "DRAFTBENCH_KEY": "the key of the tests"},
+        )
+        code, _, modules = done.stderr.strip().splitlines()[-1].partition(" ")
+        assert code == "0", done.stderr
+        assert not HEAVY & {name.strip("' ") for name in modules[1:-1].split(",")}

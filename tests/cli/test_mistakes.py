@@ -1,0 +1,181 @@
+"""What a user can get wrong: the exit code, a message, a hint, and never a word on stdout."""
+
+import json
+
+import pytest
+
+from draftbench.models.source import ModelSource
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(monkeypatch):
+    """All of these must be found out before any weights load."""
+
+    def load(self, dtype, device):
+        raise AssertionError(f"the weights of {self.spec} were loaded")
+
+    monkeypatch.setattr(ModelSource, "load", load)
+
+
+@pytest.fixture
+def sweep(failing, embedded, tmp_path):
+    """A sweep that is right except for what the test adds; a flag given twice counts as last."""
+
+    def run(*words, target=embedded / "target", drafts=("ngram",), traffic="suite:completion"):
+        given = [word for draft in drafts for word in ("--drafts", draft)]
+        fixed = ["--target", target, "--traffic", traffic, "--out", tmp_path / "run"]
+        said = failing(2, "sweep", *fixed, *given, *words)
+        assert not (tmp_path / "run").exists()
+        return said
+
+    return run
+
+
+def test_no_arguments_are_a_call_for_help(command):
+    outcome = command()
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "recommend" in outcome.out
+
+
+def test_an_unknown_command(failing):
+    assert "'swep'. Did you mean 'sweep'?" in failing(2, "swep")
+
+
+def test_an_unknown_flag(failing):
+    assert "--tagret" in failing(2, "sweep", "--tagret", "x")
+
+
+def test_a_missing_flag(failing):
+    assert "'--traffic'" in failing(2, "sweep", "--target", "x")
+
+
+@pytest.mark.parametrize("k", ["0", "0-4", "4-2", "x", "1,,2", "1-65", "-3"])
+def test_draft_lengths_that_cannot_be(sweep, k):
+    said = sweep(f"--k={k}")
+    assert "--k" in said
+    assert "for example" in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "meant"),
+    [
+        ("--quant", "none,int44", "did you mean `int4`?"),
+        ("--quant", "fp8", "--simulate-quant"),
+        ("--target-quant", "in8", "did you mean `int8`?"),
+        ("--mode", "gredy", "did you mean `greedy`?"),
+        ("--measure", "al", "did you mean `all`?"),
+        ("--responses", "loged", "did you mean `log`?"),
+        ("--format", "jsn", "did you mean `json`?"),
+        ("--ngram", "4-2", "for example 2-4"),
+        ("--dtype", "float8", "bfloat16 or float32"),
+        ("--traffic", "suite:completon", "did you mean `suite:completion`?"),
+    ],
+)
+def test_values_that_a_flag_does_not_know(sweep, flag, value, meant):
+    said = sweep(flag, value)
+    assert meant in said
+    assert value.split(",")[-1].removeprefix("suite:") in said
+
+
+def test_a_number_below_its_least(sweep):
+    assert "'--threads': Input should be greater than or equal to 1" in sweep("--threads", "0")
+
+
+def test_a_missing_traffic_file(sweep, tmp_path):
+    assert "prod.jsonl" in sweep(traffic=tmp_path / "prod.jsonl")
+
+
+def test_a_bad_row_is_named_by_file_and_line(sweep, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"prompt": "a"}\n{"prompt": \n')
+    assert "log.jsonl:2" in sweep(traffic=log)
+
+
+def test_a_chat_for_a_target_without_a_template(sweep):
+    assert "has no chat template" in sweep(traffic="suite:chat")
+
+
+def test_no_model(sweep):
+    assert "no model at `./nowhere`" in sweep(target="./nowhere")
+
+
+def test_no_draft(sweep):
+    assert "no draft is given" in sweep(drafts=())
+
+
+def test_one_missing_draft_alone(sweep):
+    assert "no model at `./nowhere`" in sweep(drafts=("./nowhere",))
+
+
+def test_a_draft_that_cannot_pair_names_the_first_token_that_is_not_the_same(
+    sweep, embedded, tmp_path
+):
+    said = sweep(drafts=(embedded / "foreign",))
+    assert "`foreign` cannot draft for `target`" in said
+    assert "ids from 1024" in said
+    # The same sizes, but two tokens have changed places.
+    swapped = tmp_path / "swapped"
+    swapped.mkdir()
+    for file in (embedded / "draft").iterdir():
+        (swapped / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((swapped / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["!"], vocabulary["$"] = vocabulary["$"], vocabulary["!"]
+    (swapped / "tokenizer.json").write_text(json.dumps(tokenizer))
+    said = sweep(drafts=(swapped,))
+    assert "the first differing token is id 1: '!' in the target, '$' in the draft" in said
+
+
+@pytest.mark.parametrize("output", ["/no/such/folder/table.txt", "/"])
+def test_an_output_that_cannot_be_written(sweep, output):
+    assert f"cannot write to `{output}`" in sweep("-o", output)
+
+
+def test_an_out_folder_that_holds_something_else(failing, embedded, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    words = ["--target", embedded / "target", "--traffic", "suite:completion", "--drafts", "ngram"]
+    said = failing(2, "sweep", *words, "--out", tmp_path)
+    assert "is not a run folder" in said
+
+
+@pytest.mark.parametrize("words", [["recommend"], ["gate", "--save", "b.json"]])
+def test_a_folder_that_is_no_run(failing, tmp_path, words):
+    said = failing(2, *words, tmp_path)
+    assert f"`{tmp_path}` is not a run folder" in said
+    assert "draftbench sweep" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["RUN"],
+        ["--save", "b.json"],
+        ["--save", "b.json", "--baseline", "a.json", "RUN"],
+        ["--save", "b.json", "--new", "OTHER", "RUN"],
+        ["--baseline", "a.json"],
+        ["--baseline", "a.json", "--old", "OTHER", "RUN"],
+        ["--baseline", "a.json", "--k", "2", "RUN"],
+        ["--old", "OTHER"],
+        ["--old", "OTHER", "--new", "THIRD", "RUN"],
+    ],
+)
+def test_gate_flags_that_do_not_go_together(failing, words):
+    said = failing(2, "gate", *words)
+    assert "these flags do not go together" in said
+    assert "`draftbench gate --" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--inconclusive", "pas"], "did you mean `pass`?"),
+        (["--format", "csv"], "one of table, json, markdown"),
+        (["--annotations", "githb"], "did you mean `github`?"),
+        (["-o", "/no/such/folder/x"], "cannot write"),
+        (["--junit", "/no/such/folder/x"], "cannot write"),
+        ([], "cannot read the baseline `missing.json`"),
+    ],
+)
+def test_gate_values_that_cannot_be(failing, tmp_path, words, meant):
+    assert meant in failing(2, "gate", "--baseline", "missing.json", tmp_path, *words)

@@ -1,0 +1,51 @@
+"""Runs are listed, the newest first, and a broken one does not hide the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+
+SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-1"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A run with its private part, an older one without, a broken one, and something else."""
+    for name in ("new", "old", "broken"):
+        shutil.copytree(SAMPLE, tmp_path / name)
+    (tmp_path / "new" / "private").mkdir()
+    head = tmp_path / "old" / "run.json"
+    head.write_text(head.read_text().replace('"created": "2026', '"created": "2025'))
+    (tmp_path / "broken" / "run.json").write_text("{")
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
+    assert main(["runs", "list", str(runs), "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [Path(row["run"]).name for row in listed] == ["new", "old", "broken"]
+    assert [row["private"] for row in listed] == ["kept", "deleted", None]
+    assert listed[0]["requests"] == 2
+    assert "run.json" in listed[2]["problem"]
+
+
+def test_a_table_has_a_line_for_every_run(runs, capsys):
+    assert main(["runs", "list", str(runs)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):
+    assert main(["runs", "list", str(tmp_path / "none")]) == 2
+    assert "no folder" in capsys.readouterr().err
+
+
+def test_redacting_something_else_is_refused_and_deletes_nothing(tmp_path, capsys):
+    (tmp_path / "private").mkdir()
+    assert main(["runs", "redact", str(tmp_path)]) == 2
+    assert (tmp_path / "private").exists()

@@ -1,0 +1,140 @@
+"""Settings as engines get them, and a small run folder made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftbench.export.setting import Setting
+from draftbench.records import (
+    CostPoint,
+    DraftingMode,
+    ModelFacts,
+    Replay,
+    Sampling,
+    Trajectory,
+)
+from draftbench.store.folder import RunFolder
+from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
+
+
+@pytest.fixture
+def setting():
+    """A greedy Qwen pair at k = 4; changes by keyword."""
+
+    def make(**changes):
+        fields = {
+            "target": "Qwen/Qwen2.5-1.5B",
+            "target_quant": "none",
+            "draft": "Qwen/Qwen2.5-0.5B",
+            "quant": "none",
+            "k": 4,
+            "mode": DraftingMode.GREEDY,
+            "sampled": False,
+            "lookup": (2, 5),
+            "vocabularies": (151936, 151936),
+            "on_gpu": False,
+        }
+        return Setting(**fields | changes)
+
+    return make
+
+
+def _manifest(drafts):
+    question = Question(
+        target="org/target",
+        target_quant="none",
+        dtype="float32",
+        device="cpu",
+        drafts=drafts,
+        quants=("none",),
+        simulate_quant=False,
+        ks=(1, 2),
+        mode=DraftingMode.GREEDY,
+        lookup_longest=4,
+        lookup_shortest=2,
+        traffic="t.jsonl",
+        traffic_digest="",
+        responses="target",
+        samples=1,
+        max_new_tokens=None,
+        temperature=None,
+    )
+    machine = {"platform": "", "processor": "", "cores": 1, "threads": 1, "python": ""}
+    return Manifest(
+        schema_version=1,
+        draftbench="0",
+        created="",
+        command="",
+        key_id="",
+        question=question,
+        traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
+        environment=Environment(accelerator=None, packages={}, **machine),
+    )
+
+
+def _trajectory(name):
+    fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": "", "sample": 0}
+    facts = {"prompt_tokens": 10, "output_tokens": 9, "limit": 9, "finish": "length"}
+    seen = {"origin": "target", "margins": (5.0,) * 9, "argmax": (1,) * 9}
+    return Trajectory(request=name, **fields, **facts, **seen)
+
+
+def _replay(name, draft, accept):
+    return Replay(
+        request=name,
+        sample=0,
+        draft=draft,
+        quant="none",
+        mode=DraftingMode.GREEDY,
+        draftable=8,
+        accept=(accept,) * 8,
+        confidence=(0.9,) * 8,
+        margin=(5.0,) * 8,
+        rank=(0,) * 8,
+    )
+
+
+def _costs(draft, seconds):
+    for name, tokens, time in (
+        *((None, n, 1.0) for n in (1, 2, 3)),
+        *((draft, n, seconds) for n in (1, 2)),
+    ):
+        own = {"quant": "none", "what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
+        for context in (0, 1000):
+            yield CostPoint(
+                draft=name, context=context, seconds=(time,) * 3, block=draft, runner="cpu", **own
+            )
+
+
+def _facts(draft, vocabulary):
+    sizes = {"parameters": 1, "weight_bytes": 1, "kv_bytes_per_token": 1, "context_length": 1000}
+    return ModelFacts(
+        draft=draft,
+        quant="none",
+        dtype="float32",
+        quantized_share=0.0,
+        vocab_size=vocabulary,
+        runner="cpu",
+        fingerprint="",
+        caveats=(),
+        has_kernel=True,
+        replay_disagreement=0.0,
+        **sizes,
+    )
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth."""
+
+    def make(*, accept=1.0, draft="small", drafts=("org/small",), timed=True, sizes=(100, 100)):
+        folder = RunFolder.create(tmp_path / "run", _manifest(drafts))
+        names = [f"r{i}" for i in range(32)]
+        with folder.writer() as writer:
+            writer.append(map(_trajectory, names))
+            writer.append(_replay(name, draft, accept) for name in names)
+            writer.append(_costs(draft, 0.1) if timed else ())
+            writer.append([_facts(None, sizes[0]), _facts(draft, sizes[1])])
+        return folder.path
+
+    return make

@@ -1,0 +1,236 @@
+"""Every engine's configuration against what its own sources list, field notes' schemas by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import yaml
+
+from draftbench.errors import UsageError
+from draftbench.export import ENGINES, export
+from draftbench.records import DraftingMode
+
+# Keys and types of vLLM's SpeculativeConfig at 002e77c1 that a draft model or n-grams may have.
+VLLM = {
+    "method": str,
+    "model": str,
+    "num_speculative_tokens": int,
+    "quantization": str,
+    "draft_sample_method": str,
+    "use_heterogeneous_vocab": bool,
+    "prompt_lookup_min": int,
+    "prompt_lookup_max": int,
+}
+REMOVED = {
+    "vllm": ["--speculative-model", "--num-speculative-tokens", "--use-v2-block-manager"],
+    "llamacpp": ["--draft-max", "--draft-min", "--draft-n", "--spec-ngram-size-n"],
+}
+
+
+def vllm(setting, version=None):
+    return json.loads(export(setting, "vllm", version).text)
+
+
+def flags(setting, engine, version=None):
+    """A command's flags by name; those without a value are not expected."""
+    words = shlex.split(export(setting, engine, version).text)
+    words = words[words.index(next(word for word in words if word.startswith("-m"))) :]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.parametrize("draft", ["Qwen/Qwen2.5-0.5B", None])
+@pytest.mark.parametrize("quant", ["none", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("mode", list(DraftingMode))
+@pytest.mark.parametrize("version", [None, "0.26", "v0.15.1"])
+def test_vllm_gets_only_keys_that_it_knows(setting, draft, quant, mode, version):
+    found = vllm(setting(draft=draft, quant=quant, mode=mode), version)
+    assert {key: type(value) for key, value in found.items()}.items() <= VLLM.items()
+    assert found["method"] == ("ngram" if draft is None else "draft_model")
+
+
+def test_vllm_drafts_in_the_mode_that_was_measured(setting):
+    assert vllm(setting()) == {
+        "method": "draft_model",
+        "model": "Qwen/Qwen2.5-0.5B",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "greedy",
+    }
+    sampled = setting(mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True)
+    assert vllm(sampled)["draft_sample_method"] == "probabilistic"
+    assert not any("acceptance will differ" in note for note in export(sampled, "vllm").notes)
+
+
+def test_vllm_looks_up_the_n_grams_that_were_measured(setting):
+    assert vllm(setting(draft=None)) == {
+        "method": "ngram",
+        "num_speculative_tokens": 4,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 5,
+    }
+
+
+def test_vllm_quantizes_online_only_to_fp8(setting):
+    assert vllm(setting(quant="fp8"))["quantization"] == "fp8"
+    assert "quantization" not in vllm(setting(quant="int4"))
+    (note,) = [n for n in export(setting(quant="int4"), "vllm").notes if "checkpoint" in n]
+    assert "4-bit checkpoint" in note
+    assert "--draft" in note
+
+
+def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
+    assert vllm(setting(vocabularies=(152064, 151936)))["use_heterogeneous_vocab"] is True
+    for changes, version in [({}, "0.25"), ({"mode": DraftingMode.SAMPLED}, None)]:
+        pair = setting(vocabularies=(152064, 151936), **changes)
+        with pytest.raises(UsageError, match="152064 and 151936"):
+            export(pair, "vllm", version)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "draft"),
+    [
+        ("vllm", "0.14", "d"),
+        ("vllm", "0.9.2", None),
+        ("transformers", "4.44", "d"),
+        ("vllm", "newest", "d"),
+        ("llamacpp", "b9235", "d"),
+    ],
+)
+def test_versions_that_cannot_serve_it_are_refused(setting, engine, version, draft):
+    with pytest.raises(UsageError) as caught:
+        export(setting(draft=draft), engine, version)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("engine", ["tgi", "sglnag", "ollama", ""])
+def test_engines_without_a_configuration_are_refused(setting, engine):
+    with pytest.raises(UsageError) as caught:
+        export(setting(), engine)
+    assert "vllm, sglang, tensorrt-llm, transformers, llamacpp" in caught.value.hint
+    assert ("`--speculate K`" in caught.value.message) == (engine == "tgi")
+
+
+def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(setting):
+    assert flags(setting(), "sglang") == {
+        "-m": "sglang.launch_server",
+        "--model-path": "Qwen/Qwen2.5-1.5B",
+        "--speculative-algorithm": "STANDALONE",
+        "--speculative-draft-model-path": "Qwen/Qwen2.5-0.5B",
+        "--speculative-num-steps": "4",
+        "--speculative-eagle-topk": "1",
+        "--speculative-num-draft-tokens": "5",
+        "--speculative-draft-model-quantization": "unquant",
+    }
+    assert flags(setting(quant="fp8"), "sglang")["--speculative-draft-model-quantization"] == "fp8"
+    lookup = flags(setting(draft=None), "sglang")
+    assert lookup["--speculative-algorithm"] == "NGRAM"
+    assert lookup["--speculative-num-draft-tokens"] == "5"
+
+
+def test_llamacpp_after_the_renaming(setting):
+    assert flags(setting(quant="int4"), "llamacpp") == {
+        "-m": "Qwen2.5-1.5B-BF16.gguf",
+        "-md": "Qwen2.5-0.5B-Q4_K_M.gguf",
+        "--spec-type": "draft-simple",
+        "--spec-draft-n-max": "4",
+        "--spec-draft-n-min": "0",
+        "--spec-draft-p-min": "0",
+        "--spec-draft-sampling": "greedy",
+    }
+    lookup = flags(setting(draft=None), "llamacpp", "after-rename")
+    assert lookup["--spec-ngram-simple-size-m"] == "4"
+
+
+def test_llamacpp_before_the_renaming(setting):
+    found = flags(setting(draft="/m/d.gguf", on_gpu=True), "llamacpp", "before-rename")
+    assert found == {
+        "-m": "Qwen2.5-1.5B-BF16.gguf",
+        "-md": "/m/d.gguf",
+        "--draft-max": "4",
+        "--draft-min": "0",
+        "--draft-p-min": "0",
+        "-ngl": "99",
+        "-ngld": "99",
+    }
+    lookup = flags(setting(draft=None), "llamacpp", "before-rename")
+    assert (lookup["--spec-ngram-size-m"], lookup["--draft-max"]) == ("4", "4")
+
+
+def test_llamacpp_refuses_vocabularies_that_differ_by_more_than_128(setting):
+    def refused(*sizes):
+        notes = export(setting(vocabularies=sizes), "llamacpp").notes
+        return any("refuses" in note for note in notes)
+
+    assert refused(152064, 151935)
+    assert not refused(152064, 151936)
+
+
+@pytest.mark.parametrize("engine", REMOVED)
+@pytest.mark.parametrize("draft", ["d", None])
+def test_removed_flags_are_never_written(setting, engine, draft):
+    written = export(setting(draft=draft), engine)
+    for flag in REMOVED[engine]:
+        assert flag not in shlex.split(written.text)
+        assert flag not in " ".join(written.notes)
+
+
+def test_tensorrt_llm_reads_the_yaml(setting):
+    assert yaml.safe_load(export(setting(), "tensorrt-llm").text) == {
+        "disable_overlap_scheduler": True,
+        "speculative_config": {
+            "decoding_type": "DraftTarget",
+            "max_draft_len": 4,
+            "speculative_model": "Qwen/Qwen2.5-0.5B",
+        },
+    }
+    older = yaml.safe_load(export(setting(), "tensorrt-llm", "1.0.0").text)
+    assert older["speculative_config"]["speculative_model_dir"] == "Qwen/Qwen2.5-0.5B"
+    lookup = yaml.safe_load(export(setting(draft=None), "tensorrt-llm").text)
+    assert lookup["speculative_config"] == {
+        "decoding_type": "NGram",
+        "max_draft_len": 4,
+        "max_matching_ngram_size": 5,
+    }
+
+
+def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
+    code = export(setting(draft="o'neil\\\"; import os"), "transformers").text
+    compile(code, "snippet", "exec")
+    lines = code.splitlines()
+    assert "draft.generation_config.num_assistant_tokens = 4" in lines
+    assert 'draft.generation_config.num_assistant_tokens_schedule = "constant"' in lines
+    assert "draft.generation_config.assistant_confidence_threshold = 0.0" in lines
+    assert not any(line.startswith("import os") for line in lines)
+    lookup = export(setting(draft=None), "transformers").text
+    assert "prompt_lookup_num_tokens=4, max_matching_ngram_size=5" in lookup
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("draft", ["d", None])
+def test_every_engine_states_what_its_schema_was_taken_from(setting, engine, draft):
+    notes = export(setting(draft=draft), engine).notes
+    assert any(word in " ".join(notes) for word in ("schema of", "flags of", "written for"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode"),
+    [
+        ("vllm", DraftingMode.SAMPLED),
+        ("sglang", DraftingMode.SAMPLED),
+        ("tensorrt-llm", DraftingMode.SAMPLED),
+        ("transformers", DraftingMode.GREEDY),
+    ],
+)
+def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine, mode):
+    for sampled in (True, False):
+        notes = export(setting(mode=mode, sampled=sampled), engine).notes
+        assert any("acceptance will differ" in note for note in notes) == sampled
+
+
+def test_names_of_the_measuring_machine_are_pointed_out(setting):
+    pair = setting(target="~/models/t", pinned=("org/d@main",), target_quant="int4")
+    notes = " ".join(export(pair, "vllm").notes)
+    assert "`~/models/t` is a path of the measuring machine" in notes
+    assert "the run measured `org/d@main`: pin this revision" in notes
+    assert "the target was measured at int4" in notes

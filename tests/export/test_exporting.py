@@ -1,0 +1,116 @@
+"""`draftbench export` on run folders made by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from draftbench.cli import main
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command line: its exit code, stdout and stderr."""
+
+    def run(*words):
+        code = main(["export", *map(str, words)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def failed(outcome, code):
+    """Nothing on stdout, a message and a hint on stderr."""
+    assert outcome[:2] == (code, "")
+    lines = [line for line in outcome[2].splitlines() if line]
+    assert [line.split(":")[0] for line in lines[-2:]] == ["error", "hint"]
+    return "\n".join(lines)
+
+
+def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(command, make_run):
+    code, out, err = command(make_run(), "--engine", "vllm")
+    assert code == 0
+    assert json.loads(out) == {
+        "method": "draft_model",
+        "model": "org/small",
+        "num_speculative_tokens": 2,
+        "draft_sample_method": "greedy",
+    }
+    assert all(line.startswith("note: ") for line in err.splitlines())
+    assert "org/target" in err
+
+
+def test_the_engines_own_names_take_the_place_of_the_runs(command, make_run, tmp_path):
+    names = ["--target", "T", "--draft", "D", "-o", tmp_path / "spec.json"]
+    code, out, err = command(make_run(), "--engine", "vllm", *names)
+    assert (code, out) == (0, "")
+    assert json.loads((tmp_path / "spec.json").read_text())["model"] == "D"
+    assert "vllm serve T " in err
+
+
+def test_a_draft_whose_short_name_two_models_share_keeps_it(command, make_run):
+    run = make_run(drafts=("a/small", "b/small"))
+    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "small"
+
+
+def test_a_revision_is_taken_off_the_name_and_said(command, make_run):
+    _, out, err = command(make_run(drafts=("org/small@abc",)), "--engine", "vllm")
+    assert json.loads(out)["model"] == "org/small"
+    assert "the run measured `org/small@abc`" in err
+
+
+def test_an_at_sign_in_a_path_is_no_revision(command, make_run):
+    run = make_run(drafts=("/models@home/small",))
+    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "/models@home/small"
+
+
+def test_vocabularies_are_those_of_the_runs_models(command, make_run):
+    run = make_run(sizes=(100, 90))
+    assert json.loads(command(run, "--engine", "vllm")[1])["use_heterogeneous_vocab"] is True
+
+
+def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
+    run = make_run(accept=0.0)
+    said = failed(command(run, "--engine", "vllm"), 1)
+    assert "do not speculate" in said
+    assert "--force" in said
+    code, out, _ = command(run, "--engine", "vllm", "--force")
+    assert (code, json.loads(out)["model"]) == (0, "org/small")
+
+
+def test_an_unreached_speed_up_exits_1(command, make_run):
+    failed(command(make_run(), "--engine", "vllm", "--min-speedup", "9"), 1)
+
+
+def test_no_known_speed_exits_1_even_when_forced(command, make_run):
+    run = make_run(timed=False)
+    assert "no candidate's speed is known" in failed(command(run, "--engine", "vllm"), 1)
+    failed(command(run, "--engine", "vllm", "--force"), 1)
+
+
+def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
+    run = make_run(draft="self", drafts=("self",))
+    failed(command(run, "--engine", "vllm", "--force"), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--engine", "tgi"], "cannot serve a draft model"),
+        (["--engine", "vlm"], "did you mean `vllm`?"),
+        (["--engine", "vllm", "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
+        (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
+        (["--engine", "vllm", "--draft", "a\x1b[31m"], "cannot be written into a command"),
+        (["--engine", "sglang", "--draft=--trust-remote-code"], "cannot be written into a command"),
+        (["--engine", "vllm", "-o", "/no/such/folder/x"], "cannot write"),
+        ([], "--engine"),
+    ],
+)
+def test_what_cannot_be_exported_exits_2(command, make_run, words, meant):
+    assert meant in failed(command(make_run(), *words), 2)
+
+
+def test_a_folder_that_is_no_run_exits_2(command, tmp_path):
+    assert "is not a run folder" in failed(command(tmp_path, "--engine", "vllm"), 2)

@@ -1,0 +1,152 @@
+"""Decoding runs of a scripted pair: which cells run, in which order, and what is recorded."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from draftbench.decode.scripted import ScriptedClock, ScriptedRunner, markov
+from draftbench.measure.candidate import Contender, Setting, cost_grid, decode_cells
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.trajectories import Given, score
+from draftbench.records import Candidate, DraftingMode, Sampling
+
+DRAFT = Candidate(draft="small")
+# After token t comes t + 1 of five; the draft believes so too, except that after 3 comes 0.
+NEXT, WRONG = [1, 2, 3, 4, 0], [1, 2, 3, 0, 0]
+
+
+@dataclass(frozen=True)
+class NoEnd:
+    """A text side whose responses end by their limit alone."""
+
+    def ends(self, output, stop):
+        return False
+
+
+def chain(following, clock, seconds):
+    table = torch.full((5, 5), -9.0)
+    for token, after in enumerate(following):
+        table[token, after] = 0.0
+    return ScriptedRunner(markov(table), 5, clock, seconds)
+
+
+@pytest.fixture
+def setting():
+    clock = ScriptedClock()
+    return Setting(
+        target=chain(NEXT, clock, 1.0),
+        text=NoEnd(),
+        mode=DraftingMode.GREEDY,
+        ks=(2, 4),
+        lookup=(2, 1),
+        dtype="float32",
+        clock=clock,
+        process="process",
+        digest=lambda tokens: "-".join(map(str, tokens)),
+    )
+
+
+@pytest.fixture
+def contender(setting):
+    return Contender(DRAFT, chain(WRONG, setting.clock, 0.25))
+
+
+@pytest.fixture
+def material_of(make_request, setting):
+    def material(names, tokens=(1, 2, 3, 4, 0, 1), sampling=None):
+        made = []
+        for name in names:
+            request = make_request(id=name, sampling=sampling or Sampling())
+            prompt = Prompt(request, [0], len(tokens))
+            digest = setting.digest(tokens)
+            given = Given(0, tokens, "length", "target", digest)
+            made.append((prompt, *score(prompt, given, setting.target)))
+        return made
+
+    return material
+
+
+def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
+    setting, contender, material_of
+):
+    rows = decode_cells(contender, setting, material_of("abcd"), (2, 4), set())
+    assert [(row.request, row.k) for row in rows] == [
+        *(("a", 0), ("a", 2), ("a", 4)),
+        *(("b", 2), ("b", 4), ("b", 0)),
+        *(("c", 4), ("c", 0), ("c", 2)),
+        *(("d", 0), ("d", 2), ("d", 4)),
+    ]
+
+
+def test_what_exists_is_not_decoded_again(setting, contender, material_of):
+    done = {("a", 0, 0), ("a", 0, 2), ("a", 0, 4), ("b", 0, 4)}
+    rows = decode_cells(contender, setting, material_of("abc"), (2, 4), done)
+    left = {(row.request, row.k) for row in rows}
+    assert left == {("b", 0), ("b", 2), ("c", 0), ("c", 2), ("c", 4)}
+
+
+def test_a_finished_candidate_runs_nothing(setting, contender, material_of):
+    material = material_of("a")
+    before = setting.clock.now
+    assert list(decode_cells(contender, setting, material, (2,), {("a", 0, 0), ("a", 0, 2)})) == []
+    assert setting.clock.now == before
+
+
+def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_of):
+    r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
+    round may propose one token, 0, and is followed by 1.
+    """
+    plain, fast = decode_cells(contender, setting, material_of("a"), (4,), set())
+    assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
+    assert fast.draft_seconds == (1.0, 0.25)
+    assert fast.verify_seconds == (1.0, 1.0)
+    assert (fast.prefill_seconds, fast.draft_prefill_seconds) == (1.0, 0.25)
+    assert fast.decode_seconds == 3.25
+    assert (plain.decode_seconds, plain.draft_prefill_seconds) == (5.0, None)
+    assert (plain.draft, plain.quant, plain.k) == (None, "none", 0)
+    assert (fast.draft, fast.quant, fast.k) == ("small", "none", 4)
+    assert plain.block == fast.block == "small"
+    assert plain.digest == fast.digest == "1-2-3-4-0-1"
+    assert plain.first_difference is fast.first_difference is None
+
+
+def test_an_output_that_leaves_the_response_is_a_tie_or_not(setting, contender, material_of):
+    """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
+    (row, _) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), set())
+    assert (row.first_difference, row.tie) == (2, False)
+    table = torch.zeros(5, 5)
+    table[2, 3], table[2, 0] = 0.0005, 0.0001
+    table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
+    setting.target.script = markov(table)
+    (row, _) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), set())
+    assert (row.first_difference, row.tie) == (2, True)
+
+
+def test_a_sampled_output_is_not_compared_with_the_response(setting, contender, material_of):
+    material = material_of("a", (1, 2, 0, 1), Sampling(temperature=0.1))
+    assert {
+        row.first_difference for row in decode_cells(contender, setting, material, (2,), set())
+    } == {None}
+
+
+def test_shapes_run_once_before_anything_is_timed(setting, contender, material_of):
+    rows = decode_cells(contender, setting, material_of("a"), (2,), set())
+    before = setting.clock.now
+    first = next(rows)
+    # The warm run's seconds are on the clock beside those of the row.
+    assert setting.clock.now - before > first.prefill_seconds + first.decode_seconds
+
+
+def test_costs_are_timed_where_the_traffic_is(setting, make_request):
+    """Prompts of 1, 3 and 9 tokens, responses of 4: contexts from the shortest middle, 1 + 2, over
+    the median, 3 + 2, to the longest end, 9 + 4.
+    """
+    material = []
+    for length in (9, 1, 3):
+        prompt = Prompt(make_request(id=str(length)), [0] * length, 4)
+        given = Given(0, (1, 2, 3, 4), "length", "target", "d")
+        material.append((prompt, *score(prompt, given, setting.target)))
+    grid = cost_grid(setting, material)
+    assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
+    assert grid.text == (0,) * 9 + (1, 2, 3, 4)

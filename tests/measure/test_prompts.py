@@ -1,0 +1,100 @@
+"""What the target reads for a request, and where its response ends."""
+
+import pytest
+
+from draftbench.errors import TrafficError
+
+TEMPLATE = (
+    "{% if tools %}[{{ tools | length }} tools]{% endif %}"
+    "{% if mood %}[{{ mood }}]{% endif %}"
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CHAT = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"})
+
+
+def read(text, request):
+    return text.tokenizer.decode(text.prompt(request, 64, 512).tokens)
+
+
+def test_a_plain_prompt_is_read_as_it_is(text, make_request):
+    assert read(text, make_request("  def f(x):\n")) == "  def f(x):\n"
+
+
+def test_a_chat_is_rendered_by_the_targets_template(text, make_request):
+    text.tokenizer.chat_template = TEMPLATE
+    chat = make_request(None, messages=CHAT)
+    assert read(text, chat) == "<system>be brief<user>hello<assistant>"
+
+
+def test_tools_and_the_requests_own_template_settings_are_given_to_it(text, make_request):
+    text.tokenizer.chat_template = TEMPLATE
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    chat = make_request(None, messages=CHAT[1:], tools=(tool, tool), template={"mood": "calm"})
+    assert read(text, chat) == "[2 tools][calm]<user>hello<assistant>"
+
+
+def test_a_chat_without_a_template_names_the_row_and_what_to_do(text, make_request):
+    with pytest.raises(TrafficError, match=r"log\.jsonl:3 is a chat, and `target`") as caught:
+        text.prompt(make_request(None, messages=CHAT), 64, 512)
+    assert "suite:completion" in caught.value.hint
+
+
+def test_a_template_that_refuses_names_the_row_and_not_its_text(text, make_request):
+    text.tokenizer.chat_template = "{{ raise_exception('no such role: ' + messages[0].content) }}"
+    with pytest.raises(TrafficError, match=r"refuses log\.jsonl:3") as caught:
+        text.prompt(make_request(None, messages=CHAT), 64, 512)
+    assert "be brief" not in caught.value.message + caught.value.hint
+
+
+def test_a_prompt_that_leaves_no_room_for_a_token_is_left_out(text, make_request):
+    request = make_request("import os\n")
+    length = len(text.prompt(request, 64, 512).tokens)
+    assert text.prompt(request, 64, length) is None
+    assert text.prompt(request, 64, length + 1).limit == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "longest", "room", "limit"),
+    [(24, 64, 100, 24), (24, 16, 100, 16), (None, 64, 100, 64), (24, 64, 5, 5)],
+)
+def test_the_limit_is_the_least_of_request_run_and_context(
+    text, make_request, asked, longest, room, limit
+):
+    request = make_request("import os\n", max_tokens=asked)
+    length = len(text.tokenizer("import os\n")["input_ids"])
+    assert text.prompt(request, longest, length + room).limit == limit
+
+
+def ends_at(text, written, stop):
+    """The first of the text's tokens at which the response ends."""
+    tokens = text.tokenizer(written)["input_ids"]
+    return next((i for i in range(len(tokens)) if text.ends(tokens[: i + 1], stop)), None)
+
+
+def test_an_end_token_ends_the_response(text):
+    assert text.end_tokens == {0}
+    assert text.ends([5, 0], ())
+    assert not text.ends([0, 5], ())
+
+
+def test_a_stop_string_may_span_tokens(text):
+    # main|loop|()| is
+    written = " mainloop() is"
+    pieces = [text.tokenizer.decode(t) for t in text.tokenizer(written)["input_ids"]]
+    assert pieces == [" main", "loop", "()", " is"]
+    assert ends_at(text, written, ("nloop(",)) == 2
+    assert ends_at(text, written, ("main",)) == 0
+    assert ends_at(text, written, ("other", ") i")) == 3
+    assert ends_at(text, written, ("absent",)) is None
+
+
+def test_a_stop_string_of_many_bytes_a_character_is_found(text):
+    """Three characters of three bytes, each byte a token: nine tokens for three characters."""
+    assert len(text.tokenizer("。。。")["input_ids"]) == 9
+    assert ends_at(text, "x = 1。。。\n", ("。。。",)) is not None
+
+
+def test_a_stop_string_that_was_there_before_does_not_end_twice(text):
+    tokens = text.tokenizer("end a b")["input_ids"]
+    assert not text.ends(tokens, ("end",))

@@ -1,0 +1,78 @@
+"""Model directories made on the spot: a word-level tokenizer, a Llama configuration, and random
+weights where a test needs some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from draftbench.models.source import ModelSource
+
+WORDS = ("<unk>", "<end>", *(f"w{i}" for i in range(298)))
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+
+
+class Workshop:
+    """Makes model directories below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def tokenizer(self, name: str, words: Sequence[str] = WORDS, **special: Any) -> Path:
+        """A directory with a tokenizer of these words; ids are their places."""
+        path = self.folder / name
+        model = WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+        plain = Tokenizer(model)
+        plain.pre_tokenizer = Whitespace()
+        options = {"unk_token": "<unk>", "eos_token": "<end>", **special}
+        PreTrainedTokenizerFast(tokenizer_object=plain, **options).save_pretrained(path)
+        return path
+
+    def source(
+        self, name: str, words: Sequence[str] = WORDS, rows: int | None = None, **special: Any
+    ) -> ModelSource:
+        """A model without weights: all that a pair check may read."""
+        options = {key: special.pop(key) for key in SIZES if key in special}
+        path = self.tokenizer(name, words, **special)
+        vocabulary = len(words) if rows is None else rows
+        LlamaConfig(**{**SIZES, **options}, vocab_size=vocabulary).save_pretrained(path)
+        return ModelSource(str(path))
+
+    def weighted(self, name: str, **changes: Any) -> ModelSource:
+        """A model with random weights in bfloat16."""
+        path = self.tokenizer(name)
+        config = LlamaConfig(**{**SIZES, "vocab_size": len(WORDS), **changes})
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(path)
+        return ModelSource(str(path))
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    """The folder of the models that ship with the package."""
+    return Path(str(files("draftbench"))) / "embedded"
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    return Workshop(tmp_path)

@@ -1,0 +1,139 @@
+"""Levels, and what is counted of a built model; sizes by hand.
+
+The workshop's Llama: hidden 64, intermediate 128, 2 layers, 4 heads and 2 key heads of 16, 300
+words. Per layer q 64·64, k and v 32·64 each, o 64·64, gate, up and down 128·64 each:
+
+    linear weights of a layer   4096 + 2·2048 + 4096 + 3·8192 = 36 864
+    outputs of a layer's four products   128 + 64 + 256 + 64 = 512
+    norms                       2·64 a layer and 64 at the end = 320
+    embedding (and head)        300·64 = 19 200
+"""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig
+
+from draftbench.decode.general import GeneralRunner
+from draftbench.decode.linear import INT4_GROUP
+from draftbench.errors import ModelError
+from draftbench.models import quantize
+from draftbench.models.quantize import LEVELS, Build, build_runner, check_level
+from draftbench.models.source import ModelSource
+
+LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
+BFLOAT16 = 2
+
+
+def built(source, level, dtype=torch.bfloat16, *, simulate=False):
+    return build_runner(source, Build(dtype, level, "cpu", simulate), "draft")[1]
+
+
+def test_which_levels_have_kernels():
+    table = {name: sorted(level.kernels) for name, level in LEVELS.items()}
+    both = ["cpu", "cuda"]
+    assert table == {"none": both, "fp8": ["cuda"], "int8": both, "int4": both}
+
+
+def test_a_level_without_a_kernel_is_refused_unless_simulated():
+    with pytest.raises(ModelError, match=r"`fp8` has no kernel on this device \(cpu\)") as caught:
+        check_level("fp8", "cpu", simulate=False)
+    assert "--simulate-quant" in caught.value.hint
+    assert check_level("fp8", "cpu", simulate=True) is False
+    assert check_level("fp8", "cuda:1", simulate=False) is True
+    assert check_level("int4", "cpu", simulate=True) is True
+
+
+def test_an_unknown_level_lists_the_known_ones():
+    with pytest.raises(ModelError, match="unknown quantization `int5`") as caught:
+        check_level("int5", "cpu", simulate=False)
+    assert "none, fp8, int8, int4" in caught.value.hint
+
+
+def test_unquantized_weights_are_counted_by_their_type(workshop):
+    facts = built(workshop.weighted("untied"), "none")
+    parameters = LINEAR + NORMS + 2 * EMBEDDING
+    assert (facts.parameters, facts.quantized_share) == (parameters, 0.0)
+    assert facts.weight_bytes == BFLOAT16 * parameters
+    in_float = built(workshop.weighted("float"), "none", torch.float32)
+    assert in_float.weight_bytes == 4 * parameters
+
+
+def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
+    facts = built(workshop.weighted("model"), "int8")
+    head = EMBEDDING + BFLOAT16 * 300
+    rest = BFLOAT16 * (NORMS + EMBEDDING)
+    assert facts.quantized_share == 1.0
+    assert facts.weight_bytes == LINEAR + BFLOAT16 * OUTPUTS + head + rest
+
+
+def test_int4_is_two_copies_of_half_a_byte_and_a_pair_of_scales_a_group(workshop):
+    """The head's 300 outputs do not divide into the kernel's blocks of 16 and stay bfloat16."""
+    facts = built(workshop.weighted("model"), "int4")
+    scales = 2 * BFLOAT16 * LINEAR // INT4_GROUP
+    rest = BFLOAT16 * (NORMS + 2 * EMBEDDING)
+    assert facts.weight_bytes == 2 * LINEAR // 2 + scales + rest
+    assert facts.quantized_share == LINEAR / (LINEAR + EMBEDDING)
+    assert f"int4 covers {LINEAR / (LINEAR + EMBEDDING):.0%} of the linear weights" in facts.caveats
+
+
+def test_a_tied_head_counts_once(workshop):
+    """In float32 the head shares the embedding's memory."""
+    facts = built(workshop.weighted("tied", tie_word_embeddings=True), "none", torch.float32)
+    assert facts.parameters == LINEAR + NORMS + EMBEDDING
+    assert facts.weight_bytes == 4 * (LINEAR + NORMS + EMBEDDING)
+
+
+def test_a_simulated_level_keeps_its_size_and_says_that_it_has_no_kernel(workshop):
+    facts = built(workshop.weighted("model"), "fp8", simulate=True)
+    assert facts.has_kernel is False
+    assert facts.quantized_share == 1.0
+    assert facts.weight_bytes == BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING)
+    assert built(workshop.weighted("other"), "int8", simulate=True).has_kernel is True
+
+
+def test_int4_that_fits_no_layer_fails(workshop):
+    # 48 and 112 are no multiples of the group of 32.
+    odd = workshop.weighted("odd", hidden_size=48, intermediate_size=112)
+    with pytest.raises(ModelError, match="`int4` touched no layer of `odd`") as caught:
+        built(odd, "int4")
+    assert "another level" in caught.value.hint
+    assert built(odd, "int8").quantized_share == 1.0
+
+
+def test_a_quantized_level_needs_bfloat16(workshop):
+    with pytest.raises(ModelError, match="`int8` needs bfloat16"):
+        built(workshop.weighted("model"), "int8", torch.float32)
+
+
+def test_the_size_of_the_cache_is_that_of_keys_and_values_of_all_layers(workshop):
+    # 2 (keys, values) · 2 layers · 2 heads · 16 · 2 bytes.
+    assert built(workshop.weighted("model"), "none").kv_bytes_per_token == 256
+
+
+def test_a_recurrent_model_is_refused_by_name(workshop, tmp_path):
+    path = workshop.tokenizer("mamba")
+    config = MambaConfig(vocab_size=300, hidden_size=64, num_hidden_layers=2, eos_token_id=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    with pytest.raises(ModelError, match=r"`mamba` cannot speculate here: .*linear_attention"):
+        built(ModelSource(str(path)), "none", torch.float32)
+
+
+def test_a_checkpoint_that_is_quantized_already_is_refused_by_name(workshop, tmp_path):
+    source = workshop.weighted("packed")
+    file = tmp_path / "packed" / "config.json"
+    quantization = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "quantization_config": quantization}))
+    with pytest.raises(ModelError, match=r"`packed` is already quantized \(gptq\)") as caught:
+        built(source, "none")
+    assert "--quant" in caught.value.hint
+
+
+def test_a_lean_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkeypatch):
+    source = workshop.weighted("model")
+    monkeypatch.setattr(quantize.LeanRunner, "forward", lambda *_: torch.ones(12, 300))
+    runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
+    assert isinstance(runner, GeneralRunner)
+    assert "the lean runner's logits differ" in facts.caveats[0]

@@ -1,0 +1,152 @@
+"""Names, files and everything that can be wrong with them."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from draftbench.errors import ModelError
+from draftbench.models.source import ModelSource, Trust, end_tokens
+
+
+def refused(source, what="config"):
+    """The error of reading a part of a model."""
+    with pytest.raises(ModelError) as caught:
+        source.load(torch.float32, "cpu") if what == "weights" else getattr(source, what)
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_a_model_is_called_by_the_last_part_of_its_path_or_id(workshop, tmp_path):
+    workshop.source("org-7b.v2")
+    (tmp_path / "some.Q4_K.gguf").touch()
+    assert ModelSource(str(tmp_path / "org-7b.v2") + "/").name == "org-7b.v2"
+    assert ModelSource(str(tmp_path / "some.Q4_K.gguf")).name == "some.Q4_K"
+    assert ModelSource("org/name@v1").name == "name"
+
+
+@pytest.mark.parametrize("spec", ["./nowhere", "/no/such/model", "missing.gguf", "a/b/c"])
+def test_a_missing_path_is_no_hub_id(spec):
+    error = refused(ModelSource(spec))
+    assert error.message == f"no model at `{spec}`"
+    assert "config.json" in error.hint
+    assert "hub id" in error.hint
+
+
+def test_a_hub_id_without_a_network_says_what_to_do():
+    error = refused(ModelSource("org/never-downloaded"))
+    assert "cannot load the configuration of `org/never-downloaded`" in error.message
+    assert "download the model" in error.hint
+
+
+def test_a_configuration_that_is_not_json_is_refused(workshop, tmp_path):
+    source = workshop.source("model")
+    (tmp_path / "model" / "config.json").write_text("{not json")
+    assert "cannot load the configuration" in refused(source).message
+
+
+def test_a_configuration_of_no_known_model_is_refused(workshop, tmp_path):
+    source = workshop.source("model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "perpetuum"}))
+    assert "perpetuum" in refused(source).message
+
+
+def test_a_directory_without_a_tokenizer_is_refused(workshop, tmp_path):
+    source = workshop.source("model")
+    for file in (tmp_path / "model").glob("tokenizer*"):
+        file.unlink()
+    assert "cannot load the tokenizer" in refused(source, "tokenizer").message
+
+
+def test_pickled_weights_need_the_users_word(workshop, tmp_path):
+    source = workshop.weighted("model")
+    folder = tmp_path / "model"
+    torch.save(source.load(torch.float32, "cpu").state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    error = refused(source, "weights")
+    assert "cannot load the weights" in error.message
+    assert "--allow-pickle" in error.hint
+    opened = ModelSource(source.spec, Trust(pickle=True)).load(torch.float32, "cpu")
+    assert opened.num_parameters() > 0
+
+
+def test_weights_cut_short_are_refused(workshop, tmp_path):
+    source = workshop.weighted("model")
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    error = refused(source, "weights")
+    assert "cannot load the weights of" in error.message
+    assert "safetensors" in error.hint
+
+
+def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, tmp_path):
+    source = workshop.weighted("model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "hidden_size": 96}))
+    refused(source, "weights")
+
+
+def test_weights_of_missing_layers_are_refused(workshop, tmp_path):
+    """Layers without weights would run on random numbers."""
+    source = workshop.weighted("model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    message = refused(source, "weights").message
+    # Nine of a layer: q, k, v, o, gate, up, down and two norms.
+    assert "lack 9 tensors" in message
+    assert "model.layers.2.input_layernorm.weight" in message
+
+
+def test_code_from_a_checkpoint_does_not_run(workshop, tmp_path):
+    source = workshop.source("model")
+    folder = tmp_path / "model"
+    (folder / "own.py").write_text("from pathlib import Path\nPath(__file__ + '.ran').touch()\n")
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(own))
+    refused(source)
+    assert not list(tmp_path.rglob("*.ran"))
+
+
+def test_too_little_memory_is_not_the_models_fault(workshop, monkeypatch):
+    def from_pretrained(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    with pytest.raises(MemoryError):
+        workshop.source("model").load(torch.float32, "cpu")
+
+
+def test_a_change_at_the_end_of_the_weights_changes_the_fingerprint(workshop, tmp_path):
+    source = workshop.weighted("model")
+    before = source.fingerprint()
+    assert source.fingerprint() == before
+    file = tmp_path / "model" / "model.safetensors"
+    raw = file.read_bytes()
+    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    assert source.fingerprint() != before
+    file.write_bytes(raw)
+    assert source.fingerprint() == before
+
+
+def test_the_fingerprint_is_that_of_the_files_and_not_of_their_place(workshop, tmp_path):
+    source = workshop.weighted("model")
+    shutil.copytree(tmp_path / "model", tmp_path / "copy")
+    (tmp_path / "copy" / "README.md").write_text("other notes")
+    assert ModelSource(str(tmp_path / "copy")).fingerprint() == source.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [({"eos_token_id": 7}, {1, 7}), ({"eos_token_id": [7, 9]}, {1, 7, 9}), (None, {1})],
+)
+def test_end_tokens_are_those_of_all_three_files(workshop, tmp_path, generation, expected):
+    """`<end>` of configuration and tokenizer is 1; the generation configuration may add some."""
+    source = workshop.source("model")
+    if generation is not None:
+        (tmp_path / "model" / "generation_config.json").write_text(json.dumps(generation))
+    assert end_tokens(source) == expected

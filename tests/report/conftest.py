@@ -1,0 +1,208 @@
+"""A small run made by hand, on which every figure of a report has a known value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftbench.records import (
+    CostPoint,
+    Decode,
+    DraftingMode,
+    Failure,
+    LookupReplay,
+    ModelFacts,
+    Replay,
+    Sampling,
+    Trajectory,
+)
+from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
+
+LENGTH = 9
+
+
+def manifest(**changes: Any) -> Manifest:
+    question: dict[str, Any] = {
+        "target": "/models/big",
+        "target_quant": "none",
+        "dtype": "float32",
+        "device": "cpu",
+        "drafts": ("small",),
+        "quants": ("none",),
+        "simulate_quant": False,
+        "ks": (1, 2),
+        "mode": DraftingMode.GREEDY,
+        "lookup_longest": 4,
+        "lookup_shortest": 2,
+        "traffic": "prod.jsonl",
+        "traffic_digest": "",
+        "responses": "target",
+        "samples": 1,
+        "max_new_tokens": None,
+        "temperature": None,
+    }
+    return Manifest(
+        schema_version=1,
+        draftbench="0",
+        created="",
+        command="draftbench sweep --target /models/big",
+        key_id="",
+        question=Question(**question | changes),
+        traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
+        environment=Environment(
+            platform="", processor="", cores=1, threads=1, accelerator=None, python="", packages={}
+        ),
+    )
+
+
+def trajectory(request: str, **changes: Any) -> Trajectory:
+    fields: dict[str, Any] = {
+        "request": request,
+        "sample": 0,
+        "segment": None,
+        "weight": 1.0,
+        "sampling": Sampling(),
+        "prompt_tokens": 10,
+        "output_tokens": LENGTH,
+        "limit": LENGTH,
+        "finish": "length",
+        "origin": "target",
+        "margins": (5.0,) * LENGTH,
+        "argmax": (1,) * LENGTH,
+        "digest": "",
+    }
+    return Trajectory(**fields | changes)
+
+
+def replay(request: str, accept: tuple[float, ...], draft: str = "small") -> Replay:
+    return Replay(
+        request=request,
+        sample=0,
+        draft=draft,
+        quant="none",
+        mode=DraftingMode.GREEDY,
+        draftable=len(accept),
+        accept=accept,
+        confidence=(0.9,) * len(accept),
+        margin=(5.0,) * len(accept),
+        rank=(0,) * len(accept),
+    )
+
+
+def cost(draft: str | None, tokens: int, seconds: float, block: str = "small") -> CostPoint:
+    return CostPoint(
+        draft=draft,
+        quant="none",
+        what="step",
+        batch=1,
+        new_tokens=tokens,
+        context=0,
+        seconds=(seconds,) * 3,
+        block=block,
+        runner="cpu",
+        process="p",
+    )
+
+
+def decode(request: str, k: int, seconds: float, draft: str = "small", **changes: Any) -> Decode:
+    """Eight tokens in `seconds`; with k = 2 as the replay of a perfect draft says: 2, 2, 1."""
+    proposed = (2, 2, 1) if k else (0,) * (LENGTH - 1)
+    fields: dict[str, Any] = {
+        "request": request,
+        "sample": 0,
+        "draft": draft if k else None,
+        "quant": "none",
+        "k": k,
+        "mode": DraftingMode.GREEDY,
+        "repeat": 0,
+        "proposed": proposed,
+        "accepted": proposed,
+        "cut": (0,) * len(proposed),
+        "draft_seconds": (0.0,) * len(proposed),
+        "verify_seconds": (seconds / len(proposed),) * len(proposed),
+        "prefill_seconds": 1.0,
+        "draft_prefill_seconds": 1.0 if k else None,
+        "decode_seconds": seconds,
+        "output_tokens": LENGTH,
+        "digest": "",
+        "first_difference": None,
+        "tie": None,
+        "block": draft,
+        "batch": 1,
+        "process": "p",
+    }
+    return Decode(**fields | changes)
+
+
+def facts(draft: str | None, size: int = 100) -> ModelFacts:
+    return ModelFacts(
+        draft=draft,
+        quant="none",
+        dtype="float32",
+        parameters=size // 4,
+        weight_bytes=size,
+        quantized_share=0.0,
+        kv_bytes_per_token=1,
+        context_length=1000,
+        vocab_size=100,
+        runner="cpu",
+        fingerprint="f",
+        caveats=(),
+        has_kernel=True,
+        replay_disagreement=0.0,
+    )
+
+
+def perfect(draft: str = "small") -> list[Any]:
+    """Two requests of two segments, a draft that is always right and costs a tenth of a step;
+    decoding takes 8 s without and 4 s with it.
+    """
+    block = [cost(None, n, 1.0, draft) for n in (1, 2, 3)]
+    records: list[Any] = [*block, cost(draft, 1, 0.1, draft), cost(draft, 2, 0.1, draft)]
+    records += [facts(None), facts(draft, 40)]
+    for request, segment in (("r0", "chat"), ("r1", "code")):
+        records += [
+            trajectory(request, segment=segment),
+            replay(request, (1.0,) * (LENGTH - 1), draft),
+            decode(request, 0, 8.0, draft),
+            decode(request, 2, 4.0, draft),
+        ]
+    return records
+
+
+def lookup(request: str) -> LookupReplay:
+    """Prompt lookup that never finds anything."""
+    nothing = (0,) * (LENGTH - 1)
+    return LookupReplay(
+        request=request,
+        sample=0,
+        draft="ngram",
+        quant="none",
+        window=8,
+        proposed=nothing,
+        matched=nothing,
+    )
+
+
+def failure(draft: str, reason: str) -> Failure:
+    return Failure(draft=draft, quant="none", stage="load", reason=reason, hint="")
+
+
+class Hand:
+    """The builders, for tests."""
+
+    manifest = staticmethod(manifest)
+    trajectory = staticmethod(trajectory)
+    replay = staticmethod(replay)
+    cost = staticmethod(cost)
+    decode = staticmethod(decode)
+    facts = staticmethod(facts)
+    perfect = staticmethod(perfect)
+    lookup = staticmethod(lookup)
+    failure = staticmethod(failure)
+
+
+@pytest.fixture(scope="session")
+def hand() -> type[Hand]:
+    return Hand

@@ -1,0 +1,205 @@
+"""The acceptance report in its four forms, from figures made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from draftbench.acceptance.breakdown import Breakdown, Disagreement, Group
+from draftbench.acceptance.card import AcceptanceReport, Card, Difference, Reading
+from draftbench.acceptance.faults import Fault
+from draftbench.acceptance.intervals import Estimate
+from draftbench.acceptance.stopping import Stopping, TemperatureRounds
+from draftbench.acceptance.trees import TreeFigures
+from draftbench.records import DraftingMode
+from draftbench.report.card import render
+
+
+def about(value: float, half: float = 0.05) -> Estimate:
+    return Estimate(value, value - half, value + half)
+
+
+def reading(figure: str, symbol: str, k: int | None, value: float | None) -> Reading:
+    pooled = None if value is None else about(value)
+    mean = None if value is None else about(value + 0.1)
+    return Reading(
+        figure=figure, symbol=symbol, k=k, pooled=pooled, per_request=mean, requests_needed=41
+    )
+
+
+BREAKDOWN = Breakdown(
+    groups=(
+        Group(
+            by="segment",
+            name="chat\x1b[31m",
+            requests=40,
+            positions=1234.0,
+            confidence=0.81,
+            alpha=about(0.7),
+        ),
+    ),
+    late_less_early=about(-0.2),
+    reading="the draft loses coherence",
+)
+CARD = Card(
+    candidate="small:int4",
+    mode=DraftingMode.GREEDY,
+    requests=40,
+    responses=80,
+    alpha=reading("acceptance rate (emitted tokens)", "α", None, 0.7),
+    at_each_k=(
+        reading("tokens per round", "(L-1)/R", 1, 1.6),
+        reading("mean accepted length", "τ", 1, 1.7),
+        reading("tokens per round", "(L-1)/R", 2, 2.1),
+        reading("mean accepted length", "τ", 2, None),
+    ),
+    hazards=(
+        reading("hazard at position 1", "h_1", 2, 0.72),
+        reading("hazard at position 2", "h_2", 2, 0.64),
+    ),
+    survivals=(
+        reading("survival at position 1", "s_1", 2, 0.72),
+        reading("survival at position 2", "s_2", 2, 0.46),
+    ),
+    breakdown=BREAKDOWN,
+    stopping=(
+        Stopping(
+            k=2,
+            threshold=None,
+            tokens_per_round=about(2.1),
+            draft_steps_per_round=about(1.9),
+            accepted_per_drafted=about(0.6),
+        ),
+        Stopping(
+            k=2,
+            threshold=0.4,
+            tokens_per_round=about(2.0),
+            draft_steps_per_round=about(1.5),
+            accepted_per_drafted=about(0.8),
+        ),
+    ),
+    temperatures=(
+        TemperatureRounds(
+            temperature=0.7,
+            k=2,
+            requests=20,
+            tokens_per_round=about(1.8),
+            draft_steps_per_round=about(1.9),
+        ),
+    ),
+    trees=(
+        TreeFigures(
+            nodes=4,
+            depth=2,
+            tree=((0,), (0, 0), (0, 1), (1,)),
+            tokens_per_round=about(2.4),
+            accepted_length=about(2.5),
+        ),
+    ),
+    faults=(Fault("small:int4", "zero acceptance", "nothing was accepted", "look at it"),),
+)
+REPORT = AcceptanceReport(
+    width=0.02,
+    cards=(CARD,),
+    differences=(
+        Difference(
+            candidate="small:int4",
+            against="big",
+            figure="tokens per round",
+            k=2,
+            requests=39,
+            value=about(-0.1, 0.04),
+        ),
+    ),
+)
+COSTLY = msgspec.structs.replace(
+    REPORT,
+    disagreements={
+        "small:int4": (Disagreement(drafted=7, target=8, times=3, rounds_lost=2.5, share=0.25),)
+    },
+)
+
+
+def changed(**fields: Any) -> AcceptanceReport:
+    return msgspec.structs.replace(REPORT, cards=(msgspec.structs.replace(CARD, **fields),))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "small:int4: greedy drafting, 40 requests, 80 responses",
+        "α 0.70 ±0.05, mean of requests 0.80 ±0.05 (acceptance rate (emitted tokens), greedy",
+        "suspected fault: nothing was accepted; look at it",
+        "2  2.10 ±0.05           –                          41",
+        "2  0.64 ±0.05        0.74 ±0.05  0.46 ±0.05        0.56 ±0.05",
+        "segment  chat�[31m        40       1234        0.81  0.70 ±0.05",
+        "late less early: -0.200 (-0.250 to -0.150)",
+        "the draft loses coherence",
+        "never                   2.10 ±0.05  1.90 ±0.05             0.60 ±0.05",
+        "0.4                     2.00 ±0.05  ≥ 1.50 ±0.05           ≤ 0.80 ±0.05",
+        "0.7  2        20        1.80 ±0.05             1.90 ±0.05",
+        "4        2.40 ±0.05             2.50 ±0.05             2·2",
+        "small:int4 − big  tokens per round  2        39  -0.100 (-0.140 to -0.060)",
+        "τ, mean accepted length: 1 + accepted / rounds that drafted; vLLM: mean_acceptance_length",
+    ],
+)
+def test_the_table_says(line: str) -> None:
+    lines = [line.strip() for line in render(REPORT, "table", 100).splitlines()]
+    assert any(each.startswith(line) for each in lines)
+
+
+def test_lost_parts_leave_no_empty_tables() -> None:
+    card: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None, "stopping": ()}
+    shown = render(changed(**card, temperatures=(), trees=()), "table", 100)
+    assert "small:int4: prompt lookup, 40 requests" in shown
+    assert "No α" in shown
+    for title in ("where tokens are accepted", "stops when unsure", "by temperature", "best trees"):
+        assert title not in shown
+
+
+def test_few_requests_carry_a_warning() -> None:
+    warning = "under 30 requests the intervals are too narrow"
+    assert warning in render(changed(requests=29), "table", 100)
+    assert warning not in render(changed(requests=30), "table", 100)
+
+
+def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
+    assert "disagreements" not in render(REPORT, "table", 100)
+    assert "#7       #8          3          2.5  25.0%" in render(COSTLY, "table", 100)
+    read = render(COSTLY, "table", 100, {7: "\n", 8: " the"})
+    assert r"'\n'     ' the'      3          2.5  25.0%" in read
+
+
+def test_markdown_escapes_what_came_from_files() -> None:
+    groups = (msgspec.structs.replace(BREAKDOWN.groups[0], name="c|d"),)
+    broken = msgspec.structs.replace(BREAKDOWN, groups=groups)
+    shown = render(changed(candidate="a|b", breakdown=broken), "markdown", 100)
+    assert "### a\\|b: greedy drafting" in shown
+    assert "| segment | c\\|d | 40 |" in shown
+    assert "| k | (L-1)/R | τ | requests for (L-1)/R ±2.0% |" in shown
+    assert "- the draft loses coherence" in shown
+
+
+def test_json_holds_the_report_and_the_definitions() -> None:
+    found = json.loads(render(COSTLY, "json", 100, {7: "x"}))
+    card = found["cards"][0]
+    assert card["at_each_k"][0]["pooled"] == {"value": 1.6, "low": 1.55, "high": 1.6500000000000001}
+    assert card["trees"][0]["tree"] == [[0], [0, 0], [0, 1], [1]]
+    assert found["disagreements"]["small:int4"][0]["drafted_text"] == "x"
+    assert found["disagreements"]["small:int4"][0]["target_text"] is None
+    assert found["definitions"][4]["sglang"] == "spec_accept_length"
+    assert json.loads(render(REPORT, "json", 100))["disagreements"] is None
+
+
+def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:
+    rows = list(csv.DictReader(io.StringIO(render(REPORT, "csv", 100))))
+    assert len(rows) == 1 + 4 + 2 + 2 + 1
+    assert (rows[0]["figure"], rows[0]["k"]) == ("acceptance rate (emitted tokens)", "")
+    assert (rows[1]["k"], rows[1]["pooled"], rows[1]["requests_needed"]) == ("1", "1.6", "41")
+    assert rows[4]["pooled"] == ""
+    assert (rows[-1]["against"], rows[-1]["pooled"], rows[-1]["requests"]) == ("big", "-0.1", "39")

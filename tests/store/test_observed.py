@@ -1,0 +1,57 @@
+"""What holds when a run was interrupted, tried again, or measured something twice."""
+
+from __future__ import annotations
+
+from draftbench.store.manifest import portable
+from draftbench.store.observed import observed
+
+
+def standing(make, *records):
+    return [failure.reason for failure in observed(make.manifest(), records).failures]
+
+
+def test_the_last_failure_of_a_candidate_holds(make):
+    assert standing(make, make.failure("a", "slow"), make.failure("a", "broken")) == ["broken"]
+
+
+def test_failures_of_different_candidates_levels_and_requests_all_hold(make):
+    found = standing(
+        make,
+        make.failure("a", "one"),
+        make.failure("b", "two"),
+        make.failure("a", "three", quant="int4"),
+        make.failure("a", "four", request="r"),
+    )
+    assert found == ["one", "two", "three", "four"]
+
+
+def test_a_later_success_takes_back_all_failures_of_its_candidate(make):
+    found = standing(
+        make,
+        make.failure("a", "one", stage="load"),
+        make.failure("a", "two", request="r"),
+        make.failure("b", "three"),
+        make.failure("a", "", resolved=True),
+    )
+    assert found == ["three"]
+
+
+def test_a_failure_after_a_success_holds_again(make):
+    found = standing(
+        make,
+        make.failure("a", "one"),
+        make.failure("a", "", resolved=True),
+        make.failure("a", "two"),
+    )
+    assert found == ["two"]
+
+
+def test_the_last_of_two_trajectories_of_a_request_holds(make):
+    both = [make.trajectory("r", digest="old"), make.trajectory("r", digest="new")]
+    assert [t.digest for t in observed(make.manifest(), both).trajectories] == ["new"]
+
+
+def test_the_home_directory_is_not_told(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/alice")
+    told = portable("draftbench sweep --target /home/alice/models/t --drafts /data/d")
+    assert told == "draftbench sweep --target ~/models/t --drafts /data/d"

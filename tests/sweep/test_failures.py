@@ -1,0 +1,160 @@
+"""One bad candidate never ends a sweep: it is recorded with a reason and a hint."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draftbench.errors import ModelError, RunFolderError
+from draftbench.records import Candidate
+from draftbench.store.observed import read_run
+from draftbench.sweep import run, worker
+from draftbench.sweep.failures import describe
+
+
+def truncate(model):
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def without_weights(model):
+    (model / "model.safetensors").unlink()
+
+
+def poison(model):
+    weights = load_file(model / "model.safetensors")
+    name = next(n for n in weights if n.endswith("down_proj.weight"))
+    save_file({**weights, name: weights[name] * float("nan")}, model / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+
+
+def from_the_future(model):
+    config = json.loads((model / "config.json").read_text())
+    changed = {**config, "model_type": "mindreader", "architectures": ["MindReader"]}
+    (model / "config.json").write_text(json.dumps(changed))
+
+
+def without_tokenizer(model):
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+
+
+def nested(model):
+    (model / "config.json").write_text("[" * 100_000)
+
+
+BROKEN = {
+    "truncated": (truncate, "cannot load the weights"),
+    "missing": (without_weights, "cannot load the weights"),
+    "poisoned": (poison, "logits are NaN"),
+    "future": (from_the_future, "cannot load the configuration"),
+    "wordless": (without_tokenizer, "cannot load the tokenizer"),
+    "nested": (nested, "maximum recursion depth"),
+}
+
+
+def test_every_broken_draft_is_recorded_and_the_others_are_measured(tmp_path, small):
+    drafts = {name: small.copy("draft", tmp_path / name) for name in BROKEN}
+    for name, (breaking, _) in BROKEN.items():
+        breaking(drafts[name])
+    notes = small.notes()
+    found = read_run(run(small.prepared(*drafts.values(), "ngram"), tmp_path / "run", notes))
+    assert found.candidates == (Candidate(draft="ngram"),)
+    failures = {failure.draft: failure for failure in found.failures}
+    assert failures.keys() == BROKEN.keys()
+    for name, (_, words) in BROKEN.items():
+        assert words in failures[name].reason
+        assert failures[name].hint
+    assert any("truncated failed: cannot load the weights" in note for note in notes)
+
+
+def test_a_repaired_draft_is_measured_by_the_same_command(tmp_path, small):
+    draft = small.copy("draft", tmp_path / "draft")
+    whole = (draft / "model.safetensors").read_bytes()
+    truncate(draft)
+    first = run(small.prepared(draft, "ngram"), tmp_path / "run", small.notes())
+    assert [f.draft for f in read_run(first).failures] == ["draft"]
+    (draft / "model.safetensors").write_bytes(whole)
+    again = run(small.prepared(draft, "ngram"), tmp_path / "run", small.notes())
+    assert read_run(again).failures == ()
+    assert Candidate(draft="draft") in read_run(again).candidates
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "hint"),
+    [
+        (MemoryError(), "out of memory", "smaller draft"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "out of memory", "smaller draft"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory", "smaller"),
+        (ModelError("cannot load: can't allocate memory", hint=""), "out of memory", "smaller"),
+        (RuntimeError("shapes differ\nmore"), "shapes differ", "tries this candidate again"),
+        (KeyError("the customer's secret"), "the model's code failed (KeyError)", "report it"),
+        (ModelError("no kernel", hint="take int8"), "no kernel", "take int8"),
+    ],
+)
+def test_an_exception_is_told_in_words_without_what_it_was_given(error, reason, hint):
+    told = describe(error)
+    assert told[0].startswith(reason)
+    assert hint in told[1]
+    assert "customer" not in told[0]
+    assert "more" not in told[0]
+
+
+def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small, monkeypatch):
+    measure = worker.replay_all
+
+    def hungry(contender, setting, left):
+        if contender.runner is not None:
+            raise MemoryError
+        return measure(contender, setting, left)
+
+    monkeypatch.setattr(worker, "replay_all", hungry)
+    found = read_run(run(small.prepared(), tmp_path / "run", small.notes()))
+    assert [(f.draft, f.reason) for f in found.failures] == [
+        ("draft", "out of memory: MemoryError")
+    ]
+    assert found.candidates == (Candidate(draft="ngram"),)
+
+
+def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, monkeypatch):
+    measure = worker.replay_all
+
+    def slow(contender, setting, left):
+        for record in measure(contender, setting, left):
+            time.sleep(0.2 if contender.runner is not None else 0)
+            yield record
+
+    monkeypatch.setattr(worker, "replay_all", slow)
+    limited = small.prepared(cell_timeout=0.1, measure="none")
+    found = read_run(run(limited, tmp_path / "run", small.notes()))
+    assert "longer than the 0.1 seconds of --cell-timeout" in found.failures[0].reason
+    assert len([r for r in found.replays if r.draft == "draft"]) == 1
+    patient = small.prepared(cell_timeout=60.0, measure="none")
+    found = read_run(run(patient, tmp_path / "run", small.notes()))
+    assert found.failures == ()
+    assert len([r for r in found.replays if r.draft == "draft"]) == 2
+
+
+def test_a_target_that_cannot_be_loaded_ends_the_sweep_in_words(tmp_path, small):
+    target = small.copy("target", tmp_path / "target")
+    truncate(target)
+    with pytest.raises(ModelError, match="cannot load the weights") as caught:
+        run(small.prepared("ngram", target=str(target)), tmp_path / "run", small.notes())
+    assert caught.value.hint
+
+
+def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, monkeypatch):
+    prepared = small.prepared("ngram")
+    measure = worker.replay_all
+
+    def unplugged(contender, setting, left):
+        (tmp_path / "run" / "observations").rename(tmp_path / "gone")
+        return measure(contender, setting, left)
+
+    monkeypatch.setattr(worker, "replay_all", unplugged)
+    with pytest.raises(RunFolderError, match="cannot write"):
+        run(prepared, tmp_path / "run", small.notes())

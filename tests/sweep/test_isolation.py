@@ -1,0 +1,33 @@
+"""A candidate in its own process cannot take the sweep with it.
+
+Only the hardest case: every child imports torch anew. `scripts/hostile_drafts.py` shows more.
+"""
+
+from __future__ import annotations
+
+import json
+
+from draftbench.models.source import Trust
+from draftbench.records import Candidate
+from draftbench.store.observed import read_run
+from draftbench.sweep import run
+
+KILLS_ITSELF = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, small, monkeypatch):
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    killer = small.copy("draft", tmp_path / "killer")
+    config = json.loads((killer / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_killer.Model"}
+    (killer / "config.json").write_text(json.dumps(config))
+    (killer / "modeling_killer.py").write_text(KILLS_ITSELF)
+    trust = Trust(remote_code=True)
+    prepared = small.prepared(killer, "ngram", trust=trust, isolate=True, measure="none")
+    found = read_run(run(prepared, tmp_path / "run", small.notes()))
+    assert [(f.draft, f.reason) for f in found.failures] == [
+        ("killer", "its process was ended by SIGKILL")
+    ]
+    assert "out-of-memory killer" in found.failures[0].hint
+    assert found.candidates == (Candidate(draft="ngram"),)
+    assert len(found.trajectories) == 2

@@ -1,0 +1,95 @@
+"""A sweep that was stopped anywhere and begun again ends like one that was not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from draftbench.errors import RunFolderError
+from draftbench.store.folder import RunFolder, RunWriter
+from draftbench.store.observed import read_run
+from draftbench.sweep import run
+
+
+class PowerCutError(BaseException):
+    """Not an error that anything could handle."""
+
+
+def cut_after(monkeypatch, appends):
+    """The machine dies when so many appends are done."""
+    left = [appends]
+    for name in ("append", "append_private"):
+        original = getattr(RunWriter, name)
+
+        def cut(self, records, original=original):
+            if not left[0]:
+                raise PowerCutError
+            left[0] -= 1
+            original(self, records)
+
+        monkeypatch.setattr(RunWriter, name, cut)
+
+
+def essence(folder):
+    """Everything but times and the processes that took them."""
+    found = read_run(folder)
+    return (
+        {(t.request, t.sample): t for t in folder.private_texts()},
+        found.trajectories,
+        found.replays,
+        sorted((d.block, d.request, d.k, d.proposed, d.accepted, d.digest) for d in found.decodes),
+        [(p.block, p.draft, p.context) for p in found.costs],
+        found.facts,
+    )
+
+
+@pytest.mark.parametrize(("temperature", "every"), [(0.0, 5), (0.7, 4)])
+def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(tmp_path, small, temperature, every):
+    prepared = small.prepared(temperature=temperature)
+    whole = run(prepared, tmp_path / "whole", small.notes())
+    expected = essence(whole)
+    appends = 0
+    ended = False
+    while not ended:
+        with pytest.MonkeyPatch.context() as patch:
+            cut_after(patch, every)
+            try:
+                cut = run(prepared, tmp_path / "cut", small.notes())
+            except PowerCutError:
+                appends += every
+            else:
+                ended = True
+    assert appends >= 2 * every
+    assert essence(cut) == expected
+
+
+def test_an_ended_sweep_measures_nothing_again(tmp_path, small):
+    prepared = small.prepared()
+    run(prepared, tmp_path / "run", small.notes())
+    files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    run(prepared, tmp_path / "run", small.notes())
+    assert {p: p.read_bytes() for p in files} == files
+
+
+def test_a_text_without_its_record_is_made_again(tmp_path, small):
+    prepared = small.prepared("ngram")
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(patch, 3)  # no failures, the target's facts, the first text
+        with pytest.raises(PowerCutError):
+            run(prepared, out, small.notes())
+    assert len(list(RunFolder(out).private_texts())) == 1
+    assert read_run(RunFolder(out)).trajectories == ()
+    ended = run(prepared, out, small.notes())
+    assert len(read_run(ended).trajectories) == 2
+    assert len({t.request for t in ended.private_texts()}) == 2
+
+
+def test_a_model_that_changed_since_it_was_measured_is_refused(tmp_path, small):
+    draft = small.copy("draft", tmp_path / "draft")
+    run(small.prepared(draft), tmp_path / "run", small.notes())
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
+    with pytest.raises(RunFolderError, match="the draft `draft` changed"):
+        run(small.prepared(draft), tmp_path / "run", small.notes())
