@@ -85,7 +85,8 @@ def main() -> None:
         replay_model(draft, target, material[0], candidate, DraftingMode.GREEDY)
         start = time.perf_counter()
         replays = [
-            replay_model(draft, target, item, candidate, DraftingMode.GREEDY) for item in material
+            replay_model(draft, target, item, candidate, DraftingMode.GREEDY)[0]
+            for item in material
         ]
         laws = [law_of(item[1], replay) for item, replay in zip(material, replays, strict=True)]
         by_k = {k: expected_rounds(laws, k) for k in ks}

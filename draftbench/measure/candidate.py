@@ -28,7 +28,7 @@ from draftbench.records import (
     Replay,
     Trajectory,
 )
-from draftbench.store.folder import PrivateText
+from draftbench.store.folder import PrivateDraft, PrivateText
 
 Material = tuple[Prompt, PrivateText, Trajectory]
 
@@ -67,12 +67,13 @@ class Contender:
 
 def replay(
     contender: Contender, setting: Setting, material: Sequence[Material]
-) -> Iterator[Replay | LookupReplay]:
-    """One pass along every response."""
+) -> Iterator[tuple[Replay | LookupReplay, PrivateDraft | None]]:
+    """One pass along every response; with it, for the private part, what a model drafted."""
     candidate = contender.candidate
     for _, text, trajectory in material:
         if contender.runner is None:
-            yield replay_lookup(text, trajectory, candidate, setting.lookup, max(setting.ks))
+            window = max(setting.ks)
+            yield replay_lookup(text, trajectory, candidate, setting.lookup, window), None
         else:
             yield replay_model(
                 contender.runner, setting.target, (text, trajectory), candidate, setting.mode

@@ -20,7 +20,7 @@ from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import distribution, temperature_only
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
-from draftbench.store.folder import PrivateText
+from draftbench.store.folder import PrivateDraft, PrivateText
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48
@@ -33,6 +33,7 @@ class _Columns:
     margin: list[float] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
     overlap: list[float] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
 
 
 def replay_model(
@@ -41,8 +42,9 @@ def replay_model(
     material: tuple[PrivateText, Trajectory],
     candidate: Candidate,
     mode: DraftingMode,
-) -> Replay:
-    """One teacher-forced pass of a draft model over one response.
+) -> tuple[Replay, PrivateDraft]:
+    """One teacher-forced pass of a draft model over one response; its argmax tokens go to the
+    private part.
 
     Where the draft samples, the target passes over the response too, so that Σ min(p, q) is exact
     at every position instead of estimated from the tokens that came out.
@@ -69,7 +71,7 @@ def replay_model(
         columns.accept += ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0).tolist()
     missing = trajectory.output_tokens - 1 - len(columns.accept)
     overlap = columns.overlap if samples else columns.accept
-    return Replay(
+    record = Replay(
         request=trajectory.request,
         sample=trajectory.sample,
         draft=candidate.draft,
@@ -82,6 +84,14 @@ def replay_model(
         rank=tuple(columns.rank + [draft.vocab_size] * missing),
         overlap=None if mode is DraftingMode.GREEDY else _rounded(overlap, missing),
     )
+    private = PrivateDraft(
+        request=trajectory.request,
+        sample=trajectory.sample,
+        draft=candidate.draft,
+        quant=candidate.quant,
+        tokens=tuple(columns.drafted),
+    )
+    return record, private
 
 
 def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
@@ -90,6 +100,7 @@ def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
     own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
     confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
     rank = torch.where(inside, (logits > own).sum(dim=-1), logits.shape[1])
+    columns.drafted += logits.argmax(dim=-1).tolist()
     columns.confidence += confidence.tolist()
     columns.margin += top_two_margin(logits).tolist()
     columns.rank += rank.tolist()

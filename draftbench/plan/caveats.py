@@ -9,19 +9,22 @@ from collections.abc import Iterable, Sequence
 
 from draftbench.acceptance.faults import suspected_faults
 from draftbench.plan.choice import Cell
+from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
-from draftbench.records import NEAR_TIE_MARGIN, Trajectory
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, Trajectory
 from draftbench.store.observed import Observed
 
 FEW_REQUESTS = 30
 _DISAGREEMENT = 0.02
 _TIE_SHARE = 0.01
+_DRIFT = 0.05
 
 
 def caveats(observed: Observed, cells: Sequence[Cell], leader: Cell | None) -> tuple[str, ...]:
     """Every caveat once, those on the whole run first."""
-    found = [*_of_sample(observed, leader), *_of_processes(cells), *_of_outputs(observed)]
+    found = [*_of_sample(observed, leader), *_of_processes(cells)]
+    found += [*_of_drift(observed), *_of_outputs(observed)]
     entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
     for candidate, entrant in entrants.items():
         own = [cell for cell in cells if cell.entrant.candidate == candidate]
@@ -68,6 +71,16 @@ def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
         )
 
 
+def _of_drift(observed: Observed) -> Iterable[str]:
+    drift = baseline_drift(observed.decodes)
+    if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):
+        word = "slower" if drift.change > 0 else "faster"
+        yield (
+            f"plain decoding became {abs(drift.change):.0%} {word} from the first candidate's runs "
+            "to the last's: speeds of different candidates are not from the same machine state"
+        )
+
+
 def _of_outputs(observed: Observed) -> Iterable[str]:
     share = near_tie_share(observed)
     if share is not None and share >= _TIE_SHARE:
@@ -104,7 +117,8 @@ def _of_candidate(observed: Observed, entrant: Entrant, cells: Sequence[Cell]) -
 def _of_failures(observed: Observed) -> Iterable[str]:
     for failure in observed.failures:
         if failure.draft is not None and failure.request is None:
-            yield f"{failure.draft}:{failure.quant} was not measured: {failure.reason}"
+            name = Candidate(draft=failure.draft, quant=failure.quant)
+            yield f"{name} was not measured to the end: {failure.reason}"
 
 
 def _decodes(trajectory: Trajectory) -> bool:

@@ -20,7 +20,7 @@ from draftbench.errors import DraftbenchError, ModelError, RunFolderError, Traff
 from draftbench.models.quantize import set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, Observation
-from draftbench.store.folder import PrivateText, RunFolder, RunWriter
+from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
 from draftbench.sweep.failures import failure
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -130,7 +130,7 @@ class _Remote:
     def append(self, records: Iterable[Observation]) -> None:
         self.call("append", list(records))
 
-    def append_private(self, text: PrivateText) -> None:
+    def append_private(self, text: PrivateText | PrivateDraft) -> None:
         self.call("append_private", text)
 
     def stage(self, what: str, total: int) -> None:

@@ -29,7 +29,7 @@ from draftbench.measure.trajectories import Given, generate, log_objection, logg
 from draftbench.models.quantize import build_runner, check_level
 from draftbench.plan.recommend import best_cells
 from draftbench.records import Candidate, Decode, Failure, ModelFacts, Observation, Trajectory
-from draftbench.store.folder import PrivateText, RunFolder
+from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
 from draftbench.store.observed import read_run
 from draftbench.sweep.failures import failure, known_error
@@ -46,7 +46,7 @@ class Sink(Protocol):
         """Keep observations."""
         ...
 
-    def append_private(self, text: PrivateText) -> None:
+    def append_private(self, text: PrivateText | PrivateDraft) -> None:
         """Keep one trajectory's tokens."""
         ...
 
@@ -167,7 +167,9 @@ class Worker:
         seen = {(r.request, r.sample) for r in before.replays if (r.draft, r.quant) == own}
         left = [m for m in self.material if (m[2].request, m[2].sample) not in seen]
         self.watcher.stage(f"{candidate}: replay", len(left))
-        for record in replay_all(contender, self._setting, left):
+        for record, drafted in replay_all(contender, self._setting, left):
+            if drafted is not None:
+                self.sink.append_private(drafted)
             self._keep([record])
         if not check_level(candidate.quant, self.target.device, simulate=True):
             return

@@ -99,7 +99,7 @@ def test_replay_predicts_every_round_of_the_decoder(seed, noise, k, limit, how):
     plain = decode(work, target, None, 0, target.clock)
     fast = decode(work, target, drafter(draft, work, GREEDY), k, target.clock)
     text, trajectory = replayed(plain, limit, how)
-    record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), GREEDY)
+    record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), GREEDY)[0]
     if len(plain.tokens) < 2:
         return
     rounds = expected_rounds([law_of(trajectory, record)], k)
@@ -170,7 +170,7 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
         if len(plain.tokens) < 2:
             continue
         text, trajectory = replayed(plain, 12, how)
-        record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), mode)
+        record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), mode)[0]
         predicted += expected_rounds([law_of(trajectory, record)], 3).accepted[0]
     assert abs(ran - predicted) / runs < 0.8
     assert ran > 0

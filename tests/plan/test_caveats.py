@@ -38,7 +38,7 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene: Any) -> Non
     assert says(found, "small: stepping chose another token", "10.0%")
     assert says(found, "small: target passes were not timed", "2 of 2")
     assert says(found, "big: replayed on 1 of 2 responses")
-    assert says(found, "other:none was not measured: another vocabulary")
+    assert says(found, "other was not measured to the end: another vocabulary")
     assert not says(found, "big: stepping")
     assert not says(found, "big: target passes")
     assert not says(found, "near ties")

@@ -54,7 +54,7 @@ def test_greedy_speculation_writes_what_transformers_writes(model, check_greedy)
     """
     source = ModelSource(model("smollm2"))
     ends = TextSide(source).end_tokens
-    asked = check_greedy.prompts(source, "suite:chat", REQUESTS, TOKENS)
+    asked = check_greedy.prompts(source, "suite:creative", REQUESTS, TOKENS)
     known = check_greedy.references(source, asked, TOKENS, ends)
     target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     rejecting = {}
