@@ -25,6 +25,9 @@ class DraftingMode(StrEnum):
     SAMPLED_TEMPERATURE_ONLY = "sampled-temperature-only"
 
 
+# The drafts that are no files: prompt lookup, and the target as its own draft (the control).
+LOOKUP, SELF = "ngram", "self"
+
 # Differences of two logits below these are within the noise of computing them in another order.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 
@@ -94,6 +97,7 @@ class Trajectory(Observation, frozen=True):
     reached). `margins` are the target's logit differences between its best and second-best token
     per position, `argmax` whether y_j was its best. `origin` is "target" (generated here) or "log"
     (taken from the traffic and scored by the target).
+    The last `looping` tokens repeat one passage three times or more.
     """
 
     request: str
@@ -109,6 +113,7 @@ class Trajectory(Observation, frozen=True):
     margins: tuple[float, ...]
     argmax: tuple[int, ...]
     digest: str
+    looping: int = 0
 
 
 class Replay(Observation, frozen=True):

@@ -114,6 +114,12 @@ def gate(
         assert traffic is not None
         job = _Job(target, draft, quant, temperature, threads, (traffic, sample, seed))
         run, candidate = _measure(baseline, job, out)
+    else:
+        only_with_target = (draft, traffic, sample, temperature, threads, out)
+        _require(
+            only_with_target == (None,) * 6 and (quant, seed) == ("none", 0),
+            "gate --baseline FILE --target T --draft D --traffic FILE",
+        )
     pair = _pair(run, baseline, (old, new), candidate, k)
     from draftbench.gate.comparison import compare
     from draftbench.gate.limits import limits_of

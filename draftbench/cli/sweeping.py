@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -25,7 +26,7 @@ from draftbench.cli.values import (
     number_range,
     one_of,
 )
-from draftbench.errors import InterruptedRunError
+from draftbench.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.sweep import Prepared, SweepOptions
@@ -128,6 +129,8 @@ def sweep(
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
 
+    if temperature is not None and not math.isfinite(temperature):
+        raise UsageError("--temperature must be a finite number", hint="0 is greedy")
     shortest, longest = number_range("--ngram", ngram)
     query = TrafficQuery(
         source=traffic,

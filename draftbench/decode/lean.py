@@ -20,6 +20,8 @@ from torch.nn import functional
 from draftbench.decode.linear import make_linear
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+# Tokens read in one pass: enough to be bound by arithmetic, few enough that masks stay small.
+PIECE = 512
 
 
 @dataclass
@@ -75,8 +77,7 @@ class LeanRunner:
 
     Args:
         model: a loaded transformers causal LM without `lean_obstacle`; unusable afterwards.
-        level: quantization level of the linear layers in the decoder blocks and of an untied output
-        head.
+        level: quantization level of the linear layers, the output head included.
         simulate: round the weights to the level's grid instead of using its kernel.
     """
 
@@ -91,7 +92,8 @@ class LeanRunner:
         self.dtype, self.device = self.embedding.dtype, str(self.embedding.device)
         self.final_norm = body.norm.weight.detach()
         self._cos, self._sin = _rotary_tables(body.rotary_emb, self.embedding, self.context_length)
-        self._mask = torch.zeros(0, 0, dtype=self.dtype, device=self.embedding.device)
+        future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
+        self._future = future.triu_(1).to(self.embedding.device)
         head = model.lm_head
         self.layers = []
         for index in range(len(body.layers)):
@@ -125,7 +127,17 @@ class LeanRunner:
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, cache: SlabCache, keep: int) -> Tensor:
-        """Append tokens [n]; logits [keep, vocab_size]."""
+        """Append tokens [n]; logits [keep ≤ PIECE, vocab_size]. Long prompts are read in pieces."""
+        n = tokens.shape[0]
+        before = n - max(keep, 1 + (n - 1) % PIECE)
+        for start in range(0, before, PIECE):
+            self._append(tokens[start : min(start + PIECE, before)], cache)
+        hidden = self._append(tokens[before:], cache)[n - before - keep :]
+        hidden = functional.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.eps)
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+    def _append(self, tokens: Tensor, cache: SlabCache) -> Tensor:
+        """Read tokens [n]; what the last block makes of them [n, hidden]."""
         n, start = tokens.shape[0], cache.length
         end = start + n
         hidden = functional.embedding(tokens, self.embedding)
@@ -133,9 +145,8 @@ class LeanRunner:
         mask = self._causal_mask(start, n) if n > 1 else None
         for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
             normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, self.eps)
-            query = self._write(
-                layer, normed, (keys[:, :, start:end], values[:, :, start:end]), rotary
-            )
+            slots = keys[:, :, start:end], values[:, :, start:end]
+            query = self._write(layer, normed, slots, rotary)
             mixed = functional.scaled_dot_product_attention(
                 query, keys[:, :, :end], values[:, :, :end], attn_mask=mask
             )
@@ -145,10 +156,7 @@ class LeanRunner:
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate) * up)
         cache.length = end
-        hidden = functional.rms_norm(
-            hidden[n - keep :], hidden.shape[-1:], self.final_norm, self.eps
-        )
-        return self.head(hidden)  # type: ignore[no-any-return]
+        return hidden
 
     def _write(
         self,
@@ -185,14 +193,9 @@ class LeanRunner:
         """Additive mask [group · n, start + n] of n new tokens behind `start` old ones, repeated
         per query of a group.
         """
-        end = start + n
-        if self._mask.shape[0] < end:
-            size = max(256, 2 * end)
-            full = torch.full(
-                (size, size), float("-inf"), dtype=self.dtype, device=self._mask.device
-            )
-            self._mask = full.triu_(1)
-        return self._mask[start:end, :end].repeat(self.heads // self.kv_heads, 1)
+        mask = torch.zeros(n, start + n, dtype=self.dtype, device=self.embedding.device)
+        mask[:, start:] = self._future[:n, :n]
+        return mask.repeat(self.heads // self.kv_heads, 1)
 
 
 def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 INT4_GROUP = 32
-# The weight-only kernels re-read the weights for every row; from here on unpacking once and one
-# matrix product is faster.
-KERNEL_ROWS = 8
+# The weight-only kernels take as long again for every row: beyond so many rows another way is
+# faster.
+INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 8, 2
 
 
 class PackedLinear(nn.Module):
@@ -49,7 +49,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)
-        if flat.shape[0] <= KERNEL_ROWS:
+        if flat.shape[0] <= INT8_KERNEL_ROWS:
             out = torch._weight_int8pack_mm(flat, self.weight, self.scale)
         else:  # integers up to 128 are exact in bfloat16, so this is the same product
             out = functional.linear(flat, self.weight.to(torch.bfloat16)) * self.scale
@@ -58,7 +58,11 @@ class Int8Linear(nn.Module):
 
 
 class Int4Linear(nn.Module):
-    """4-bit weights in groups of 32 inputs with scale and offset; activations stay bfloat16."""
+    """4-bit weights in groups of 32 inputs with scale and offset; activations stay bfloat16.
+
+    Beside them the same weights in bfloat16, for passes over several tokens (prompts, replay,
+    verification): the 4-bit kernel takes as long again for every row.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -69,32 +73,24 @@ class Int4Linear(nn.Module):
         # The kernel computes (code - 8) · scale + offset.
         offset = (low + 8 * scale.float()).to(torch.bfloat16)
         shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
-        codes = (shift.round() + 8).clamp(0, 15).to(torch.uint8)
+        codes = (shift.round() + 8).clamp(0, 15)
         self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
             codes.to(torch.int32).reshape(weight.shape), 1
         )
         self.scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
-        # A second copy, two codes a byte: the kernel's own layout cannot be read back.
-        self.codes = codes[:, :, 0::2] | (codes[:, :, 1::2] << 4)
+        exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
+        self.wide = unquantized_linear(exact.reshape(weight.shape).to(torch.bfloat16), None)
         self.bias = bias
-        self.weight_bytes = (
-            self.packed.numel() + self.codes.numel() + 2 * self.scale_and_offset.numel()
-        )
-
-    def _unpacked(self) -> Tensor:
-        scale, offset = self.scale_and_offset.transpose(0, 1).unbind(2)
-        codes = torch.stack([self.codes & 15, self.codes >> 4], dim=3).flatten(2).to(torch.bfloat16)
-        weight = torch.addcmul(offset[:, :, None], codes.sub_(8), scale[:, :, None])
-        return weight.reshape(self.out_features, self.in_features)
+        self.weight_bytes = self.packed.numel() + 2 * self.scale_and_offset.numel()
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)
-        if flat.shape[0] <= 4 * KERNEL_ROWS:
+        if flat.shape[0] <= INT4_KERNEL_ROWS:
             out = torch.ops.aten._weight_int4pack_mm_for_cpu(
                 flat, self.packed, INT4_GROUP, self.scale_and_offset
             )
         else:
-            out = functional.linear(flat, self._unpacked())
+            out = self.wide(flat)
         out = out if self.bias is None else out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from draftbench.errors import DraftbenchError, UsageError
-from draftbench.plan.costs import LOOKUP
 from draftbench.plan.recommendation import Pick, Recommendation
-from draftbench.records import Candidate, DraftingMode
+from draftbench.records import LOOKUP, Candidate, DraftingMode
 from draftbench.store.observed import Observed
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pairing import TIMED
 from draftbench.gate.result import Check, GateResult
-
-FEW_REQUESTS = 30
 
 
 def notes(result: GateResult, old: Baseline, new: Baseline, missing: int) -> tuple[str, ...]:

@@ -110,17 +110,13 @@ def cost_grid(setting: Setting, material: Sequence[Material]) -> CostGrid:
 
 
 def decode_cells(
-    contender: Contender,
-    setting: Setting,
-    material: Sequence[Material],
-    ks: Sequence[int],
-    done: set[tuple[str, int, int]],
-) -> Iterator[Decode]:
-    """The baseline and each k, request by request; `done` holds (request, sample, k) that exist.
+    contender: Contender, setting: Setting, material: Sequence[Material], ks: Sequence[int]
+) -> Iterator[list[Decode]]:
+    """The baseline and each k, one list per request: only together can they be compared.
 
     The order of the cells turns by one with every request.
     """
-    candidate, block = contender.candidate, str(contender.candidate)
+    candidate = contender.candidate
     cells = [Cell(candidate if k else None, k, setting.mode, 0) for k in (0, *ks)]
     bench = Bench(
         target=setting.target,
@@ -128,18 +124,12 @@ def decode_cells(
         make_drafter=lambda task: contender.drafter(setting, task),
         clock=setting.clock,
         process=setting.process,
-        block=block,
+        block=str(candidate),
         tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
     )
-    pending = [m for m in material if any((*_key(m[2]), c.k) not in done for c in cells)]
-    if pending:
-        warm(bench, pending[0][0], cells)
-    for turn, (prompt, text, trajectory) in enumerate(pending):
+    if material:
+        warm(bench, material[0][0], cells)
+    for turn, (prompt, text, trajectory) in enumerate(material):
         order = cells[turn % len(cells) :] + cells[: turn % len(cells)]
-        left = [cell for cell in order if (*_key(trajectory), cell.k) not in done]
-        yield from run_cells(bench, prompt, trajectory, text.tokens, left)
-
-
-def _key(trajectory: Trajectory) -> tuple[str, int]:
-    return trajectory.request, trajectory.sample
+        yield list(run_cells(bench, prompt, trajectory, text.tokens, order))

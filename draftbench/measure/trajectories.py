@@ -22,6 +22,8 @@ from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.records import Trajectory
 from draftbench.store.folder import PrivateText
 
+# Margins are kept to tell near ties; beyond this they would only tell which prompt it was.
+WIDEST_MARGIN = 1.0
 # log 0 for a token that the request's filters exclude; JSON has no infinity.
 EXCLUDED = -1e9
 
@@ -102,11 +104,30 @@ def score(prompt: Prompt, given: Given, target: Runner) -> tuple[PrivateText, Tr
         limit=prompt.limit,
         finish=finish,
         origin=origin,
-        margins=tuple(round(value, 4) for value in margins),
+        margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in margins),
         argmax=tuple(argmax),
         digest=digest,
+        looping=looping(tokens),
     )
     return private, trajectory
+
+
+# The longest passage that is looked for, and how often it must stand in a row.
+LONGEST_LOOP, LEAST_TURNS = 32, 3
+
+
+def looping(tokens: Sequence[int]) -> int:
+    """How many tokens at the end repeat one passage: a degenerate response, in which any draft and
+    above all prompt lookup is accepted more than it deserves.
+    """
+    longest = 0
+    for period in range(1, LONGEST_LOOP + 1):
+        same = 0
+        while same + period < len(tokens) and tokens[-1 - same] == tokens[-1 - same - period]:
+            same += 1
+        if same >= (LEAST_TURNS - 1) * period:
+            longest = max(longest, same + period)
+    return longest
 
 
 # A log below these was not written by this target: fewer of its tokens are the argmax at

@@ -60,7 +60,7 @@ class Build:
 
 def default_dtype(device: str) -> torch.dtype:
     """bfloat16 where the device multiplies it natively, else float32."""
-    if device.startswith("cuda"):
+    if device != "cpu":
         return torch.bfloat16
     native = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
@@ -77,7 +77,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         meant = f"did you mean `{near[0]}`? " if near else ""
         hint = f"{meant}the levels are {', '.join(LEVELS)}"
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
-    kind = device.partition(":")[0]
+    kind = "cpu" if device == "cpu" else "cuda"
     real = kind in LEVELS[level].kernels
     if not real and not simulate:
         raise ModelError(
@@ -106,12 +106,14 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     parameters = model.num_parameters()
     runner, caveats = _runner(source, model, build, simulate=not real)
     layers = list(_linears(runner))
-    share = _quantized_share(layers)
+    share = _quantized_share(layers, runner)
     if build.level != "none" and share == 0.0:
         raise ModelError(
             f"quantization `{build.level}` touched no layer of `{source.name}`",
             hint="its layers' sizes do not divide into the level's groups; use another level",
         )
+    if any(isinstance(layer, Int4Linear) for layer in layers):
+        caveats = [*caveats, "beside int4 weights the runner keeps bfloat16 ones, not counted here"]
     if build.level != "none" and share < 1.0:
         caveats = [*caveats, f"{build.level} covers {share:.0%} of the linear weights"]
     facts = ModelFacts(
@@ -175,15 +177,21 @@ def _runner(
 
 
 def _linears(runner: Runner) -> Iterator[Any]:
+    """Every linear layer once; the wide twin inside an int4 layer is not another."""
     kinds = (nn.Linear, PackedLinear, Int8Linear, Int4Linear, SimulatedLinear)
-    for module in runner.modules():
-        if isinstance(module, kinds):
-            yield module
+    layers = [module for module in runner.modules() if isinstance(module, kinds)]
+    twins = {id(layer.wide) for layer in layers if isinstance(layer, Int4Linear)}
+    return (layer for layer in layers if id(layer) not in twins)
 
 
-def _quantized_share(layers: list[Any]) -> float:
-    """Share of linear weights whose stored type is a quantized one."""
-    total = quantized = 0
+def _quantized_share(layers: list[Any], runner: Runner) -> float:
+    """Share of multiplied weights whose stored type is a quantized one.
+
+    Experts that a model keeps stacked in one tensor of three dimensions are weights too, and no
+    layer of theirs is replaced.
+    """
+    total = sum(tensor.numel() for tensor in runner.tensors() if tensor.ndim > 2)
+    quantized = 0
     for layer in layers:
         size = layer.in_features * layer.out_features
         total += size

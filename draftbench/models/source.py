@@ -43,6 +43,12 @@ class ModelSource:
         return self._path.exists()
 
     @property
+    def on_hub(self) -> bool:
+        """Whether this names a model of the hub: `org/name` or `org/name@revision`."""
+        path_like = self.spec.startswith((".", "/", "~")) or self.spec.endswith(".gguf")
+        return not self.local and not path_like and self.spec.count("/") <= 1
+
+    @property
     def _path(self) -> Path:
         return Path(self.spec).expanduser()
 
@@ -62,14 +68,16 @@ class ModelSource:
             if path.suffix == ".gguf":
                 return str(path.parent), {**options, "gguf_file": path.name}
             return str(path), options
-        looks_local = self.spec.startswith((".", "/", "~")) or self.spec.endswith(".gguf")
-        if looks_local or self.spec.count("/") > 1:
+        if not self.on_hub:
             raise ModelError(
                 f"no model at `{self.spec}`",
                 hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
             )
         repository, _, revision = self.spec.partition("@")
-        return repository, {**options, "revision": revision or "main"}
+        # Once the configuration is there its commit is known, and all the rest comes from the same,
+        # even if the branch moves on meanwhile.
+        commit = getattr(self.__dict__.get("config"), "_commit_hash", None)
+        return repository, {**options, "revision": commit or revision or "main"}
 
     @cached_property
     def config(self) -> Any:

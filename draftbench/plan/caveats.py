@@ -6,29 +6,34 @@ Knows the run and its cells; the decision is made elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from draftbench.acceptance.faults import suspected_faults
+from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.plan.choice import Cell
 from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, Trajectory
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
-FEW_REQUESTS = 30
 _DISAGREEMENT = 0.02
 _TIE_SHARE = 0.01
+_LOOPING = 0.05
 _DRIFT = 0.05
+_BUSY = 0.75
+_STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 
 
 def caveats(observed: Observed, cells: Sequence[Cell], leader: Cell | None) -> tuple[str, ...]:
     """Every caveat once, those on the whole run first."""
     found = [*_of_sample(observed, leader), *_of_processes(cells)]
-    found += [*_of_drift(observed), *_of_outputs(observed)]
+    found += [*_of_machine(observed), *_of_drift(observed), *_of_outputs(observed)]
     entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
     for candidate, entrant in entrants.items():
         own = [cell for cell in cells if cell.entrant.candidate == candidate]
         found += [f"{candidate}: {text}" for text in _of_candidate(observed, entrant, own)]
+    found += _of_levels(list(entrants.values()))
     target = observed.facts_of(None)
     found += [f"target: {text}" for text in (target.caveats if target else ())]
     found += _of_failures(observed)
@@ -67,8 +72,28 @@ def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
     if processes and min(processes) < ENOUGH_PROCESSES:
         yield (
             "measured speed-ups are within one process: they move more from process to process "
-            f"than their intervals say; run in {ENOUGH_PROCESSES} or more"
+            "than their intervals say"
         )
+
+
+def _of_machine(observed: Observed) -> Iterable[str]:
+    load = observed.manifest.environment.load
+    if load is not None and load > _BUSY:
+        yield (
+            f"other processes kept {load:.0%} of the cores busy when the run began: its times are "
+            "noisy, its acceptance is not"
+        )
+    stalled = sum(_stalled(row) for row in observed.decodes)
+    if stalled:
+        yield (
+            f"{stalled} decoding runs stood still in a round (a suspended process, a clock's jump, "
+            "another job): their seconds are too long"
+        )
+
+
+def _stalled(row: Decode) -> bool:
+    rounds = row.verify_seconds
+    return len(rounds) >= _ROUNDS_TO_JUDGE and max(rounds) > _STALL * median(rounds)
 
 
 def _of_drift(observed: Observed) -> Iterable[str]:
@@ -87,6 +112,13 @@ def _of_outputs(observed: Observed) -> Iterable[str]:
         yield (
             f"{share:.1%} of the target's tokens are near ties: "
             "there either token is right and two runs may part"
+        )
+    written = sum(t.output_tokens for t in observed.trajectories)
+    looping = sum(t.looping for t in observed.trajectories)
+    if looping > _LOOPING * written:
+        yield (
+            f"{looping / written:.0%} of the output is the target repeating itself: acceptance is "
+            "inflated there, that of prompt lookup most"
         )
     checked = audit(observed)
     if checked is not None and checked.faults:
@@ -108,10 +140,28 @@ def _of_candidate(observed: Observed, entrant: Entrant, cells: Sequence[Cell]) -
     replayable = [t for t in observed.trajectories if _decodes(t)]
     if len(entrant.replays) < len(replayable):
         yield f"replayed on {len(entrant.replays)} of {len(replayable)} responses only"
+    if entrant.costs is not None and all(cell.measured is None for cell in cells):
+        yield "not decoded: its predicted speed-up counts the timed passes alone"
     yield from outside_hull(entrant, max(cell.k for cell in cells))
     rounds = [cell.forecast.rounds for cell in cells]
     for fault in suspected_faults(entrant.candidate, entrant.replays, rounds, near_tie(observed)):
         yield f"suspected fault: {fault.message}; {fault.advice}"
+
+
+def _of_levels(entrants: Sequence[Entrant]) -> Iterable[str]:
+    """A level whose step is no cheaper than the unquantized one's has no kernel worth the name."""
+    ratios = {
+        entrant.candidate: entrant.costs.draft_cost_ratio(entrant.context).value
+        for entrant in entrants
+        if entrant.costs is not None
+    }
+    for candidate, ratio in ratios.items():
+        plain = ratios.get(Candidate(draft=candidate.draft))
+        if candidate.quant != "none" and plain is not None and ratio >= plain:
+            yield (
+                f"{candidate} steps no faster than unquantized (c {ratio:.2f}, {plain:.2f}): "
+                f"{candidate.quant} has no real kernel for it here"
+            )
 
 
 def _of_failures(observed: Observed) -> Iterable[str]:

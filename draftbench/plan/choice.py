@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from draftbench.plan.predict import Entrant, Forecast, forecast
 TIMING_NOISE = 0.02
 _FOLDS = 5
 _RESAMPLES = 2000
+
+Kind = Literal["predicted", "measured", "judged"]
 
 SPEEDUP_EXPECTED = Figure(
     name="decode speed-up, expected",
@@ -148,7 +151,7 @@ class Contest:
         ties = own[known] >= (1 - TIMING_NOISE) * best[known]
         return Certainty(float(ties.mean()), float((best - own)[known].mean()))
 
-    def cross_fit(self, *, measured: bool) -> Sample | None:
+    def cross_fit(self, kind: Kind) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.
 
         The requests are split in five; each part is looked at through the cell that the other
@@ -156,21 +159,21 @@ class Contest:
         """
         fold_of = {request: at % _FOLDS for at, request in enumerate(self.requests)}
         held: dict[str, tuple[float, Floats]] = {}
-        kind: Sample | None = None
+        found: Sample | None = None
         for fold in range(min(_FOLDS, len(self.requests))):
             choosing = np.array([[fold_of[request] != fold for request in self.requests]])
             at = self._pick(self._values(choosing.astype(np.float64))[0])
-            sample = None if at is None else _of_kind(self.cells[at], measured=measured)
+            sample = None if at is None else _of_kind(self.cells[at], kind)
             if sample is None:
                 continue
-            kind = sample
+            found = sample
             rows = zip(sample.requests, sample.weights, sample.addends, strict=True)
             held.update((r, (float(w), a)) for r, w, a in rows if fold_of[r] == fold)
-        if kind is None or not held:
+        if found is None or not held:
             return None
         weights = np.array([weight for weight, _ in held.values()])
         table = np.array([addends for _, addends in held.values()])
-        return Sample(kind.figure, tuple(held), weights, table, kind.combine)
+        return Sample(found.figure, tuple(held), weights, table, found.combine)
 
     def _pooled(self) -> Floats:
         every_request_once = np.ones((1, len(self.requests)))
@@ -192,10 +195,10 @@ class Contest:
         return int(min(tied, key=lambda at: (self.cells[at].entrant.size, self.cells[at].k)))
 
 
-def _of_kind(cell: Cell, *, measured: bool) -> Sample | None:
-    if not measured:
-        return cell.predicted
-    return None if cell.measured is None else cell.measured.speedup
+def _of_kind(cell: Cell, kind: Kind) -> Sample | None:
+    if kind == "measured":
+        return None if cell.measured is None else cell.measured.speedup
+    return cell.predicted if kind == "predicted" else cell.judged
 
 
 def _weighted(sample: Sample, requests: Sequence[str]) -> Floats:

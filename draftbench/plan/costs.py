@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.records import Candidate, CostPoint, Decode
+from draftbench.records import SELF, Candidate, CostPoint, Decode
 from draftbench.store.observed import Observed
 
-LOOKUP, SELF = "ngram", "self"
 _DRAWS = 400
 
 
@@ -93,10 +92,11 @@ class BlockCosts:
 def block_costs(observed: Observed, candidate: Candidate) -> BlockCosts | None:
     """The costs of a candidate's block; None where its cost is unknown.
 
-    Unknown are a quantization level without a real kernel, and steps that nobody timed.
+    Unknown are a quantization level without a real kernel, the target's too, and steps that nobody
+    timed.
     """
-    facts = observed.facts_of(candidate)
-    if facts is not None and not facts.has_kernel:
+    known = (observed.facts_of(candidate), observed.facts_of(None))
+    if any(facts is not None and not facts.has_kernel for facts in known):
         return None
     points = [p for p in observed.costs if p.block == str(candidate) and p.batch == 1]
     own = None if candidate.draft == SELF else candidate.draft
@@ -113,11 +113,11 @@ def block_costs(observed: Observed, candidate: Candidate) -> BlockCosts | None:
     )
 
 
-def overhead(rows: Sequence[Decode], k: int, passes: Callable[[Decode], float]) -> float:
+def overhead(rows: Sequence[Decode], k: int, passes: Callable[[Decode], float]) -> float | None:
     """Seconds of a round beyond its passes, for cell `k`, from the other cells of its block.
 
     The baseline (k = 0) has only its own runs to learn from; where nothing but the baseline ran, it
-    stands for every cell. 0 without runs.
+    stands for every cell. None where nothing ran.
 
     Args:
         passes: what the draft steps and target passes of a run should have taken, in seconds, by
@@ -128,7 +128,7 @@ def overhead(rows: Sequence[Decode], k: int, passes: Callable[[Decode], float]) 
     used = baseline if k == 0 else others or baseline
     rounds = sum(len(row.verify_seconds) for row in used)
     spent = sum(row.decode_seconds - passes(row) for row in used)
-    return spent / rounds if rounds else 0.0
+    return spent / rounds if rounds else None
 
 
 def _surface(points: Sequence[CostPoint], draft: str | None, what: str) -> Surface | None:

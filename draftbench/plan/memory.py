@@ -5,8 +5,7 @@ Counts weights and KV cache. Activations and the allocator's own needs are not k
 
 from __future__ import annotations
 
-from draftbench.plan.costs import LOOKUP, SELF
-from draftbench.records import Candidate
+from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.store.observed import Observed
 
 

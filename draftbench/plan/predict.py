@@ -51,7 +51,8 @@ END_TO_END_PREDICTED = Figure(
 class Entrant:
     """One candidate along the traffic: responses, replays and laws side by side, and its costs.
 
-    `costs` None is unknown; `overheads` maps each k, 0 included, to seconds per round;
+    `costs` None is unknown; `overheads` maps each k, 0 included, to seconds per round, None where
+    no run tells;
     `memory_bytes` is the draft's.
     """
 
@@ -59,7 +60,7 @@ class Entrant:
     replays: tuple[tuple[Trajectory, AnyReplay], ...]
     laws: tuple[ResponseLaw, ...]
     costs: BlockCosts | None
-    overheads: dict[int, float]
+    overheads: dict[int, float | None]
     memory_bytes: int | None
 
     @property
@@ -139,7 +140,7 @@ def grid(observed: Observed) -> tuple[int, ...]:
 
 
 def forecast(entrant: Entrant, k: int) -> Forecast:
-    """Predict one k.
+    """Predict one k, by its passes alone where its overhead is unknown.
 
     Raises:
         ValueError: k is not in the run's grid, or nothing was replayed.
@@ -148,8 +149,8 @@ def forecast(entrant: Entrant, k: int) -> Forecast:
     if entrant.costs is None:
         return Forecast(entrant.trajectories, rounds, None, None)
     context = np.array([_context(t) for t in entrant.trajectories])
-    plain = rounds.tokens * (entrant.costs.target.at(1, context) + entrant.overheads[0])
-    overheads = (rounds.rounds + rounds.plain) * entrant.overheads[k]
+    plain = rounds.tokens * (entrant.costs.target.at(1, context) + (entrant.overheads[0] or 0.0))
+    overheads = (rounds.rounds + rounds.plain) * (entrant.overheads[k] or 0.0)
     speculative = _passes(entrant.costs, rounds, context) + overheads
     decoding = np.stack([plain, speculative], axis=1)
     return Forecast(entrant.trajectories, rounds, decoding, _prefills(entrant))

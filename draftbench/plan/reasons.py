@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.plan.choice import TIMING_NOISE, Cell, Contest
-from draftbench.plan.costs import SELF
-from draftbench.records import Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.store.observed import Observed
 
 

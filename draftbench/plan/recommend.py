@@ -19,8 +19,7 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.plan.caveats import caveats, near_tie_share
-from draftbench.plan.choice import Cell, Contest, cell_of
-from draftbench.plan.costs import SELF
+from draftbench.plan.choice import TIMING_NOISE, Cell, Contest, cell_of
 from draftbench.plan.measured import audit, measured_cells
 from draftbench.plan.predict import entrant_of, grid
 from draftbench.plan.reasons import why_not
@@ -31,7 +30,7 @@ from draftbench.plan.recommendation import (
     PredictionError,
     Recommendation,
 )
-from draftbench.records import Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.store.observed import Observed
 
 
@@ -47,7 +46,8 @@ def recommend(observed: Observed, *, min_speedup: float = 1.0) -> Recommendation
     cells = _cells(observed)
     contest = Contest([cell for cell in cells if cell.entrant.candidate.draft != SELF])
     leader = contest.leader()
-    sample = leader.judged if leader else None
+    # Decided on requests that did not choose; the winner's own figures are flattered by winning.
+    sample = contest.cross_fit("judged") or (leader.judged if leader else None)
     judged = _estimate(sample)
     decision = _decide(judged, min_speedup)
     choice = leader if decision == "speculate" else None
@@ -59,12 +59,12 @@ def recommend(observed: Observed, *, min_speedup: float = 1.0) -> Recommendation
         candidates=_candidates(observed, cells, contest, choice),
         requests=len({t.request for t in observed.trajectories}),
         output_tokens=sum(t.output_tokens for t in observed.trajectories),
-        prediction_error=_errors(cells),
+        prediction_error=_errors(observed, cells),
         min_speedup=min_speedup,
         leader=_pick(leader),
         runner_up=_pick(contest.runner_up(leader) if leader else None),
-        choice_speedup_predicted=_estimate(contest.cross_fit(measured=False)),
-        choice_speedup_measured=_estimate(contest.cross_fit(measured=True)),
+        choice_speedup_predicted=_estimate(contest.cross_fit("predicted")),
+        choice_speedup_measured=_estimate(contest.cross_fit("measured")),
         probability_best=certainty.probability if certainty else None,
         expected_regret=certainty.regret if certainty else None,
         requests_needed=_needed(sample, judged, min_speedup),
@@ -106,9 +106,10 @@ def _cells(observed: Observed) -> list[Cell]:
 
 
 def _decide(judged: Estimate | None, min_speedup: float) -> Decision:
-    if judged is None or judged.low <= min_speedup < judged.high:
+    least = min_speedup * (1 + TIMING_NOISE)
+    if judged is None or judged.low <= least < judged.high:
         return "inconclusive"
-    return "speculate" if judged.low > min_speedup else "do_not_speculate"
+    return "speculate" if judged.low > least else "do_not_speculate"
 
 
 def _needed(sample: Sample | None, judged: Estimate | None, min_speedup: float) -> int | None:
@@ -181,11 +182,28 @@ def _error(cell: Cell) -> float | None:
     return predicted.value / cell.measured.speedup.value - 1
 
 
-def _errors(cells: Sequence[Cell]) -> PredictionError | None:
+def _errors(observed: Observed, cells: Sequence[Cell]) -> PredictionError | None:
     sizes = [abs(error) for cell in cells if (error := _error(cell)) is not None]
     if not sizes:
         return None
-    return PredictionError(median=median(sizes), worst=max(sizes), cells=len(sizes))
+    bare = {
+        candidate: entrant_of(observed, candidate, measured=False)
+        for candidate in {cell.entrant.candidate for cell in cells if cell.measured is not None}
+    }
+    unaided = [
+        abs(error)
+        for cell in cells
+        if cell.measured is not None
+        and (error := _error(cell_of(bare[cell.entrant.candidate], cell.k, cell.measured)))
+        is not None
+    ]
+    return PredictionError(
+        median=median(sizes),
+        worst=max(sizes),
+        cells=len(sizes),
+        passes_only_median=median(unaided),
+        passes_only_worst=max(unaided),
+    )
 
 
 def _of_the_leader(contest: Contest, leader: Cell | None, min_speedup: float) -> list[str]:

@@ -64,11 +64,18 @@ class CellFigures(Answer, frozen=True):
 
 
 class PredictionError(Answer, frozen=True):
-    """Size of the relative error of predicted against measured speed-up over the measured cells."""
+    """Size of the relative error of predicted against measured speed-up over the measured cells.
+
+    `median` and `worst` are of predictions that know what a round takes beyond its passes from the
+    candidate's other decoded cells; `passes_only_…` are of predictions from timed passes alone, as
+    for a candidate that was not decoded.
+    """
 
     median: float
     worst: float
     cells: int
+    passes_only_median: float
+    passes_only_worst: float
 
 
 class Recommendation(Answer, frozen=True):

@@ -16,8 +16,7 @@ import msgspec
 from draftbench.acceptance.breakdown import Disagreement
 from draftbench.acceptance.card import AcceptanceReport, Card, Reading
 from draftbench.acceptance.definitions import FIGURES, TOKENS_PER_ROUND, Figure
-from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.caveats import FEW_REQUESTS
+from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
 from draftbench.report.sections import Section
 from draftbench.report.text import figure
 

@@ -22,11 +22,10 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
-from draftbench.plan.costs import SELF
 from draftbench.plan.measured import measured_cells
 from draftbench.plan.predict import grid
 from draftbench.plan.recommendation import Pick, Recommendation
-from draftbench.records import Candidate, Trajectory
+from draftbench.records import SELF, Candidate, Trajectory
 from draftbench.report.recommendation import shown
 from draftbench.store.observed import Observed
 

@@ -80,7 +80,7 @@ class TerminalWatcher:
         """Something worth a line of its own."""
         self._finish()
         if not self.quiet:
-            self.console.print(text, markup=False, highlight=False)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _finish(self) -> None:
         """Close the running stage with its time."""

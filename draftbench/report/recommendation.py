@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from draftbench.acceptance.intervals import Estimate
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import Candidate, Failure
-from draftbench.report.text import columns, figure, memory, paragraph, plain, times
+from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain, times
 from draftbench.store.observed import Observed
 
 HEADLINES = {
@@ -91,7 +90,9 @@ def checks(answer: Recommendation) -> list[str]:
     if error is not None:
         lines.append(
             f"Prediction against measurement: off by {error.median:.1%} (median) and at most "
-            f"{error.worst:.1%} over {error.cells} measured cells."
+            f"{error.worst:.1%} over {error.cells} measured cells; from timed passes alone, as "
+            f"for what was not decoded, by {error.passes_only_median:.1%} and at most "
+            f"{error.passes_only_worst:.1%}."
         )
     audit = answer.audit
     if audit is not None and audit.requests:
@@ -186,7 +187,8 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
     blocks = [headline(answer), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
     blocks.append(columns(head, rows))
     legend = (
-        "± is half of a 95 % interval over requests; τ counts the bonus token; c per draft token"
+        "± is half of a 95 % interval: over requests, of c over timing repeats; times are within "
+        "one process; τ counts the bonus token; c is per draft token"
     )
     blocks.append(paragraph(legend, width, ""))
     sections = (
@@ -204,8 +206,8 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
 def _markdown(answer: Recommendation, observed: Observed) -> str:
     head, rows = _rows(answer, 200)
     table = [head, ["---"] * len(head), *rows]
-    lines = [f"## {_escaped(headline(answer))}", "", *(_escaped(s) for s in evidence(answer)), ""]
-    lines += ["| " + " | ".join(map(_escaped, row)) + " |" for row in table]
+    lines = [f"## {escaped(headline(answer))}", "", *(escaped(s) for s in evidence(answer)), ""]
+    lines += ["| " + " | ".join(map(escaped, row)) + " |" for row in table]
     sections = (
         ("Why the others lost", _losers(answer)),
         ("Not measured", _failures(observed.failures)),
@@ -214,13 +216,8 @@ def _markdown(answer: Recommendation, observed: Observed) -> str:
     )
     for title, items in sections:
         if items:
-            lines += ["", f"### {title}", "", *(f"- {_escaped(item)}" for item in items)]
+            lines += ["", f"### {title}", "", *(f"- {escaped(item)}" for item in items)]
     return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    """Markdown's own characters in names and reasons stay characters."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))
 
 
 def _json(answer: Recommendation, failures: Sequence[Failure]) -> str:

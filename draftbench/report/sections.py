@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftbench.report.text import columns, paragraph, plain
+from draftbench.report.text import columns, escaped, paragraph, plain
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,10 @@ class Section:
 
     def markdown(self) -> str:
         """A heading, a table and a list."""
-        lines = [f"### {_escaped(self.title)}"]
+        lines = [f"### {escaped(self.title)}"]
         if self.rows:
             table = [self.head, ["---"] * len(self.head), *self.rows]
-            lines += ["", *("| " + " | ".join(map(_escaped, row)) + " |" for row in table)]
+            lines += ["", *("| " + " | ".join(map(escaped, row)) + " |" for row in table)]
         if self.notes:
-            lines += ["", *(f"- {_escaped(note)}" for note in self.notes)]
+            lines += ["", *(f"- {escaped(note)}" for note in self.notes)]
         return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    """Markdown's own characters in names and tokens stay characters."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))

@@ -4,6 +4,7 @@ deserve.
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -62,3 +63,8 @@ def paragraph(text: str, width: int, indent: str) -> str:
     return textwrap.fill(
         plain(text), max(width, 40), initial_indent=indent, subsequent_indent=indent + "  "
     )
+
+
+def escaped(text: str) -> str:
+    """For Markdown: its own characters in names, tokens and reasons stay characters."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))

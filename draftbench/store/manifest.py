@@ -59,7 +59,10 @@ class TrafficFacts(Record, frozen=True):
 
 
 class Environment(Record, frozen=True):
-    """The machine and the software; times are only compared between equal ones."""
+    """The machine and the software; times are only compared between equal ones.
+
+    `load` is the machine's load average per core when the run began, before it computed anything.
+    """
 
     platform: str
     processor: str
@@ -68,6 +71,7 @@ class Environment(Record, frozen=True):
     accelerator: str | None
     python: str
     packages: dict[str, str]
+    load: float | None = None
 
     @property
     def machine(self) -> str:
@@ -111,6 +115,7 @@ def differing_environment(one: Manifest, other: Manifest) -> list[str]:
 def _facts(manifest: Manifest) -> dict[str, object]:
     facts = msgspec.structs.asdict(manifest.environment)
     packages = facts.pop("packages")
+    del facts["load"]
     return {"draftbench": manifest.draftbench, **facts, **packages}
 
 
@@ -121,16 +126,16 @@ def portable(text: str) -> str:
 
 def environment(threads: int, accelerator: str | None) -> Environment:
     """Facts about this machine; without torch, whose part the caller gives."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Environment(
         platform=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
-        cores=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
+        cores=cores or 1,
         threads=threads,
         accelerator=accelerator,
         python=".".join(map(str, sys.version_info[:3])),
         packages={name: version for name in PACKAGES if (version := _version(name))},
+        load=round(os.getloadavg()[0] / (cores or 1), 2) if hasattr(os, "getloadavg") else None,
     )
 
 

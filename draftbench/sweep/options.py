@@ -9,9 +9,6 @@ from draftbench.models.source import Trust
 from draftbench.records import DraftingMode
 from draftbench.traffic import TrafficQuery
 
-# The drafts that are no files: prompt lookup, and the target as its own draft (the control).
-LOOKUP, SELF = "ngram", "self"
-
 
 @dataclass(frozen=True)
 class SweepOptions:

@@ -8,6 +8,7 @@ files, not of the question.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,12 @@ import msgspec
 import torch
 
 import draftbench
-from draftbench.errors import DraftbenchError, PairError, TrafficError, UsageError
+from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.models.pair import check_pair
+from draftbench.models.pair import check_pair, context_of
 from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, Failure
+from draftbench.records import LOOKUP, SELF, Candidate, Failure
 from draftbench.store.key import key_id, keyed_hash
 from draftbench.store.manifest import (
     SCHEMA_VERSION,
@@ -31,7 +32,7 @@ from draftbench.store.manifest import (
     portable,
 )
 from draftbench.sweep.failures import failure, known_error
-from draftbench.sweep.options import LOOKUP, SELF, SweepOptions, Watcher
+from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
 DEFAULT_LIMIT = 256
@@ -63,21 +64,26 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(options.device)
     threads = set_threads(options.threads)
     dtype = _dtype(options.dtype, device)
     target = ModelSource(options.target, options.trust)
     watcher.note(f"reading traffic from {options.traffic.source}")
     traffic = load(options.traffic)
+    for row in traffic.bad_rows:
+        watcher.note(f"bad row {row}")
     if not traffic.requests:
         raise TrafficError(
             "the traffic holds no request that can be replayed", hint=_dropped(traffic)
         )
     check_level(options.target_quant, device, simulate=options.simulate_quant)
+    for spec in (options.target, *options.drafts):
+        if spec not in (LOOKUP, SELF) and ModelSource(spec).on_hub:
+            watcher.note(f"{spec} is fetched from the model hub where it is not cached")
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
-    prompts, too_long = _prompts(options, traffic, TextSide(target))
+    prompts, left_out = _prompts(options, traffic, TextSide(target))
     drafts, candidates, failures, caveats = _check_candidates(options, target, device)
-    accelerator = torch.cuda.get_device_name(0) if device.startswith("cuda") else None
+    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
@@ -85,7 +91,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         command=portable(command),
         key_id=key_id(options.traffic.key),
         question=_question(options, traffic, str(dtype).removeprefix("torch."), device),
-        traffic=_facts(traffic, len(prompts), too_long),
+        traffic=_facts(traffic, len(prompts), left_out),
         environment=environment(threads, accelerator),
     )
     build = Build(dtype, options.target_quant, device, options.simulate_quant)
@@ -94,14 +100,31 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     )
 
 
-def _facts(traffic: Traffic, requests: int, too_long: dict[str, int]) -> TrafficFacts:
+def _facts(traffic: Traffic, requests: int, left_out: dict[str, int]) -> TrafficFacts:
     return TrafficFacts(
         form=traffic.form,
         rows=traffic.rows,
         requests=requests,
         merged=traffic.merged,
-        dropped={**traffic.dropped, **too_long},
+        dropped={**traffic.dropped, **left_out},
     )
+
+
+def _device(name: str | None) -> str:
+    """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs).
+
+    Raises:
+        UsageError: no such device here.
+    """
+    here = torch.cuda.is_available()
+    if name is None:
+        return "cuda" if here else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "auto") or (number and not number.isdigit()):
+        raise UsageError(f"unknown device `{name}`", hint="cpu, cuda, cuda:1 or auto")
+    if kind == "cuda" and (not here or int(number or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"device `{name}` is not on this machine", hint="leave --device out")
+    return name if here else "cpu"
 
 
 def _dtype(name: str | None, device: str) -> torch.dtype:
@@ -156,12 +179,14 @@ def _check_candidates(
     failures: list[DraftbenchError] = []
     records: list[Failure] = []
     caveats: dict[str, tuple[str, ...]] = {}
+    taken = {LOOKUP, SELF}
     for spec in options.drafts:
         if spec in (LOOKUP, SELF):
             candidates[Candidate(draft=spec)] = None
             continue
         source = ModelSource(spec, options.trust)
-        name = source.name if source.name not in (*sources, LOOKUP, SELF) else portable(spec)
+        name = source.name if source.name not in taken else portable(spec)
+        taken.add(name)
         try:
             caveats[name] = check_pair(target, source)
         # Configurations and tokenizers are read by code that raises what it likes.
@@ -187,23 +212,34 @@ def _check_candidates(
 def _prompts(
     options: SweepOptions, traffic: Traffic, text: TextSide
 ) -> tuple[tuple[Prompt, ...], dict[str, int]]:
-    """Render every request; those that do not fit the target's context are counted."""
-    context = text.source.config.get_text_config().max_position_embeddings
+    """Render every request; those that cannot be replayed are counted by reason."""
+    context = context_of(text.source)
+    if context is None:
+        raise ModelError(
+            f"`{text.source.name}` names no context length, as recurrent models do",
+            hint="choose a target whose layers keep keys and values",
+        )
     longest = options.max_new_tokens or context
-    prompts, too_long = [], 0
+    prompts: list[Prompt] = []
+    dropped: Counter[str] = Counter()
     for request in traffic.requests:
+        if options.responses == "log" and not request.response:
+            dropped["no logged answer"] += 1
+            continue
         sampling = request.sampling
         if options.temperature is not None:
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
-        limit = request.max_tokens or min(DEFAULT_LIMIT, longest)
+        limit = request.max_tokens or options.max_new_tokens or DEFAULT_LIMIT
         request = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
         prompt = text.prompt(request, longest, context)
         if prompt is None:
-            too_long += 1
+            dropped["longer than the target's context"] += 1
         else:
             prompts.append(prompt)
     if not prompts:
+        why = "; ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise TrafficError(
-            f"no prompt fits the target's context of {context} tokens", hint="use shorter prompts"
+            f"no request can be replayed ({why})",
+            hint=f"the target reads {context} tokens; `--responses log` needs logged answers",
         )
-    return tuple(prompts), {"longer than the target's context": too_long} if too_long else {}
+    return tuple(prompts), dict(dropped)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,12 +27,21 @@ from draftbench.measure.replay import stepping_disagreement
 from draftbench.measure.trajectories import Given, generate, log_objection, logged, score
 from draftbench.models.quantize import build_runner, check_level
 from draftbench.plan.recommend import best_cells
-from draftbench.records import Candidate, Decode, Failure, ModelFacts, Observation, Trajectory
+from draftbench.records import (
+    LOOKUP,
+    SELF,
+    Candidate,
+    Decode,
+    Failure,
+    ModelFacts,
+    Observation,
+    Trajectory,
+)
 from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
 from draftbench.store.observed import read_run
 from draftbench.sweep.failures import failure, known_error
-from draftbench.sweep.options import LOOKUP, SELF, Watcher
+from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 
 SHORTEST_MEASURED = 8
@@ -145,7 +153,13 @@ class Worker:
                 hint="let the target answer itself: `--responses target`",
             )
         if not material:
-            raise TrafficError("no response is longer than one token", hint="raise the limits")
+            raise TrafficError(
+                "no response is longer than one token, so none has a token to draft",
+                hint="raise the limits, or look at the prompts: the target ends at once",
+            )
+        short = len(tasks) - len(material)
+        if short:
+            self.watcher.note(f"{short} responses of one token have nothing to draft: left out")
         return material
 
     def _respond(self, prompt: Prompt, sample: int) -> tuple[PrivateText, Trajectory] | None:
@@ -181,21 +195,19 @@ class Worker:
             self._decode(contender, ks, before.decodes)
 
     def _decode(self, contender: Contender, ks: Sequence[int], before: Sequence[Decode]) -> None:
-        """A request's runs are kept all or none: they were interleaved, and only together can they
-        be compared.
+        """A request's runs are made and kept all or none, its baseline among them: what was not
+        interleaved cannot be compared. Where some are missing, all are made again.
         """
-        chosen, block = self._chosen(), str(contender.candidate)
-        done = {(d.request, d.sample, d.k) for d in before if d.block == block}
-        planned = {(m[2].request, m[2].sample, k) for m in chosen for k in (0, *ks)}
-        missing = Counter((request, sample) for request, sample, _ in planned - done)
+        block, cells = str(contender.candidate), {0, *ks}
+        done: dict[tuple[str, int], set[int]] = {}
+        for row in before:
+            if row.block == block:
+                done.setdefault((row.request, row.sample), set()).add(row.k)
+        left = [m for m in self._chosen() if cells - done.get((m[2].request, m[2].sample), set())]
         listed = ", ".join(map(str, ks))
-        self.watcher.stage(f"{block}: decoding at k = {listed}", len(missing))
-        rows: list[Decode] = []
-        for row in decode_cells(contender, self._setting, chosen, ks, done):
-            rows.append(row)
-            if len(rows) == missing[row.request, row.sample]:
-                self._keep(rows)
-                rows = []
+        self.watcher.stage(f"{block}: decoding at k = {listed}", len(left))
+        for rows in decode_cells(contender, self._setting, left, ks):
+            self._keep(rows)
 
     def _keep(self, records: Sequence[Observation]) -> None:
         """Between two pieces of work: what was measured is kept, and the time is looked at."""

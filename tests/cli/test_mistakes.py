@@ -179,3 +179,9 @@ def test_gate_flags_that_do_not_go_together(failing, words):
 )
 def test_gate_values_that_cannot_be(failing, tmp_path, words, meant):
     assert meant in failing(2, "gate", "--baseline", "missing.json", tmp_path, *words)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:99", "tpu", "cuda:x"])
+def test_a_device_that_is_not_here(sweep, device, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert f"device `{device}`" in sweep("--device", device)

@@ -239,3 +239,27 @@ def test_lookup_proposes_what_followed_the_most_recent_longest_match():
     assert index.lookup(3) == [7, 3, 1]
     index.extend([4])
     assert index.lookup(3) == []
+
+
+class _Scripted:
+    """Uniforms by purpose, the same at every position."""
+
+    def __init__(self, **numbers: float) -> None:
+        self.numbers = numbers
+
+    def stream(self, purpose: str) -> np.ndarray:
+        return np.full(4, self.numbers[purpose])
+
+
+def test_each_purpose_has_its_own_uniforms():
+    """p = (.4 .35 .25), q = (.1 .8 .1): the prefill draws 0 with .3; the draft draws 1 with .6; .5
+    rejects it (.5 · .8 > .35); the residual (.3 0 .15) gives 2 with .9; the last plain step 0.
+    """
+    law = torch.tensor([0.4, 0.35, 0.25]).log(), torch.tensor([0.1, 0.8, 0.1]).log()
+    target, draft = (ScriptedRunner(lambda tokens, row=row: row, 3) for row in law)
+    uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
+    work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
+    proposer = ModelDrafter(draft, DraftingMode.SAMPLED, work.sampling, uniforms.stream("draft"), 3)
+    response = decode(work, target, proposer, 1, target.clock)
+    assert response.tokens == [0, 2, 0]
+    assert (response.proposed, response.accepted) == ([1, 0], [0, 0])

@@ -17,6 +17,7 @@ from draftbench.measure.trajectories import (
     generate,
     log_objection,
     logged,
+    looping,
     score,
     task_of,
 )
@@ -104,13 +105,19 @@ def scored(make_request, tokens, sampling, *probabilities):
     return score(prompt, Given(0, tokens, "stop", "log", "d"), constant(*probabilities))
 
 
+def test_a_margin_beyond_any_tie_is_kept_as_one(make_request):
+    """ln 3 is 1.099; where the choice was close the margin is exact: ln (0.52 / 0.48) is .080."""
+    _, clear = scored(make_request, (1,), Sampling(), 0.25, 0.75)
+    _, close = scored(make_request, (1,), Sampling(), 0.48, 0.52)
+    assert (clear.margins, close.margins) == ((1.0,), (0.08,))
+
+
 def test_each_token_is_scored_by_its_log_probability(make_request):
-    """p = (¼, ¾): ln ¾ and ln ¼, a margin of ln 3, and ¼ ln ¼ + ¾ ln ¾ expected at each."""
+    """p = (¼, ¾): ln ¾ and ln ¼, and ¼ ln ¼ + ¾ ln ¾ expected at each."""
     private, trajectory = scored(make_request, (1, 0), Sampling(temperature=1.0), 0.25, 0.75)
     assert private.log_p == pytest.approx((math.log(0.75), math.log(0.25)), abs=1e-5)
     expected = 2 * (0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert private.expected_log_p == pytest.approx(expected, abs=1e-3)
-    assert trajectory.margins == pytest.approx((math.log(3), math.log(3)), abs=1e-4)
     assert trajectory.argmax == (1, 0)
 
 
@@ -202,3 +209,19 @@ def test_a_limit_ends_the_response(text, make_request, k):
     response = decoded(text, make_request(max_tokens=7), k)
     assert pieces(text, response.tokens) == [*PIECES, PIECES[0]]
     assert response.finish == "length"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ((1, 2, 3, 4), 0),
+        ((9, 7, 7), 0),  # twice is no loop
+        ((9, 7, 7, 7), 3),
+        ((5, 1, 2, 1, 2, 1, 2), 6),
+        ((5, 1, 2, 1, 2, 1, 2, 1), 7),  # the passage may be cut by the end
+        ((1, 2, 1, 2, 1, 2, 9), 0),  # the response went on
+        ((), 0),
+    ],
+)
+def test_a_passage_three_times_in_a_row_at_the_end_is_a_loop(tokens, expected):
+    assert looping(tokens) == expected

@@ -68,14 +68,15 @@ def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
     assert facts.weight_bytes == LINEAR + BFLOAT16 * OUTPUTS + head + rest
 
 
-def test_int4_is_two_copies_of_half_a_byte_and_a_pair_of_scales_a_group(workshop):
+def test_int4_is_half_a_byte_a_weight_and_a_pair_of_scales_a_group(workshop):
     """The head's 300 outputs do not divide into the kernel's blocks of 16 and stay bfloat16."""
     facts = built(workshop.weighted("model"), "int4")
     scales = 2 * BFLOAT16 * LINEAR // INT4_GROUP
     rest = BFLOAT16 * (NORMS + 2 * EMBEDDING)
-    assert facts.weight_bytes == 2 * LINEAR // 2 + scales + rest
+    assert facts.weight_bytes == LINEAR // 2 + scales + rest
     assert facts.quantized_share == LINEAR / (LINEAR + EMBEDDING)
     assert f"int4 covers {LINEAR / (LINEAR + EMBEDDING):.0%} of the linear weights" in facts.caveats
+    assert any("keeps bfloat16 ones, not counted here" in caveat for caveat in facts.caveats)
 
 
 def test_a_tied_head_counts_once(workshop):

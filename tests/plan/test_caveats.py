@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from draftbench.plan.recommend import recommend
@@ -70,3 +72,31 @@ def test_near_ties_are_counted_by_the_dtypes_noise(scene: Any) -> None:
     found = recommend(scene.observed(1))
     assert found.near_tie_share == pytest.approx(1 / 3)
     assert says(found, "33.3%", "near ties")
+
+
+def test_a_busy_machine_is_said(scene: Any) -> None:
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    run = scene.observed(1, 2)
+    environment = msgspec.structs.replace(run.manifest.environment, load=0.9)
+    manifest = msgspec.structs.replace(run.manifest, environment=environment)
+    busy = recommend(dataclasses.replace(run, manifest=manifest))
+    assert says(busy, "other processes kept 90% of the cores busy when the run began")
+    assert not says(recommend(run), "other processes kept")
+
+
+def test_a_run_that_stood_still_is_said(scene: Any) -> None:
+    # Eight steps of 1 s, one of them 21 s: over twenty times the median.
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    scene.decode("r0", 0, 28.0, verify_seconds=(1.0,) * 7 + (21.0,))
+    scene.decode("r1", 0, 8.0)
+    assert says(recommend(scene.observed(1, 2)), "1 decoding runs stood still in a round")
+
+
+def test_a_target_that_repeats_itself_is_said(scene: Any) -> None:
+    scene.request("r0", looping=6)
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    # 6 of 18 tokens.
+    assert says(recommend(scene.observed(1)), "33% of the output is the target repeating itself")

@@ -112,7 +112,7 @@ def test_cross_fitting_looks_at_each_request_through_what_the_others_choose() ->
     a, b = cell("a", [1.0, 10, 10, 10, 10]), cell("b", [10.0, 9, 9, 9, 9])
     contest = Contest([a, b])
     assert contest.leader() is a
-    found = contest.cross_fit(measured=False)
+    found = contest.cross_fit("predicted")
     assert value(found) == pytest.approx(1.0)
     assert found is not None
     assert sorted(found.requests) == ["r0", "r1", "r2", "r3", "r4"]
@@ -122,14 +122,14 @@ def test_cross_fitted_measurements_are_those_of_the_cells_chosen_by_measurement(
     a = cell("a", [2.0] * 5, measured=[1.0, 10, 10, 10, 10])
     b = cell("b", [4.0] * 5, measured=[10.0, 9, 9, 9, 9])
     contest = Contest([a, b])
-    assert value(contest.cross_fit(measured=True)) == pytest.approx(1.0)
-    assert value(contest.cross_fit(measured=False)) == pytest.approx(50 / (4 + 4 * 2))
-    assert Contest([cell("a", [5.0] * 5)]).cross_fit(measured=True) is None
+    assert value(contest.cross_fit("measured")) == pytest.approx(1.0)
+    assert value(contest.cross_fit("predicted")) == pytest.approx(50 / (4 + 4 * 2))
+    assert Contest([cell("a", [5.0] * 5)]).cross_fit("measured") is None
 
 
 def test_requests_that_chose_nothing_are_predicted_too() -> None:
     # Measured on two requests, predicted on six: all six have a prediction by the chosen cell.
-    found = Contest([cell("a", [5.0] * 6, measured=[4.0, 4.0])]).cross_fit(measured=False)
+    found = Contest([cell("a", [5.0] * 6, measured=[4.0, 4.0])]).cross_fit("predicted")
     assert found is not None
     assert len(found.requests) == 6
 

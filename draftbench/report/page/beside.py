@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from draftbench.acceptance.breakdown import THIRDS
-from draftbench.plan.costs import SELF
 from draftbench.plan.formula import break_even_alpha
 from draftbench.plan.recommendation import Recommendation
-from draftbench.records import Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page.tables import number, size, table
