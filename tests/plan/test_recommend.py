@@ -259,7 +259,7 @@ def test_the_json_is_the_contract(scene: Any) -> None:
     assert (document["requests"], document["output_tokens"]) == (2, 18)
     assert document["prediction_error"] is None
     assert msgspec.convert(document, Recommendation) == recommend(scene.observed(2))
-    assert {field for field in PredictionError.__struct_fields__} >= {
+    assert set(PredictionError.__struct_fields__) >= {
         "median",
         "worst",
     }
