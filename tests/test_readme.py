@@ -1,0 +1,42 @@
+"""What the README shows is what the program prints."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from draftbench.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [text for name, text in fences if name == language]
+
+
+def test_the_shown_recommendation_is_the_kept_runs(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "88")
+    (shown,) = (block for block in blocks("") if block.startswith("$ draftbench recommend"))
+    command, _, answer = shown.partition("\n")
+    assert main(command.split()[2:]) == 0
+    assert capsys.readouterr().out.startswith(answer.rstrip())
+
+
+def test_the_workflow_files_parse_and_run_the_gate():
+    github, gitlab = map(yaml.safe_load, blocks("yaml"))
+    steps = [step.get("run", "") for step in github["jobs"]["gate"]["steps"]]
+    for script in (steps, gitlab["draft-acceptance"]["script"]):
+        assert any("draftbench gate --baseline" in line for line in script)
+
+
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"^draftbench (\w+)", README, re.MULTILINE)))
+)
+def test_every_command_exists(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert "Usage:" in capsys.readouterr().out
