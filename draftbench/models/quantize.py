@@ -40,9 +40,10 @@ LEVELS = {
     "int4": Level("4-bit weights in groups, scale and offset each", frozenset({"cpu", "cuda"})),
 }
 
-# Cosine of the lean runner's logits with transformers' own; a layer of another shape gives about 0,
-# int4 about 0.95.
-LEAST_COSINE = {"none": 0.999, "fp8": 0.8, "int8": 0.98, "int4": 0.8}
+# Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
+# shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
+LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
+LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 
 
@@ -168,7 +169,8 @@ def _runner(
         lean = LeanRunner(model, build.level, simulate=simulate)
         got = lean.forward(probe, lean.new_cache(PROBE_TOKENS), PROBE_TOKENS).float()
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
-        if cosine >= LEAST_COSINE[build.level]:
+        exact = build.dtype is torch.float32
+        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
             return lean, []
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
