@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error_console = Console(stderr=True)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=words or ["--help"], standalone_mode=False)
+        # A bare command that only has others below it is a call for help.
+        words = [*words, "--help"] if words in ([], ["runs"]) else words
+        code = app(args=words, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DraftbenchError as error:
         return _report(error_console, error.message, error.hint, error.exit_code)

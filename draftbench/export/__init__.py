@@ -35,6 +35,7 @@ def export(setting: Setting, engine: str, version: str | None = None) -> Configu
     """
     if engine in _CANNOT:
         raise UsageError(_CANNOT[engine], hint=f"one of {', '.join(ENGINES)} can")
+    engine = engine.replace(".", "")
     if engine not in ENGINES:
         near = difflib.get_close_matches(engine, ENGINES, 1)
         meant = f"did you mean `{near[0]}`? " if near else ""

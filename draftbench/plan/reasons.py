@@ -31,13 +31,13 @@ def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Observe
         preferred = "smaller k" if candidate == leader.entrant.candidate else "smaller draft"
         verdict = f"a tie with {leader.name} ({best:.2f})"
         return f"{verdict}, which has the {preferred}" if speed > best else f"{verdict}, no faster"
-    return f"{leader.name} is faster ({best:.2f}): {_economy(cell, speed)}"
+    return f"{leader.name} is faster, {best:.2f}× expected against {_economy(cell, speed)}"
 
 
 def _economy(cell: Cell, speed: float) -> str:
     """The two halves of a speed-up."""
     tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
-    words = f"{speed:.2f} × its speed"
+    words = f"{speed:.2f}×"
     if tokens is None or speed <= 0:
         return words
     return f"{words}, {tokens:.2f} tokens a round that costs {tokens / speed:.2f} plain steps"
