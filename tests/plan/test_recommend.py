@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -288,15 +287,3 @@ def test_without_costs_no_cell_is_worth_measuring(scene: Any) -> None:
     run = scene.observed(1, 2)
     assert best_cells(run, SMALL) == []
     assert best_cells(run, BIG) == []
-
-
-def test_a_large_run_is_answered_at_once(scene: Any) -> None:
-    for draft in ("small", "big", "third"):
-        for quant in ("none", "int4"):
-            candidate = Candidate(draft=draft, quant=quant)
-            scene.requests(240, ([1.0] * 3 + [0.0]) * 32, candidate)
-            scene.times(TARGET | {9: 1.5}, CHEAP, candidate)
-    run = scene.observed(*range(1, 9))
-    start = time.perf_counter()
-    recommend(run)
-    assert time.perf_counter() - start < 2
