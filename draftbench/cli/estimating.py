@@ -69,7 +69,7 @@ def estimate(
     elif target and draft and hardware and not any(v is not None for v in formula):
         text = _roofline((target, draft), hardware, (batch, context), ks, output_format)
     else:
-        raise UsageError("these flags do not go together", hint=_FORMS)
+        raise UsageError("these flags do not go together, or one is missing", hint=_FORMS)
     write_result(text, output)
     return 0
 

@@ -189,7 +189,7 @@ class _Pair:
 def _require(condition: bool, usage: str) -> None:
     if not condition:
         raise UsageError(
-            "these flags do not go together",
+            "these flags do not go together, or one is missing",
             hint=f"`draftbench {usage}`; see `draftbench gate --help`",
         )
 
