@@ -161,10 +161,12 @@ class Decode(Observation, frozen=True):
     without a draft.
 
     One entry per round: tokens proposed, accepted, and cut (proposed after an accepted end of the
-    response). `decode_seconds` runs from the first token to the last. Rows of one `block` (a
-    candidate's name, baseline included) were interleaved request by request. `first_difference` is
-    the first position at which the output left the trajectory (temperature 0), `tie` whether that
-    position was a near tie.
+    response); seconds of drafting and of the rest of the round, and how many of the `batch` rows
+    were `active` in it (empty for a batch of one). A round's seconds are those of all its rows
+    together. `decode_seconds` is what the response's rounds took, from the first token to the
+    last; prompts of other rows read meanwhile are not in it. Rows of one `block` (a candidate's
+    name, baseline included) were interleaved. `first_difference` is the first position at which
+    the output left the trajectory (temperature 0), `tie` whether that position was a near tie.
     """
 
     request: str
@@ -189,11 +191,12 @@ class Decode(Observation, frozen=True):
     block: str
     batch: int
     process: str
+    active: tuple[int, ...] = ()
 
 
 class CostPoint(Observation, frozen=True):
-    """Timed passes of one model over `new_tokens` per sequence on a filled cache of `context`
-    tokens.
+    """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache filled with
+    `context` tokens a row.
 
     `draft` None is the target. `what` is "step" (pass and token choice), "prefill" (`context` 0,
     `new_tokens` the prompt) or "proposal" (prompt

@@ -46,6 +46,7 @@ class Question(Record, frozen=True):
     samples: int
     max_new_tokens: int | None
     temperature: float | None
+    batches: tuple[int, ...] = (1,)
 
 
 class TrafficFacts(Record, frozen=True):
