@@ -68,12 +68,14 @@ def main() -> None:
     text, clock, ks = TextSide(source), HostClock(), range(1, options.largest_k + 1)
     target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
     prompts = greedy_prompts(options, text, target.context_length)
-    generate(prompts[0], 0, target, text, clock)
+    generate([(prompts[0], 0)], target, text, clock)
     start = time.perf_counter()
-    material = []
-    for prompt in prompts:
-        tokens, finish = generate(prompt, 0, target, text, clock)
-        material.append(score(prompt, Given(0, tokens, finish, "target", ""), target))
+    answers = generate([(prompt, 0) for prompt in prompts], target, text, clock)
+    given = [
+        Given(prompt, 0, tokens, finish, "target", "")
+        for prompt, (tokens, finish) in zip(prompts, answers, strict=True)
+    ]
+    material = score(given, target)
     responses = time.perf_counter() - start
     tie = NEAR_TIE_MARGIN[options.dtype]
     replay_seconds = decode_seconds = 0.0
@@ -82,11 +84,11 @@ def main() -> None:
         path, _, level = spec.partition(":")
         draft, _ = build_runner(ModelSource(path), Build(dtype, level or "none", "cpu"), path)
         candidate = Candidate(draft=path, quant=level or "none")
-        replay_model(draft, target, material[0], candidate, DraftingMode.GREEDY)
+        replay_model(draft, target, material[:1], candidate, DraftingMode.GREEDY)
         start = time.perf_counter()
         replays = [
-            replay_model(draft, target, item, candidate, DraftingMode.GREEDY)[0]
-            for item in material
+            replay
+            for replay, _ in replay_model(draft, target, material, candidate, DraftingMode.GREEDY)
         ]
         laws = [law_of(item[1], replay) for item, replay in zip(material, replays, strict=True)]
         by_k = {k: expected_rounds(laws, k) for k in ks}
@@ -95,9 +97,7 @@ def main() -> None:
             for row, (prompt, (private, trajectory)) in enumerate(
                 zip(prompts, material, strict=True)
             ):
-                drafter = ModelDrafter(
-                    draft, DraftingMode.GREEDY, Sampling(), None, target.vocab_size
-                )
+                drafter = ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
                 start = time.perf_counter()
                 response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
                 decode_seconds += time.perf_counter() - start

@@ -25,9 +25,10 @@ from transformers import GenerationConfig
 
 from draftbench.decode.clock import HostClock
 from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decode.loop import Response, Task, decode
+from draftbench.decode.loop import decode
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import Uniforms
+from draftbench.decode.task import Response, Task
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.teacher import top_two_margin
 from draftbench.models.quantize import Build, build_runner
@@ -163,7 +164,7 @@ def drafter_of(draft: Runner | None, target: Runner) -> Drafter:
     """A fresh drafter for one response."""
     if draft is None:
         return LookupDrafter(*LOOKUP_SIZES, target.device)
-    return ModelDrafter(draft, DraftingMode.GREEDY, GREEDY, None, target.vocab_size)
+    return ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
 
 
 def check(

@@ -21,15 +21,25 @@ from draftbench.cli.values import (
     OutputOption,
     QuietOption,
     ThreadsOption,
+    VerboseOption,
+    batch_sizes,
     check_output,
     draft_lengths,
     number_range,
     one_of,
+    width,
+    write_result,
 )
 from draftbench.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from draftbench.records import Observation
+    from draftbench.report.dry_run import Plan
+    from draftbench.report.progress import TerminalWatcher
     from draftbench.sweep import Prepared, SweepOptions
+
+# From this load per core on a person should know before the sweep, as its caveats say after it.
+BUSY = 0.75
 
 
 def sweep(
@@ -50,6 +60,9 @@ def sweep(
     ] = "none",
     target_quant: Annotated[str, typer.Option(help="Quantization level of the target.")] = "none",
     k: Annotated[str, typer.Option("--k", help="Draft lengths, e.g. 1-8 or 2,4,8.")] = "1-8",
+    batch: Annotated[
+        str, typer.Option("--batch", help="Responses that decode together, e.g. 1,4,16.")
+    ] = "1",
     mode: Annotated[
         str, typer.Option(help="greedy, sampled or sampled-temperature-only drafting.")
     ] = "greedy",
@@ -112,6 +125,7 @@ def sweep(
     output_format: FormatOption = "table",
     output: OutputOption = "-",
     quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     print_config: PrintConfigOption = False,
 ) -> int:
     """Measure drafts on real traffic: acceptance at every k, costs, wall-clock speed-up.
@@ -125,6 +139,7 @@ def sweep(
         return 0
     from draftbench.models.source import Trust
     from draftbench.records import DraftingMode
+    from draftbench.report.progress import TerminalWatcher
     from draftbench.store.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
@@ -147,6 +162,7 @@ def sweep(
         drafts=tuple(dict.fromkeys(drafts or ())),
         traffic=query,
         ks=draft_lengths(k),
+        batches=batch_sizes(batch),
         quants=tuple(dict.fromkeys(quant.split(","))),
         target_quant=target_quant,
         dtype=dtype,
@@ -169,34 +185,30 @@ def sweep(
     one_of("--format", output_format, FORMATS)
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     command = shlex.join(["draftbench", *sys.argv[1:]])
-    return run_sweep(
-        options, out, command, dry_run=dry_run, rendering=(output_format, output, quiet)
-    )
+    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
+    if dry_run:
+        return _dry_run(options, command, watcher, output)
+    return run_sweep(options, out, command, watcher, (output_format, output))
 
 
 def run_sweep(
     options: SweepOptions,
     out: Path,
     command: str,
-    *,
-    dry_run: bool,
-    rendering: tuple[str, str, bool],
+    watcher: TerminalWatcher,
+    rendering: tuple[str, str],
 ) -> int:
     """Prepare, run, and show the recommendation that the run gives."""
-    from draftbench.report.dry_run import grid_text
-    from draftbench.report.progress import TerminalWatcher
     from draftbench.store.observed import read_run
     from draftbench.sweep import prepare, run
 
-    output_format, output, quiet = rendering
+    output_format, output = rendering
     check_output(output)
-    console = Console(stderr=True)
-    with TerminalWatcher(console, quiet=quiet) as watcher:
+    with watcher:
         prepared = prepare(options, command, watcher)
         _tell_preparation(prepared, watcher.note)
-        if dry_run:
-            typer.echo(grid_text(prepared.manifest, prepared.candidates, prepared.prompt_tokens))
-            return 0
+        watcher.expect(list(map(str, prepared.candidates)), options.ks)
+        watcher.kept(_earlier(out))
         try:
             folder = run(prepared, out, watcher)
         except KeyboardInterrupt as error:
@@ -205,14 +217,61 @@ def run_sweep(
             ) from error
     observed = read_run(folder)
     code = show_recommendation(observed, output_format, output)
-    if not quiet:
-        console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
+    if not watcher.quiet:
+        watcher.console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
     return 1 if observed.failures and code == 0 else code
+
+
+def _dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, output: str) -> int:
+    """Say what the sweep would do; load no weights and leave nothing behind."""
+    from draftbench.report.dry_run import grid_text
+    from draftbench.sweep import prepare
+
+    check_output(output)
+    with watcher:
+        prepared = prepare(options, command, watcher)
+        _tell_preparation(prepared, watcher.note)
+    write_result(grid_text(prepared.manifest, _plan(prepared), width()), output)
+    return 0
+
+
+def _plan(prepared: Prepared) -> Plan:
+    """What a sweep would do, with its models counted from their configurations."""
+    from draftbench.models.preflight import memory_here, preflight
+    from draftbench.report.dry_run import Plan
+
+    answer = preflight(prepared.target, list(prepared.drafts.values()), memory_here())
+    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
+    options = prepared.options
+    cells = {"best": min(3, len(options.ks)), "all": len(options.ks), "none": 0}[options.measure]
+    return Plan(
+        candidates=prepared.candidates,
+        prompts=prepared.prompt_tokens,
+        target=answer.target,
+        sheets=sheets,
+        decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
+        cells=cells,
+    )
+
+
+def _earlier(out: Path) -> list[Observation]:
+    """What an interrupted run of this folder kept, for the running figures."""
+    from draftbench.errors import RunFolderError
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    try:
+        found = read_run(RunFolder(out))
+    except RunFolderError:  # nothing there, or something that the sweep itself will refuse
+        return []
+    return [*found.trajectories, *found.replays, *found.decodes]
 
 
 def _tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
     """Say what the traffic became and which drafts are out before anything is loaded."""
-    facts = prepared.manifest.traffic
+    facts, load = prepared.manifest.traffic, prepared.manifest.environment.load
+    if load is not None and load > BUSY:
+        note(f"other work keeps {load:.0%} of the cores busy: times will be noisy, acceptance not")
     note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
     for reason, count in facts.dropped.items():
         note(f"left out, {reason}: {count}")

@@ -19,6 +19,9 @@ OutputOption = Annotated[
     str, typer.Option("--output", "-o", help="Write the result to a file instead of stdout (`-`).")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="A line for every unit of work, with its figures.")
+]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
 ]
@@ -29,13 +32,27 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+LARGEST_BATCH = 1024
+
+
 def draft_lengths(text: str) -> tuple[int, ...]:
     """`1-8`, `2,4` or a mixture → sorted draft lengths."""
+    return _numbers("--k", text, 64, "draft lengths")
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """`1,4,16` → sorted numbers of rows that decode together."""
+    return _numbers("--batch", text, LARGEST_BATCH, "batch sizes")
+
+
+def _numbers(flag: str, text: str, largest: int, what: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.split(","):
-        low, high = number_range("--k", part)
-        if not 1 <= low <= high <= 64:
-            raise UsageError(f"--k {text}: draft lengths run from 1 to 64", hint="for example 1-8")
+        low, high = number_range(flag, part)
+        if not 1 <= low <= high <= largest:
+            raise UsageError(
+                f"{flag} {text}: {what} run from 1 to {largest}", hint="for example 1,4"
+            )
         found.update(range(low, high + 1))
     return tuple(sorted(found))
 

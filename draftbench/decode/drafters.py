@@ -1,12 +1,15 @@
-"""What has been said so far → up to k proposed tokens: a draft model, or prompt lookup.
+"""What has been said so far → up to k proposed tokens for each row: a draft model, or prompt
+lookup.
 
-A drafter keeps its own state along one response and is told after each round how much of its
+A drafter keeps its own state along each response and is told after each round how much of its
 proposal stands. It does not know the target's logits and never decides what is accepted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import distribution, draw, temperature_only
+from draftbench.decode.task import Task
 from draftbench.records import DraftingMode, Sampling
 
 
@@ -28,72 +32,118 @@ class Proposal:
     q: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Ask:
+    """Up to `k` tokens are wanted after the context (prompt and output so far) of one row."""
+
+    row: int
+    context: list[int]
+    k: int
+
+
 class Drafter(Protocol):
-    """Proposes along one response."""
+    """Proposes along responses, a row each."""
 
-    def begin(self, prompt: list[int], capacity: int) -> None:
-        """Read the prompt; `capacity` bounds prompt and response together."""
+    def open(self, rows: int, capacity: int) -> None:
+        """Make room for `rows` sequences of `capacity` tokens each."""
         ...
 
-    def propose(self, context: list[int], k: int) -> Proposal | None:
-        """Up to `k` tokens after `context` (prompt and output so far), None where there is nothing
-        to propose.
-        """
+    def begin(self, row: int, task: Task) -> None:
+        """Read the prompt of a row's next response."""
         ...
 
-    def keep(self, length: int) -> None:
-        """The context's first `length` tokens stand; forget what was drafted beyond."""
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+        """For each ask a proposal, None where there is nothing to propose."""
+        ...
+
+    def keep(self, row: int, length: int) -> None:
+        """The first `length` tokens of a row's context stand; forget what was drafted beyond."""
         ...
 
 
 class ModelDrafter:
-    """A model proposes its argmax, or samples; one forward pass a token, no wait between them.
+    """A model proposes its argmax, or samples; one forward pass a token for all rows, no wait
+    between them.
 
     Args:
         runner: the draft (or the target itself, for the control).
-        sampling: the request's settings; what is sampled from follows `mode`.
-        uniforms: one number per output position, used where `mode` samples.
+        mode: whether a row whose request samples is drafted by sampling, and from what.
+        vocab_size: the target's; the draft's tokens beyond it are not proposed.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        mode: DraftingMode,
-        sampling: Sampling,
-        uniforms: np.ndarray | None,
-        vocab_size: int,
-    ) -> None:
-        self.runner, self.uniforms, self.vocab_size = runner, uniforms, vocab_size
-        samples = mode is not DraftingMode.GREEDY and sampling.temperature > 0
-        filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-        self.sampling = filters if samples else None
-        self._prompt_length = 0
+    def __init__(self, runner: Runner, mode: DraftingMode, vocab_size: int) -> None:
+        self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
 
-    def begin(self, prompt: list[int], capacity: int) -> None:
-        """Prefill all of the prompt; the first round reads the first output token."""
-        self._prompt_length = len(prompt)
+    def open(self, rows: int, capacity: int) -> None:
+        """A cache as long as the responses, or as the draft's own context."""
         self._room = min(capacity, self.runner.context_length)
-        self.cache = self.runner.new_cache(self._room)
-        if len(prompt) <= self._room:
-            self.runner.forward(self._readable(prompt), self.cache, 1)
+        self.cache = self.runner.new_cache(self._room, rows)
+        self._laws: list[_Law | None] = [None] * rows
 
-    def propose(self, context: list[int], k: int) -> Proposal | None:
+    def begin(self, row: int, task: Task) -> None:
+        """Prefill all of the prompt; the first round reads the first output token."""
+        samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
+        self._laws[row] = _Law.of(task, self.mode) if samples else None
+        self.cache.rewind(row, 0)
+        if len(task.prompt) <= self._room:
+            self._forward([row], self._readable(task.prompt), [len(task.prompt)])
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
         """Greedy or sampled tokens; fewer than k where the draft's own context ends."""
-        k = min(k, self._room - len(context) + 1)
-        if k < 1:
-            return None
-        tokens = self._readable(context[self.cache.length :])
-        drafted, laws = [], []
-        for step in range(k):
-            logits = self.runner.forward(tokens, self.cache, 1)[:, : self.vocab_size]
-            if self.sampling is None:
-                tokens = logits.argmax(dim=-1)
-            else:
-                q = distribution(logits, self.sampling)
-                tokens = draw(q, self._uniform(len(context) - self._prompt_length + step, q))
-                laws.append(q)
+        sizes = [min(ask.k, self._room - len(ask.context) + 1) for ask in asks]
+        going = [at for at, size in enumerate(sizes) if size > 0]
+        unread = [asks[at].context[self.cache.lengths[asks[at].row] :] for at in going]
+        tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
+        drafted: list[Tensor] = []
+        order: list[list[int]] = [[] for _ in asks]
+        laws: list[list[Tensor]] = [[] for _ in asks]
+        for step in range(max(sizes, default=0)):
+            logits = self._forward([asks[at].row for at in going], tokens, counts)
+            tokens = self._choose(
+                [asks[at] for at in going], logits, step, [laws[at] for at in going]
+            )
+            for place, at in enumerate(going, start=sum(map(len, drafted))):
+                order[at].append(place)
             drafted.append(tokens)
-        return Proposal(torch.cat(drafted), _padded(laws, self.vocab_size) if laws else None)
+            on = [place for place, at in enumerate(going) if sizes[at] > step + 1]
+            tokens = tokens if len(on) == len(going) else tokens[on]
+            going, counts = [going[place] for place in on], [1] * len(on)
+        if not drafted:
+            return [None] * len(asks)
+        by_ask = torch.cat(drafted)[list(chain(*order))].split([len(own) for own in order])
+        return [
+            Proposal(own, _padded(q, self.vocab_size) if q else None) if len(own) else None
+            for own, q in zip(by_ask, laws, strict=True)
+        ]
+
+    def keep(self, row: int, length: int) -> None:
+        """Rewind the draft's cache to what the target kept."""
+        if self.cache.lengths[row] > length:
+            self.cache.rewind(row, length)
+
+    def _forward(self, rows: Sequence[int], tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """Logits after the last new token of each of `rows`, over the target's vocabulary."""
+        sizes = dict(zip(rows, counts, strict=True))
+        by_row = [sizes.get(row, 0) for row in range(len(self._laws))]
+        logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
+        return logits[:, : self.vocab_size]
+
+    def _choose(
+        self, asks: Sequence[Ask], logits: Tensor, step: int, laws: Sequence[list[Tensor]]
+    ) -> Tensor:
+        """One token per ask [n]; where it is sampled, what from is added to its `laws`."""
+        if not any(self._laws):
+            return logits.argmax(dim=-1)
+        tokens = []
+        for ask, z, drawn_from in zip(asks, logits.split(1), laws, strict=True):
+            law = self._laws[ask.row]
+            if law is None:
+                tokens.append(z.argmax(dim=-1))
+                continue
+            q = distribution(z, law.filters)
+            drawn_from.append(q)
+            tokens.append(draw(q, law.uniform(len(ask.context) + step, q)))
+        return torch.cat(tokens)
 
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
@@ -101,14 +151,25 @@ class ModelDrafter:
             max=self.runner.vocab_size - 1
         )
 
-    def _uniform(self, position: int, like: Tensor) -> Tensor:
-        assert self.uniforms is not None
-        return torch.tensor(self.uniforms[position : position + 1], device=like.device)
 
-    def keep(self, length: int) -> None:
-        """Rewind the draft's cache to what the target kept."""
-        if self.cache.length > length:
-            self.cache.rewind(length)
+@dataclass(frozen=True)
+class _Law:
+    """What the draft samples from along one response, and with which numbers."""
+
+    filters: Sampling
+    uniforms: np.ndarray
+    prompt_length: int
+
+    @classmethod
+    def of(cls, task: Task, mode: DraftingMode) -> _Law:
+        whole = mode is DraftingMode.SAMPLED
+        filters = task.sampling if whole else temperature_only(task.sampling)
+        return cls(filters, task.uniforms.stream("draft"), len(task.prompt))
+
+    def uniform(self, length: int, like: Tensor) -> Tensor:
+        """The number that belongs to the token after a context of `length`."""
+        at = length - self.prompt_length
+        return torch.tensor(self.uniforms[at : at + 1], device=like.device)
 
 
 def _padded(laws: list[Tensor], vocab_size: int) -> Tensor:
@@ -157,16 +218,24 @@ class LookupDrafter:
     def __init__(self, longest: int, shortest: int, device: str) -> None:
         self.sizes, self.device = (longest, shortest), device
 
-    def begin(self, prompt: list[int], capacity: int) -> None:
-        """Index the prompt."""
-        self.index = LookupIndex(*self.sizes)
-        self.index.extend(prompt)
+    def open(self, rows: int, capacity: int) -> None:
+        """One index a row."""
+        self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
 
-    def propose(self, context: list[int], k: int) -> Proposal | None:
-        """A copied continuation, or None without a match."""
-        self.index.extend(context[len(self.index.tokens) :])
-        found = self.index.lookup(k)
+    def begin(self, row: int, task: Task) -> None:
+        """Index the prompt."""
+        self.indexes[row] = LookupIndex(*self.sizes)
+        self.indexes[row].extend(task.prompt)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+        """A copied continuation for each, or None without a match."""
+        return [self._copied(ask) if ask.k > 0 else None for ask in asks]
+
+    def _copied(self, ask: Ask) -> Proposal | None:
+        index = self.indexes[ask.row]
+        index.extend(ask.context[len(index.tokens) :])
+        found = index.lookup(ask.k)
         return Proposal(torch.tensor(found, device=self.device)) if found else None
 
-    def keep(self, length: int) -> None:
+    def keep(self, row: int, length: int) -> None:
         """Nothing drafted is stored."""

@@ -2,14 +2,15 @@
 forward pass.
 
 The cache is ours: one slab per layer, written in place and rewound by forgetting, since the
-library's own caches concatenate on every step or cannot be rewound past a sliding window. Masks are
-the library's, built from the sizes that our cache reports; a sliding window is kept whole here and
-masked there. Recurrent and hybrid caches are refused by name.
+library's own caches concatenate on every step, cannot be rewound past a sliding window, or have one
+length for all rows. For one row the masks are the library's, built from the sizes that our cache
+reports; for several rows at different lengths they are made here, one for each kind of layer. A
+sliding window is kept whole and masked. Recurrent and hybrid caches are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from draftbench.decode.linear import make_linear
+from draftbench.decode.runner import only_row
 
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 
@@ -42,9 +44,10 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         self.is_sliding = sliding
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate [1, heads, capacity, head] for keys and for values."""
+        """Allocate [rows, heads, capacity, head] for keys and for values."""
+        rows, capacity = len(self.owner.lengths), self.owner.capacity
         self.keys, self.values = (
-            states.new_zeros(1, states.shape[1], self.owner.capacity, states.shape[3])
+            states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
             for states in (key_states, value_states)
         )
         self.is_initialized = True
@@ -55,29 +58,74 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         """Write the new entries behind the valid ones and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start = self.owner.length
+        place = self.owner.place
+        if isinstance(place, _LeftPadded):
+            self.keys[place.row, :, place.position] = key_states[place.row, :, place.slot]
+            self.values[place.row, :, place.position] = value_states[place.row, :, place.slot]
+            return self.keys[:, :, : place.end], self.values[:, :, : place.end]
+        start = self.owner.lengths[place]
         end = start + key_states.shape[-2]
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        keys, values = self.keys[place : place + 1], self.values[place : place + 1]
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self) -> int:
-        """Valid entries; the masks' offset."""
-        return self.owner.length
+        """Valid entries of the row that is written; the masks' offset where the library makes
+        them.
+        """
+        place = self.owner.place
+        return 0 if isinstance(place, _LeftPadded) else self.owner.lengths[place]
 
 
 class SlabTransformersCache(Cache):  # type: ignore[misc]
-    """A transformers cache whose valid length is one number."""
+    """A transformers cache with a valid length per row, and where the tokens of a pass go: one row,
+    or several.
+    """
 
-    def __init__(self, layer_kinds: list[str], capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
+    def __init__(self, layer_kinds: list[str], capacity: int, rows: int) -> None:
+        self.capacity, self.lengths = capacity, [0] * rows
+        self.place: int | _LeftPadded = 0
         super().__init__(
             layers=[SlabLayer(self, sliding=k == "sliding_attention") for k in layer_kinds]
         )
 
-    def rewind(self, length: int) -> None:
-        """Forget everything after `length` tokens."""
-        self.length = length
+    def rewind(self, row: int, length: int) -> None:
+        """Forget everything after `length` tokens of a row."""
+        self.lengths[row] = length
+
+
+class _LeftPadded:
+    """`counts[r]` new tokens behind the `lengths[r]` valid ones of row r, as [rows, width] that
+    ends with them. Padding reads token 0 at position 0 and is written nowhere.
+    """
+
+    def __init__(self, lengths: list[int], counts: Sequence[int], device: str) -> None:
+        self.rows, self.width = len(counts), max(counts)
+        places = [
+            (row, self.width - count + at, length + at)
+            for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
+            for at in range(count)
+        ]
+        self.row, self.slot, self.position = torch.tensor(places, device=device).unbind(1)
+        self.end = max(length + count for length, count in zip(lengths, counts, strict=True))
+        self.positions = self.padded(self.position)
+
+    def padded(self, values: Tensor) -> Tensor:
+        """Values [n] of the new tokens as [rows, width], 0 at the padding."""
+        wide = values.new_zeros(self.rows, self.width)
+        wide[self.row, self.slot] = values
+        return wide
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive [rows, 1, width, end]: each token sees those up to itself, `window` of them."""
+        seen = torch.arange(self.end, device=self.row.device)
+        last = self.positions.unsqueeze(2)
+        hidden = seen > last
+        if window is not None:
+            hidden |= seen <= last - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=self.row.device)
+        return mask.masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
 
 
 class GeneralRunner:
@@ -97,6 +145,7 @@ class GeneralRunner:
         self.context_length = config.max_position_embeddings
         self.dtype, self.device = model.dtype, str(model.device)
         self._layer_kinds = _layer_kinds(config)
+        self._window = getattr(config, "sliding_window", None)
         if len({p.device for p in model.parameters()}) == 1:
             replace_linears(model, level, simulate=simulate)
 
@@ -114,24 +163,66 @@ class GeneralRunner:
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
 
-    def new_cache(self, capacity: int) -> SlabTransformersCache:
+    def new_cache(self, capacity: int, rows: int = 1) -> SlabTransformersCache:
         """Slabs are allocated when the first tokens show their shape."""
-        return SlabTransformersCache(self._layer_kinds, capacity)
+        return SlabTransformersCache(self._layer_kinds, capacity, rows)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, cache: SlabTransformersCache, keep: int) -> Tensor:
-        """Append tokens [n]; logits [keep, vocab_size]."""
-        start, n = cache.length, tokens.shape[0]
-        positions = torch.arange(start, start + n, device=tokens.device)[None]
-        logits = self.model(
-            input_ids=tokens[None],
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: SlabTransformersCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Append tokens [n]; logits after every one, or after each row's last."""
+        counts = counts or [tokens.shape[0]]
+        row = only_row(counts)
+        if row is None:
+            logits = self._several(tokens, cache, counts, every=every)
+        else:
+            cache.place = row
+            logits = self._pass(tokens[None], cache, self._range(cache.lengths[row], tokens), every)
+            logits = logits[0]
+        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        return logits
+
+    def _several(
+        self, tokens: Tensor, cache: SlabTransformersCache, counts: Sequence[int], *, every: bool
+    ) -> Tensor:
+        """Rows side by side, each padded at its start to the widest."""
+        place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
+        masks = {
+            kind: place.mask(self._window if kind == "sliding_attention" else None, self.dtype)
+            for kind in set(self._layer_kinds)
+        }
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        logits = self._pass(place.padded(tokens), cache, place.positions, every, mask)
+        busy = torch.tensor([row for row, count in enumerate(counts) if count], device=self.device)
+        return logits[place.row, place.slot] if every else logits[busy, -1]
+
+    def _pass(
+        self,
+        ids: Tensor,
+        cache: SlabTransformersCache,
+        positions: Tensor,
+        every: bool,
+        mask: Tensor | dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The model's own forward pass over [rows, width] ids; logits of all or the last."""
+        return self.model(  # type: ignore[no-any-return]
+            input_ids=ids,
+            attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=0 if every else 1,
         ).logits
-        cache.length = start + n
-        return logits[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _range(start: int, tokens: Tensor) -> Tensor:
+        return torch.arange(start, start + tokens.shape[0], device=tokens.device)[None]
 
 
 def _layer_kinds(config: Any) -> list[str]:

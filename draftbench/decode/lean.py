@@ -2,14 +2,14 @@
 
 transformers spends about 0.17 ms of Python on a layer, which is most of a small draft's step. This
 runner keeps the model's weights and its rotary tables and drops the rest: query, key and value in
-one product, gate and up in another, keys and values written in place, attention grouped by key head
-so that no key is repeated. It serves the families whose layer is exactly this shape
-(`LEAN_FAMILIES`) and is compared with transformers' own logits before it is used.
+one product, gate and up in another, keys and values written in place. It serves the families whose
+layer is exactly this shape (`LEAN_FAMILIES`) and is compared with transformers' own logits before
+it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.decode.attention import PIECE, ManyRows, OneRow
 from draftbench.decode.linear import make_linear
+from draftbench.decode.runner import last_of_each, only_row
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Tokens read in one pass: enough to be bound by arithmetic, few enough that masks stay small.
-PIECE = 512
 
 
 @dataclass
 class SlabCache:
-    """Keys and values [1, key heads, capacity, head] per layer; the first `length` entries are
-    valid.
+    """Keys and values [rows, key heads, capacity, head] per layer; the first `lengths[row]` entries
+    are valid.
     """
 
     keys: list[Tensor]
     values: list[Tensor]
-    length: int = 0
+    lengths: list[int]
 
-    def rewind(self, length: int) -> None:
-        self.length = length
+    def rewind(self, row: int, length: int) -> None:
+        self.lengths[row] = length
 
 
 @dataclass(frozen=True)
@@ -118,84 +118,69 @@ class LeanRunner:
             yield from (layer.input_norm, layer.mlp_norm)
             yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
 
-    def new_cache(self, capacity: int) -> SlabCache:
+    def new_cache(self, capacity: int, rows: int = 1) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length."""
-        shape = (1, self.kv_heads, capacity, self.head_dim)
+        shape = (rows, self.kv_heads, capacity, self.head_dim)
         make = {"dtype": self.dtype, "device": self.embedding.device}
         slabs = [torch.zeros(shape, **make) for _ in range(2 * len(self.layers))]
-        return SlabCache(slabs[: len(self.layers)], slabs[len(self.layers) :])
+        return SlabCache(slabs[: len(self.layers)], slabs[len(self.layers) :], [0] * rows)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, cache: SlabCache, keep: int) -> Tensor:
-        """Append tokens [n]; logits [keep ≤ PIECE, vocab_size]. Long prompts are read in pieces."""
-        n = tokens.shape[0]
-        before = n - max(keep, 1 + (n - 1) % PIECE)
-        for start in range(0, before, PIECE):
-            self._append(tokens[start : min(start + PIECE, before)], cache)
-        hidden = self._append(tokens[before:], cache)[n - before - keep :]
+    def forward(
+        self, tokens: Tensor, cache: SlabCache, *, every: bool, counts: Sequence[int] | None = None
+    ) -> Tensor:
+        """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
+        in pieces.
+        """
+        counts = counts or [tokens.shape[0]]
+        row = only_row(counts)
+        if row is None:
+            placement = ManyRows(cache.lengths, counts, self.embedding)
+            hidden = self._append(tokens, cache, placement)
+            cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+            hidden = hidden if every else hidden[last_of_each(counts)]
+        else:
+            pieces = self._append_to(row, tokens, cache)
+            hidden = torch.cat(pieces) if every else pieces[-1][-1:]
         hidden = functional.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.eps)
         return self.head(hidden)  # type: ignore[no-any-return]
 
-    def _append(self, tokens: Tensor, cache: SlabCache) -> Tensor:
-        """Read tokens [n]; what the last block makes of them [n, hidden]."""
-        n, start = tokens.shape[0], cache.length
-        end = start + n
+    def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
+        """Read tokens [n] of one row; what the last block makes of each piece of them."""
+        found = []
+        for piece in tokens.split(PIECE):
+            have, new = cache.lengths[row], piece.shape[0]
+            found.append(self._append(piece, cache, OneRow(row, have, new, self._future)))
+            cache.lengths[row] = have + new
+        return found
+
+    def _append(self, tokens: Tensor, cache: SlabCache, placement: OneRow | ManyRows) -> Tensor:
+        """Read tokens [n] of any rows; what the last block makes of them [n, hidden]."""
         hidden = functional.embedding(tokens, self.embedding)
-        rotary = self._cos[start:end], self._sin[start:end]
-        mask = self._causal_mask(start, n) if n > 1 else None
+        rotary = self._cos[placement.positions], self._sin[placement.positions]
         for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
             normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, self.eps)
-            slots = keys[:, :, start:end], values[:, :, start:end]
-            query = self._write(layer, normed, slots, rotary)
-            mixed = functional.scaled_dot_product_attention(
-                query, keys[:, :, :end], values[:, :, :end], attn_mask=mask
-            )
-            mixed = mixed.view(self.heads, n, self.head_dim).transpose(0, 1).reshape(n, -1)
-            hidden = hidden + layer.out(mixed)
+            query, key, value = self._project(layer, normed, rotary)
+            hidden = hidden + layer.out(placement.attend(query, (key, value), (keys, values)))
             normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate) * up)
-        cache.length = end
         return hidden
 
-    def _write(
-        self,
-        layer: LeanLayer,
-        normed: Tensor,
-        slots: tuple[Tensor, Tensor],
-        rotary: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        """Project, rotate, store keys and values; the query grouped by key head [1, kv_heads, group
-        · n, head].
-        """
-        n, queries = normed.shape[0], self.heads
-        qkv = layer.qkv(normed).view(n, queries + 2 * self.kv_heads, self.head_dim)
-        turning = qkv[:, : queries + self.kv_heads]
+    def _project(
+        self, layer: LeanLayer, normed: Tensor, rotary: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [n, heads, head] and keys, and values [n, key heads, head]."""
+        queries, turned = self.heads, self.heads + self.kv_heads
+        qkv = layer.qkv(normed).view(-1, turned + self.kv_heads, self.head_dim)
+        turning, shape = qkv[:, :turned], (self.head_dim,)
         if layer.q_norm is not None and layer.k_norm is not None:
-            turning = torch.cat(
-                [
-                    functional.rms_norm(
-                        turning[:, :queries], (self.head_dim,), layer.q_norm, self.eps
-                    ),
-                    functional.rms_norm(
-                        turning[:, queries:], (self.head_dim,), layer.k_norm, self.eps
-                    ),
-                ],
-                dim=1,
-            )
+            query = functional.rms_norm(turning[:, :queries], shape, layer.q_norm, self.eps)
+            key = functional.rms_norm(turning[:, queries:], shape, layer.k_norm, self.eps)
+            turning = torch.cat([query, key], dim=1)
         swapped = torch.roll(turning, self.head_dim // 2, dims=-1)
-        turned = (turning * rotary[0] + swapped * rotary[1]).transpose(0, 1)
-        slots[0].copy_(turned[queries:])
-        slots[1].copy_(qkv[:, queries + self.kv_heads :].transpose(0, 1))
-        return turned[:queries].reshape(1, self.kv_heads, -1, self.head_dim)
-
-    def _causal_mask(self, start: int, n: int) -> Tensor:
-        """Additive mask [group · n, start + n] of n new tokens behind `start` old ones, repeated
-        per query of a group.
-        """
-        mask = torch.zeros(n, start + n, dtype=self.dtype, device=self.embedding.device)
-        mask[:, start:] = self._future[:n, :n]
-        return mask.repeat(self.heads // self.kv_heads, 1)
+        turning = turning * rotary[0] + swapped * rotary[1]
+        return turning[:, :queries], turning[:, queries:], qkv[:, turned:]
 
 
 def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, Tensor]:

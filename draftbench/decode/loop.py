@@ -1,167 +1,230 @@
-"""A prompt → a response, by rounds of drafting and verification; k = 0 is plain decoding through
-the same code.
+"""Prompts → responses, by rounds of drafting and verification; k = 0 is plain decoding through the
+same code, one response at a time the same as many.
 
-Each round drafts up to k tokens, runs the target once over the last token and the proposal, keeps
-what the acceptance rule accepts plus one token of the target's, and rewinds both caches. Nothing is
-drafted past the length limit. Proposals after an accepted end of the response are cut. The loop
-knows token ids; text, files and statistics are elsewhere.
+In each round every active row drafts up to k tokens, the target runs once over the last token and
+the proposal of all rows, each row keeps what the acceptance rule accepts plus one token of the
+target's, and both caches are rewound row by row. A row whose response ended takes the next task at
+once. Nothing is drafted past a length limit. Proposals after an accepted end of the response are
+cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from draftbench.decode.clock import Clock
-from draftbench.decode.drafters import Drafter, Proposal
+from draftbench.decode.drafters import Ask, Drafter, Proposal
 from draftbench.decode.runner import KVCache, Runner
 from draftbench.decode.sampling import (
-    Uniforms,
     Verdict,
     choose,
     distribution,
-    verify_matching,
-    verify_sampling,
+    target_tokens,
+    verify,
 )
-from draftbench.records import Sampling
-
-# Whether the response ends with its last token; asked once for every token of the output, in order.
-EndTest = Callable[[list[int]], bool]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One response to produce: prompt ids, at most `limit` tokens, the request's sampling and where
-    it ends.
-    """
-
-    prompt: list[int]
-    limit: int
-    sampling: Sampling
-    uniforms: Uniforms
-    ends: EndTest
-
-
-@dataclass
-class Response:
-    """Output ids and, per round, what was proposed, accepted and cut and how long both halves took
-    (seconds).
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    finish: str = "length"
-    proposed: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    cut: list[int] = field(default_factory=list)
-    draft_seconds: list[float] = field(default_factory=list)
-    verify_seconds: list[float] = field(default_factory=list)
-    prefill_seconds: float = 0.0
-    draft_prefill_seconds: float | None = None
-    decode_seconds: float = 0.0
+from draftbench.decode.task import Response, Task
 
 
 def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:
-    """Produce the response to `task` with draft length `k`.
+    """Produce the response to one task; see `decode_all`."""
+    return decode_all([task], target, drafter, k, clock)[0]
+
+
+def decode_all(
+    tasks: Sequence[Task],
+    target: Runner,
+    drafter: Drafter | None,
+    k: int,
+    clock: Clock,
+    rows: int = 1,
+) -> list[Response]:
+    """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
 
     With k = 0 or no drafter every round is one plain step. At temperature 0 the output is the
     target's own greedy output up to near ties of its logits; with greedy drafting so is the sampled
     output above temperature 0.
     """
-    speculator = _Speculator(task, target, drafter if k > 0 else None, clock)
-    response = Response()
-    speculator.prefill(response)
-    start = clock.mark()
-    while response.finish == "length" and len(response.tokens) < task.limit:
-        speculator.round(response, min(k, task.limit - len(response.tokens) - 1))
-    response.decode_seconds = clock.seconds(start, clock.mark())
-    return response
+    batch = Batch(tasks, target, drafter, k, clock, rows)
+    while batch.advance():
+        pass
+    return batch.responses
 
 
-class _Speculator:
-    """The state of one response: the target's cache, the drafter and the random numbers."""
+class _Row:
+    """One response in the making."""
 
-    def __init__(self, task: Task, target: Runner, drafter: Drafter | None, clock: Clock) -> None:
-        self.task, self.target, self.drafter, self.clock = task, target, drafter, clock
-        capacity = len(task.prompt) + task.limit
-        self.cache: KVCache = target.new_cache(capacity)
-        self.capacity = capacity
+    def __init__(self, slot: int, task: Task, response: Response) -> None:
+        self.slot, self.task, self.response = slot, task, response
         self.context = list(task.prompt)
         self.streams: dict[str, Tensor] = {}
         if task.sampling.temperature > 0:
             purposes = ("target", "accept", "residual")
             self.streams = {p: torch.from_numpy(task.uniforms.stream(p)) for p in purposes}
 
-    def prefill(self, response: Response) -> None:
+    @property
+    def done(self) -> bool:
+        return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
+
+    def ask(self, k: int) -> Ask:
+        """What a drafter is asked for: nothing beyond the length limit."""
+        left = self.task.limit - len(self.response.tokens)
+        return Ask(self.slot, self.context, min(k, left - 1))
+
+    def answer(self, logits: Tensor, proposal: Proposal | None) -> Tensor:
+        """The target's own tokens [n] for n logits, or beside a sampled proposal what stands of it
+        and what replaces it.
+        """
+        at = len(self.response.tokens)
+        uniforms = {p: stream[at : at + len(logits)] for p, stream in self.streams.items()}
+        if proposal is None or proposal.q is None:
+            return choose(logits, self.task.sampling, uniforms.get("target"))
+        p = distribution(logits, self.task.sampling)
+        three = uniforms["accept"], uniforms["residual"], uniforms["target"]
+        return target_tokens(p, proposal.q, proposal.tokens, three)
+
+    def emit(self, tokens: list[int]) -> int:
+        """Append tokens up to an end of the response; how many were appended."""
+        for count, token in enumerate(tokens, start=1):
+            self.response.tokens.append(token)
+            self.context.append(token)
+            if self.task.ends(self.response.tokens):
+                self.response.finish = "stop"
+                return count
+        return len(tokens)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of one row's proposal."""
+
+    proposed: list[int]
+    verdict: Verdict
+
+
+class Batch:
+    """Tasks on their way through `rows` rows of one target and one drafter."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Runner,
+        drafter: Drafter | None,
+        k: int,
+        clock: Clock,
+        rows: int,
+    ) -> None:
+        self.target, self.k, self.clock = target, k, clock
+        self.drafter = drafter if k > 0 else None
+        self.responses = [Response() for _ in tasks]
+        self.waiting = deque(zip(tasks, self.responses, strict=True))
+        self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
+        capacity = max((task.capacity for task in tasks), default=0)
+        self.cache: KVCache = target.new_cache(capacity, len(self.rows))
+        if self.drafter is not None:
+            self.drafter.open(len(self.rows), capacity)
+        self._mark: Any = None
+
+    def advance(self) -> bool:
+        """Fill the empty rows, then one round of all; False when every task is done."""
+        self._fill()
+        active = [row for row in self.rows if row is not None]
+        if active:
+            self._round(active)
+            self.rows = [None if row is None or row.done else row for row in self.rows]
+        return bool(active)
+
+    def pause(self) -> None:
+        """Something else runs before the next round: the time until then is not this batch's."""
+        self._mark = None
+
+    def _fill(self) -> None:
+        for slot, row in enumerate(self.rows):
+            while row is None and self.waiting:
+                row = _Row(slot, *self.waiting.popleft())
+                self._prefill(row)
+                row = None if row.done else row
+                self._mark = None
+            self.rows[slot] = row
+
+    def _prefill(self, row: _Row) -> None:
         """Read the prompt with both models and emit the first token."""
         start = self.clock.mark()
-        prompt = torch.tensor(self.task.prompt, device=self.target.device)
-        logits = self.target.forward(prompt, self.cache, 1)
-        first = int(choose(logits, self.task.sampling, self._uniforms("target", 0, 1)).item())
+        self.cache.rewind(row.slot, 0)
+        prompt = torch.tensor(row.task.prompt, device=self.target.device)
+        counts = self._counts([row], [len(prompt)])
+        logits = self.target.forward(prompt, self.cache, every=False, counts=counts)
+        first = int(row.answer(logits, None).item())
         end = self.clock.mark()
-        response.prefill_seconds = self.clock.seconds(start, end)
+        row.response.prefill_seconds = self.clock.seconds(start, end)
         if self.drafter is not None:
-            self.drafter.begin(self.task.prompt, self.capacity)
-            response.draft_prefill_seconds = self.clock.seconds(end, self.clock.mark())
-        self._emit(response, [first])
+            self.drafter.begin(row.slot, row.task)
+            row.response.draft_prefill_seconds = self.clock.seconds(end, self.clock.mark())
+        row.emit([first])
 
-    def round(self, response: Response, k: int) -> None:
-        """Draft up to k tokens, verify them in one pass, emit and rewind."""
-        start = self.clock.mark()
-        proposal = self.drafter.propose(self.context, k) if self.drafter and k > 0 else None
+    def _round(self, active: list[_Row]) -> None:
+        start = self._mark or self.clock.mark()
+        proposals = self._draft(active)
         drafted = self.clock.mark()
-        verdict, tokens = self._verify(proposal)
-        verified = self.clock.mark()
-        emitted = self._emit(response, [*tokens[: verdict.accepted], verdict.token])
-        proposed = 0 if proposal is None else len(tokens)
+        for row, outcome in zip(active, self._verify(active, proposals), strict=True):
+            self._settle(row, outcome)
+        self._mark = self.clock.mark()
+        halves = self.clock.seconds(start, drafted), self.clock.seconds(drafted, self._mark)
+        for row in active:
+            row.response.draft_seconds.append(halves[0])
+            row.response.verify_seconds.append(halves[1])
+            row.response.active.append(len(active))
+
+    def _draft(self, active: list[_Row]) -> list[Proposal | None]:
+        if self.drafter is None:
+            return [None] * len(active)
+        return self.drafter.propose([row.ask(self.k) for row in active])
+
+    def _verify(self, active: list[_Row], proposals: list[Proposal | None]) -> list[_Outcome]:
+        """One target pass over the last token and the proposal of every row."""
+        device = self.target.device
+        lasts = torch.tensor([row.context[-1] for row in active], device=device)
+        drafted = [p.tokens if p else lasts[:0] for p in proposals]
+        sizes = [1 + len(tokens) for tokens in drafted]
+        parts = [part for pair in zip(lasts.split(1), drafted, strict=True) for part in pair]
+        read = torch.cat(parts)
+        counts = self._counts(active, sizes)
+        logits = self.target.forward(read, self.cache, every=True, counts=counts).split(sizes)
+        own = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
+        # The only time in a round that the host waits for the device.
+        tokens, said = torch.stack([read, torch.cat(own)]).tolist()
+        ends = list(accumulate(sizes))
+        return [
+            _Outcome(
+                tokens[end - size + 1 : end],
+                verify(said[end - size : end], tokens[end - size + 1 : end]),
+            )
+            for end, size in zip(ends, sizes, strict=True)
+        ]
+
+    def _settle(self, row: _Row, outcome: _Outcome) -> None:
+        """Emit what stands and forget the rest."""
+        verdict, response = outcome.verdict, row.response
+        emitted = row.emit([*outcome.proposed[: verdict.accepted], verdict.token])
+        proposed = len(outcome.proposed)
         response.proposed.append(proposed)
         response.accepted.append(min(emitted, verdict.accepted))
         # Without the target's own token the response ended inside the proposal: the rest of it is
         # cut, not rejected.
         response.cut.append(proposed - emitted if emitted <= verdict.accepted else 0)
-        self.cache.rewind(len(self.context) - 1)
+        self.cache.rewind(row.slot, len(row.context) - 1)
         if self.drafter is not None:
-            self.drafter.keep(len(self.context) - 1)
-        response.draft_seconds.append(self.clock.seconds(start, drafted))
-        response.verify_seconds.append(self.clock.seconds(drafted, verified))
+            self.drafter.keep(row.slot, len(row.context) - 1)
 
-    def _verify(self, proposal: Proposal | None) -> tuple[Verdict, list[int]]:
-        """One target pass over the last token and the proposal."""
-        last = torch.tensor(self.context[-1:], device=self.target.device)
-        if proposal is None:
-            logits = self.target.forward(last, self.cache, 1)
-            own = choose(logits, self.task.sampling, self._uniforms("target", self._position(), 1))
-            return Verdict(0, int(own.item())), []
-        n = proposal.tokens.shape[0] + 1
-        logits = self.target.forward(torch.cat([last, proposal.tokens]), self.cache, n)
-        position = self._position()
-        if proposal.q is None:
-            own = choose(logits, self.task.sampling, self._uniforms("target", position, n))
-            return verify_matching(own, proposal.tokens), proposal.tokens.tolist()
-        accept, residual, bonus = (
-            self.streams[purpose][position : position + n]
-            for purpose in ("accept", "residual", "target")
-        )
-        p = distribution(logits, self.task.sampling)
-        verdict = verify_sampling(p, proposal.q, proposal.tokens, (accept, residual, bonus))
-        return verdict, proposal.tokens.tolist()
-
-    def _emit(self, response: Response, tokens: list[int]) -> int:
-        """Append tokens up to an end of the response; how many were appended."""
-        for count, token in enumerate(tokens, start=1):
-            response.tokens.append(token)
-            self.context.append(token)
-            if self.task.ends(response.tokens):
-                response.finish = "stop"
-                return count
-        return len(tokens)
-
-    def _position(self) -> int:
-        return len(self.context) - len(self.task.prompt)
-
-    def _uniforms(self, purpose: str, position: int, count: int) -> Tensor | None:
-        if not self.streams:
-            return None
-        return self.streams[purpose][position : position + count]
+    def _counts(self, active: Sequence[_Row], sizes: Sequence[int]) -> list[int]:
+        """Tokens per row of the cache."""
+        counts = [0] * len(self.rows)
+        for row, size in zip(active, sizes, strict=True):
+            counts[row.slot] = size
+        return counts

@@ -1,29 +1,29 @@
 """The seam between models and everything that decodes: token ids in, next-token logits out, with a
-cache that can be rewound.
+cache of several rows that can be rewound one by one.
 
 A runner knows one model on one device. It knows nothing of text, sampling, drafts or rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 
 class KVCache(Protocol):
-    """The keys and values of one sequence, in memory allocated once."""
+    """The keys and values of one or more sequences, a row each, in memory allocated once."""
 
-    length: int
+    lengths: list[int]
 
-    def rewind(self, length: int) -> None:
-        """Forget everything after the first `length` tokens. Nothing is copied."""
+    def rewind(self, row: int, length: int) -> None:
+        """Forget everything after the first `length` tokens of a row. Nothing is copied."""
         ...
 
 
 class Runner(Protocol):
-    """One model that continues a sequence."""
+    """One model that continues sequences."""
 
     @property
     def name(self) -> str:
@@ -34,13 +34,20 @@ class Runner(Protocol):
     context_length: int
     device: str
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for up to `capacity` tokens."""
+    def new_cache(self, capacity: int, rows: int = 1) -> KVCache:
+        """An empty cache for up to `capacity` tokens in each of `rows` rows."""
         ...
 
-    def forward(self, tokens: Tensor, cache: Any, keep: int) -> Tensor:
-        """Append tokens [n] to a cache of this runner's own making; logits [keep, vocab_size] after
-        each of the last `keep` of them.
+    def forward(
+        self, tokens: Tensor, cache: Any, *, every: bool, counts: Sequence[int] | None = None
+    ) -> Tensor:
+        """Append tokens [n] to a cache of this runner's own making and continue them.
+
+        Args:
+            every: logits after every token [n, vocab_size], or else only after the last new token
+                of each row that has any.
+            counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; all
+                to the only row by default.
         """
         ...
 
@@ -51,3 +58,19 @@ class Runner(Protocol):
     def tensors(self) -> Iterator[Tensor]:
         """The weights outside linear layers."""
         ...
+
+
+def last_of_each(counts: Sequence[int]) -> list[int]:
+    """Where, among tokens that lie row after row, the last one of each row is."""
+    ends, end = [], 0
+    for count in counts:
+        end += count
+        if count:
+            ends.append(end - 1)
+    return ends
+
+
+def only_row(counts: Sequence[int]) -> int | None:
+    """The row that gets all the tokens, None where several get some."""
+    busy = [row for row, count in enumerate(counts) if count]
+    return busy[0] if len(busy) == 1 else None

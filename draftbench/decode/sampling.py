@@ -11,6 +11,7 @@ Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,30 +97,12 @@ def temperature_only(sampling: Sampling) -> Sampling:
     return Sampling(temperature=sampling.temperature)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How a round ended: the first `accepted` proposals stand, then `token` follows."""
-
-    accepted: int
-    token: int
-
-
-def verify_matching(own: Tensor, proposed: Tensor) -> Verdict:
-    """Accept while the proposal [k] equals the target's own choices [k+1]; the rule for greedy
-    drafting at any temperature.
-
-    A proposal that is certain (q is one-hot) is accepted with probability p(d) and its residual is
-    p without d: that is the same as drawing y from p and accepting where y = d.
-    """
-    together = torch.cat([own, (own[:-1] == proposed).long().cumprod(0).sum()[None]]).tolist()
-    accepted = together[-1]
-    return Verdict(accepted, together[accepted])
-
-
-def verify_sampling(
+def target_tokens(
     p: Tensor, q: Tensor, proposed: Tensor, uniforms: tuple[Tensor, Tensor, Tensor]
-) -> Verdict:
-    """Accept d with probability min(1, p(d)/q(d)), else draw from the residual max(p - q, 0).
+) -> Tensor:
+    """The target's tokens [k+1] beside sampled proposals: d where it is accepted, with probability
+    min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which is never d; after a full
+    round a draw from p.
 
     Args:
         p: target distributions [k+1, vocab].
@@ -136,6 +119,26 @@ def verify_sampling(
     # right.
     rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)
     tokens = draw(rest, torch.cat([residual[:-1], bonus[-1:]]))
-    together = torch.cat([tokens, passed.long().cumprod(0).sum()[None]]).tolist()
-    accepted = together[-1]
-    return Verdict(accepted, together[accepted])
+    return torch.cat([torch.where(passed, proposed, tokens[:-1]), tokens[-1:]])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a round ended: the first `accepted` proposals stand, then `token` follows."""
+
+    accepted: int
+    token: int
+
+
+def verify(own: Sequence[int], proposed: Sequence[int]) -> Verdict:
+    """Accept while the proposal [k] equals the target's own tokens [k+1].
+
+    For greedy drafting, at any temperature, these are the target's own choices: a proposal that is
+    certain (q is one-hot) is accepted with probability p(d) and its residual is p without d, which
+    is the same as drawing y from p and accepting where y = d. For sampled drafting they are
+    `target_tokens`.
+    """
+    accepted = 0
+    while accepted < len(proposed) and own[accepted] == proposed[accepted]:
+        accepted += 1
+    return Verdict(accepted, own[accepted])

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from draftbench.decode.runner import last_of_each
+
 Script = Callable[[Sequence[int]], Tensor]
 
 
@@ -32,20 +34,20 @@ class ScriptedClock:
         return end - start
 
 
-@dataclass
 class ScriptedCache:
-    """The tokens read so far."""
+    """The tokens that each row read so far."""
 
-    tokens: list[int] = field(default_factory=list)
+    def __init__(self, rows: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(rows)]
 
     @property
-    def length(self) -> int:
-        """How many tokens were read."""
-        return len(self.tokens)
+    def lengths(self) -> list[int]:
+        """How many tokens each row read."""
+        return [len(tokens) for tokens in self.tokens]
 
-    def rewind(self, length: int) -> None:
-        """Forget what was read after `length` tokens."""
-        del self.tokens[length:]
+    def rewind(self, row: int, length: int) -> None:
+        """Forget what a row read after `length` tokens."""
+        del self.tokens[row][length:]
 
 
 @dataclass
@@ -65,17 +67,29 @@ class ScriptedRunner:
     device: str = "cpu"
     name: str = "scripted"
 
-    def new_cache(self, capacity: int) -> ScriptedCache:
+    def new_cache(self, capacity: int, rows: int = 1) -> ScriptedCache:
         """An empty cache."""
-        return ScriptedCache()
+        return ScriptedCache(rows)
 
-    def forward(self, tokens: Tensor, cache: ScriptedCache, keep: int) -> Tensor:
-        """Append tokens [n]; the script's logits after each of the last `keep`."""
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: ScriptedCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Append tokens [n]; the script's logits after every one or after each row's last."""
         self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
-        start = len(cache.tokens) + len(tokens) - keep
-        cache.tokens += tokens.tolist()
-        assert len(cache.tokens) <= self.context_length
-        return torch.stack([self.script(cache.tokens[: start + i + 1]) for i in range(keep)])
+        found, new = [], tokens.tolist()
+        for row, count in enumerate(counts or [len(new)]):
+            have = cache.tokens[row]
+            for token in new[:count]:
+                have.append(token)
+                found.append(self.script(have))
+            del new[:count]
+            assert len(have) <= self.context_length
+        return torch.stack(found)[... if every else last_of_each(counts or [len(tokens)])]
 
     def modules(self) -> Iterator[nn.Module]:
         """A script has no layers."""

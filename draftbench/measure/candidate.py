@@ -8,14 +8,13 @@ is the sweep's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decode.loop import Task
 from draftbench.decode.runner import Runner
 from draftbench.measure.cost import CostGrid, measure_costs
-from draftbench.measure.decoding import Bench, Cell, run_cells, warm
+from draftbench.measure.decoding import Bench, Cell, Chosen, run_in_turn, run_together
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import (
@@ -31,6 +30,8 @@ from draftbench.records import (
 from draftbench.store.folder import PrivateDraft, PrivateText
 
 Material = tuple[Prompt, PrivateText, Trajectory]
+# How often each row of a batch is filled, at least.
+FILLS = 3
 
 
 @dataclass(frozen=True)
@@ -55,81 +56,69 @@ class Contender:
     candidate: Candidate
     runner: Runner | None
 
-    def drafter(self, setting: Setting, task: Task) -> Drafter:
-        """A fresh drafter for one response."""
+    def drafter(self, setting: Setting) -> Drafter:
+        """A fresh drafter."""
         if self.runner is None:
             return LookupDrafter(*setting.lookup, setting.target.device)
-        uniforms = task.uniforms.stream("draft") if task.sampling.temperature > 0 else None
-        return ModelDrafter(
-            self.runner, setting.mode, task.sampling, uniforms, setting.target.vocab_size
-        )
+        return ModelDrafter(self.runner, setting.mode, setting.target.vocab_size)
 
 
 def replay(
-    contender: Contender, setting: Setting, material: Sequence[Material]
-) -> Iterator[tuple[Replay | LookupReplay, PrivateDraft | None]]:
-    """One pass along every response; with it, for the private part, what a model drafted."""
-    candidate = contender.candidate
-    for _, text, trajectory in material:
-        if contender.runner is None:
-            window = max(setting.ks)
-            yield replay_lookup(text, trajectory, candidate, setting.lookup, window), None
-        else:
-            yield replay_model(
-                contender.runner, setting.target, (text, trajectory), candidate, setting.mode
-            )
+    contender: Contender, setting: Setting, group: Sequence[Material]
+) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
+    """One pass along some responses side by side; with it, for the private part, what a model
+    drafted.
+    """
+    scored = [(text, trajectory) for _, text, trajectory in group]
+    runner, candidate = contender.runner, contender.candidate
+    if runner is not None:
+        return list(replay_model(runner, setting.target, scored, candidate, setting.mode))
+    window = max(setting.ks)
+    return [
+        (replay_lookup(text, trajectory, candidate, setting.lookup, window), None)
+        for text, trajectory in scored
+    ]
 
 
-def costs(contender: Contender, setting: Setting, material: Sequence[Material]) -> list[CostPoint]:
+def costs(contender: Contender, setting: Setting, grid: CostGrid) -> list[CostPoint]:
     """Time the candidate's passes beside the target's."""
     draft: Runner | LookupDrafter | None = contender.runner
     if contender.runner is None:
         draft = LookupDrafter(*setting.lookup, setting.target.device)
     elif contender.runner is setting.target:
         draft = None
-    grid = cost_grid(setting, material)
     return measure_costs(
         setting.target, draft, contender.candidate, grid, (setting.clock, setting.process)
     )
 
 
-def cost_grid(setting: Setting, material: Sequence[Material]) -> CostGrid:
-    """Contexts and prompt lengths that this traffic has: its ends and its middle."""
-    prompts = sorted(t.prompt_tokens for _, _, t in material)
-    longest = max(t.prompt_tokens + t.output_tokens for _, _, t in material)
-    room = setting.target.context_length - max(setting.ks) - 1
-    middle = sorted(t.prompt_tokens + t.output_tokens // 2 for _, _, t in material)
-    contexts = {min(c, room) for c in (middle[0], middle[len(middle) // 2], longest)}
-    _, text, _ = max(material, key=lambda m: m[2].prompt_tokens + m[2].output_tokens)
-    return CostGrid(
-        contexts=tuple(sorted(c for c in contexts if c > 0)),
-        largest_k=max(setting.ks),
-        prompts=tuple(sorted({prompts[0], prompts[len(prompts) // 2], prompts[-1]})),
-        text=text.prompt + text.tokens,
-    )
-
-
 def decode_cells(
-    contender: Contender, setting: Setting, material: Sequence[Material], ks: Sequence[int]
+    contender: Contender,
+    setting: Setting,
+    chosen: Sequence[Material],
+    ks: Sequence[int],
+    batch: int,
 ) -> Iterator[list[Decode]]:
-    """The baseline and each k, one list per request: only together can they be compared.
-
-    The order of the cells turns by one with every request.
+    """The baseline and each k on the chosen requests, in lists that are only worth something whole:
+    a request's for one row, all of them for several.
     """
     candidate = contender.candidate
-    cells = [Cell(candidate if k else None, k, setting.mode, 0) for k in (0, *ks)]
+    cells = [Cell(candidate if k else None, k, setting.mode) for k in (0, *ks)]
     bench = Bench(
         target=setting.target,
         text=setting.text,
-        make_drafter=lambda task: contender.drafter(setting, task),
+        make_drafter=lambda: contender.drafter(setting),
         clock=setting.clock,
         process=setting.process,
         block=str(candidate),
         tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
     )
-    if material:
-        warm(bench, material[0][0], cells)
-    for turn, (prompt, text, trajectory) in enumerate(material):
-        order = cells[turn % len(cells) :] + cells[: turn % len(cells)]
-        yield list(run_cells(bench, prompt, trajectory, text.tokens, order))
+    once = [Chosen(prompt, trajectory, text.tokens) for prompt, text, trajectory in chosen]
+    if batch == 1:
+        yield from run_in_turn(bench, once, cells)
+    elif once:
+        # Rows are only refilled, and a batch is only full, while requests are waiting.
+        repeats = -(-FILLS * batch // len(once))
+        often = [replace(one, repeat=repeat) for repeat in range(repeats) for one in once]
+        yield run_together(bench, often, cells, batch)

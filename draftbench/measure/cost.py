@@ -7,18 +7,18 @@ it is timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from draftbench.decode.clock import Clock
-from draftbench.decode.drafters import LookupDrafter
-from draftbench.decode.runner import Runner
+from draftbench.decode.drafters import LookupDrafter, LookupIndex
+from draftbench.decode.runner import KVCache, Runner
 from draftbench.records import Candidate, CostPoint
 
 REPEATS = 6
-PREFILL_REPEATS = 3
+PREFILL_REPEATS = BATCH_REPEATS = 3
 # Each visit runs the work once before it is timed: in a decoder a pass finds its weights as warm as
 # the pass before left them, not as cold as another model's passes did.
 SAMPLES_PER_VISIT = 2
@@ -26,24 +26,56 @@ SAMPLES_PER_VISIT = 2
 
 @dataclass(frozen=True)
 class CostGrid:
-    """Where to time: contexts (tokens in the cache), the largest k, prompt lengths, and real text
-    to step through.
+    """Where to time: contexts (tokens in each row's cache), the largest k, prompt lengths (none:
+    prompts are not timed), real text to step through, and how many rows step together.
     """
 
     contexts: tuple[int, ...]
     largest_k: int
     prompts: tuple[int, ...]
     text: tuple[int, ...]
+    batch: int = 1
 
     @property
     def verify_sizes(self) -> tuple[int, ...]:
-        """Tokens per target pass: all up to 5, then every second, and k+1 for the largest k."""
+        """Tokens per row of a target pass, k+1 for the largest k among them: for one row all up to
+        5, then every second; for several, whose passes grow smoothly, each about twice the last.
+        """
         top = self.largest_k + 1
-        return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
+        if self.batch == 1:
+            return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
+        return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     def tokens(self, start: int, count: int) -> list[int]:
         """Real tokens, repeated where the text is shorter."""
         return [self.text[(start + i) % len(self.text)] for i in range(count)]
+
+
+def grid_for(
+    spans: Sequence[tuple[int, int]], text: Sequence[int], ks: Sequence[int], room: int, batch: int
+) -> CostGrid:
+    """Contexts and prompt lengths that this traffic has: its ends and its middle; for several rows,
+    whose passes take long, the ends alone and no prompts.
+
+    Args:
+        spans: prompt and output tokens of every response.
+        text: real tokens to step through.
+        room: the target's context length.
+    """
+    prompts = sorted(prompt for prompt, _ in spans)
+    middles = sorted(prompt + output // 2 for prompt, output in spans)
+    longest = max(prompt + output for prompt, output in spans)
+    contexts = [middles[0], middles[len(middles) // 2], longest]
+    lengths = {prompts[0], prompts[len(prompts) // 2], prompts[-1]}
+    most = room - max(ks) - 1
+    used = contexts if batch == 1 else [contexts[0], contexts[-1]]
+    return CostGrid(
+        contexts=tuple(sorted({min(c, most) for c in used if min(c, most) > 0})),
+        largest_k=max(ks),
+        prompts=tuple(sorted(lengths)) if batch == 1 else (),
+        text=tuple(text),
+        batch=batch,
+    )
 
 
 @dataclass(frozen=True)
@@ -55,13 +87,16 @@ class _Timed:
     what: str
     new_tokens: int
     context: int
+    batch: int
     runner: str
     work: Callable[[], None]
 
     @property
     def repeats(self) -> int:
-        """Prompts are read once a request and take long; fewer repeats do."""
-        return PREFILL_REPEATS if self.what == "prefill" else REPEATS
+        """Prompts are read once a request and take long, as batches do; fewer repeats do."""
+        if self.what == "prefill":
+            return PREFILL_REPEATS
+        return REPEATS if self.batch == 1 else BATCH_REPEATS
 
 
 def measure_costs(
@@ -96,7 +131,7 @@ def measure_costs(
             draft=point.draft,
             quant=point.quant,
             what=point.what,
-            batch=1,
+            batch=point.batch,
             new_tokens=point.new_tokens,
             context=point.context,
             seconds=tuple(samples),
@@ -122,24 +157,36 @@ def _visit(point: _Timed, clock: Clock) -> list[float]:
 def _step_points(
     runner: Runner, draft: str | None, quant: str, grid: CostGrid, sizes: tuple[int, ...]
 ) -> list[_Timed]:
-    """A pass over n tokens at each context, and the choice of a token after each."""
+    """A pass over n tokens a row at each context, and the choice of a token: after each where the
+    target verifies, after the last where a draft goes on.
+    """
     points = []
     for context in grid.contexts:
         if context + max(sizes) > runner.context_length:
             continue
-        cache = runner.new_cache(context + max(sizes))
+        cache = runner.new_cache(context + max(sizes), grid.batch)
         filled = torch.tensor(grid.tokens(0, context), device=runner.device)
-        runner.forward(filled, cache, 1)
+        for row in range(grid.batch):
+            only = [context if at == row else 0 for at in range(grid.batch)]
+            runner.forward(filled, cache, every=False, counts=only)
         for size in sizes:
-            tokens = torch.tensor(grid.tokens(context, size), device=runner.device)
+            tokens = torch.tensor(grid.tokens(context, size) * grid.batch, device=runner.device)
 
             def work(
-                cache: object = cache, tokens: torch.Tensor = tokens, context: int = context
+                cache: KVCache = cache,
+                tokens: torch.Tensor = tokens,
+                context: int = context,
+                size: int = size,
             ) -> None:
-                cache.rewind(context)  # type: ignore[attr-defined]
-                runner.forward(tokens, cache, len(tokens)).argmax(dim=-1).tolist()  # type: ignore[arg-type]
+                for row in range(grid.batch):
+                    cache.rewind(row, context)
+                counts = [size] * grid.batch
+                logits = runner.forward(tokens, cache, every=draft is None, counts=counts)
+                logits.argmax(dim=-1).tolist()
 
-            points.append(_Timed(draft, quant, "step", size, context, runner.name, work))
+            points.append(
+                _Timed(draft, quant, "step", size, context, grid.batch, runner.name, work)
+            )
     return points
 
 
@@ -151,27 +198,27 @@ def _prefill_points(runner: Runner, draft: str | None, quant: str, grid: CostGri
         tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
 
         def work(tokens: torch.Tensor = tokens) -> None:
-            runner.forward(tokens, runner.new_cache(len(tokens)), 1).argmax(dim=-1).tolist()
+            cache = runner.new_cache(len(tokens))
+            runner.forward(tokens, cache, every=False).argmax(dim=-1).tolist()
 
-        points.append(_Timed(draft, quant, "prefill", length, 0, runner.name, work))
+        points.append(_Timed(draft, quant, "prefill", length, 0, 1, runner.name, work))
     return points
 
 
 def _proposal_points(draft: LookupDrafter, candidate: Candidate, grid: CostGrid) -> list[_Timed]:
-    """Indexing one new token and looking up a continuation."""
+    """Indexing one new token of each row and looking up a continuation."""
     points = []
     for context in grid.contexts:
         text = grid.tokens(0, context)
-        draft.begin(text, context)
+        index = LookupIndex(*draft.sizes)
+        index.extend(text)
 
-        def work(index: object = draft.index, text: list[int] = text) -> None:
-            del index.tokens[-1:]  # type: ignore[attr-defined]
-            index.extend(text[-1:])  # type: ignore[attr-defined]
-            index.lookup(grid.largest_k)  # type: ignore[attr-defined]
+        def work(index: LookupIndex = index, text: list[int] = text) -> None:
+            for _ in range(grid.batch):
+                del index.tokens[-1:]
+                index.extend(text[-1:])
+                index.lookup(grid.largest_k)
 
-        points.append(
-            _Timed(
-                candidate.draft, candidate.quant, "proposal", grid.largest_k, context, "host", work
-            )
-        )
+        what = ("proposal", grid.largest_k, context, grid.batch, "host")
+        points.append(_Timed(candidate.draft, candidate.quant, *what, work))
     return points

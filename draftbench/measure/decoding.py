@@ -1,24 +1,27 @@
-"""Cells of the grid → timed decoding runs, interleaved with the baseline request by request.
+"""Cells of the grid → timed decoding runs, interleaved with the baseline: request by request where
+one row decodes, by turns of a few rounds where several do.
 
-The order of the cells turns with every request, so that none always runs first. Each shape runs
-once before anything is timed.
+Each shape runs once before anything is timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import Drafter
-from draftbench.decode.loop import Response, Task, decode
+from draftbench.decode.loop import Batch, decode, decode_all
 from draftbench.decode.runner import Runner
+from draftbench.decode.task import Response, Task
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
 from draftbench.records import Candidate, Decode, DraftingMode, Trajectory
 
 WARM_TOKENS = 12
-MakeDrafter = Callable[[Task], Drafter]
+# Rounds that one cell goes on for before the next one has its turn.
+ROUNDS_A_TURN = 16
+MakeDrafter = Callable[[], Drafter]
 Digest = Callable[[tuple[int, ...]], str]
 
 
@@ -29,7 +32,6 @@ class Cell:
     candidate: Candidate | None
     k: int
     mode: DraftingMode
-    repeat: int
 
 
 @dataclass(frozen=True)
@@ -46,29 +48,72 @@ class Bench:
     digest: Digest
 
 
-def warm(bench: Bench, prompt: Prompt, cells: list[Cell]) -> None:
+@dataclass(frozen=True)
+class Chosen:
+    """A response of the target that is decoded again; `repeat` counts how often it was before."""
+
+    prompt: Prompt
+    trajectory: Trajectory
+    tokens: tuple[int, ...]
+    repeat: int = 0
+
+
+def run_in_turn(
+    bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell]
+) -> Iterator[list[Decode]]:
+    """One row: every cell once for each request, in an order that turns by one with every request.
+    One list per request: only together can its runs be compared.
+    """
+    for turn, one in enumerate(chosen):
+        at = turn % len(cells)
+        task = task_of(one.prompt, one.trajectory.sample, bench.text)
+        if turn == 0:
+            _warm(bench, [task], cells, rows=1)
+        rows = []
+        for cell in (*cells[at:], *cells[:at]):
+            drafter = bench.make_drafter() if cell.k > 0 else None
+            response = decode(task, bench.target, drafter, cell.k, bench.clock)
+            rows.append(_record(bench, cell, one, response, 1))
+        yield rows
+
+
+def run_together(
+    bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell], rows: int
+) -> list[Decode]:
+    """`rows` rows: every cell decodes all requests, a few rounds of each cell in turn."""
+    tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for one in chosen]
+    _warm(bench, tasks[:rows], cells, rows)
+    batches = []
+    for cell in cells:
+        drafter = bench.make_drafter() if cell.k > 0 else None
+        batches.append(Batch(tasks, bench.target, drafter, cell.k, bench.clock, rows))
+    left = list(batches)
+    while left:
+        left = [batch for batch in left if _take_turn(batch)]
+    return [
+        _record(bench, cell, one, response, rows)
+        for cell, batch in zip(cells, batches, strict=True)
+        for one, response in zip(chosen, batch.responses, strict=True)
+    ]
+
+
+def _take_turn(batch: Batch) -> bool:
+    """Some rounds of one batch; whether any are left."""
+    batch.pause()
+    return all(batch.advance() for _ in range(ROUNDS_A_TURN))
+
+
+def _warm(bench: Bench, tasks: Sequence[Task], cells: Sequence[Cell], rows: int) -> None:
     """Run every shape once, untimed."""
-    task = task_of(prompt, 0, bench.text)
     for cell in cells:
-        short = replace(task, limit=min(task.limit, WARM_TOKENS + cell.k))
-        decode(short, bench.target, bench.make_drafter(short), cell.k, bench.clock)
+        short = [replace(task, limit=min(task.limit, WARM_TOKENS + cell.k)) for task in tasks]
+        drafter = bench.make_drafter() if cell.k > 0 else None
+        decode_all(short, bench.target, drafter, cell.k, bench.clock, rows)
 
 
-def run_cells(
-    bench: Bench, prompt: Prompt, trajectory: Trajectory, tokens: tuple[int, ...], cells: list[Cell]
-) -> Iterator[Decode]:
-    """Decode one request once per cell."""
-    task = task_of(prompt, trajectory.sample, bench.text)
-    for cell in cells:
-        drafter = bench.make_drafter(task) if cell.k > 0 else None
-        response = decode(task, bench.target, drafter, cell.k, bench.clock)
-        yield _record(bench, cell, trajectory, tokens, response)
-
-
-def _record(
-    bench: Bench, cell: Cell, trajectory: Trajectory, tokens: tuple[int, ...], response: Response
-) -> Decode:
-    difference = _first_difference(tuple(response.tokens), tokens)
+def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: int) -> Decode:
+    trajectory = one.trajectory
+    difference = _first_difference(tuple(response.tokens), one.tokens)
     if trajectory.sampling.temperature > 0:
         difference = None
     tie = None
@@ -82,7 +127,7 @@ def _record(
         quant=cell.candidate.quant if cell.candidate else "none",
         k=cell.k,
         mode=cell.mode,
-        repeat=cell.repeat,
+        repeat=one.repeat,
         proposed=tuple(response.proposed),
         accepted=tuple(response.accepted),
         cut=tuple(response.cut),
@@ -96,8 +141,9 @@ def _record(
         first_difference=difference,
         tie=tie,
         block=bench.block,
-        batch=1,
+        batch=batch,
         process=bench.process,
+        active=() if batch == 1 else tuple(response.active),
     )
 
 

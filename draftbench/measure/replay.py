@@ -1,4 +1,4 @@
-"""A trajectory and a draft → what the draft would have proposed at every position, by one pass
+"""Trajectories and a draft → what the draft would have proposed at every position, by one pass
 (design: one pass, every k).
 
 At position j the draft's distribution is what it would have been in any round that reached j, since
@@ -8,6 +8,7 @@ it is recorded per start of a round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -19,11 +20,14 @@ from draftbench.decode.drafters import LookupIndex
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import distribution, temperature_only
 from draftbench.measure.teacher import teacher_forced, top_two_margin
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
 from draftbench.store.folder import PrivateDraft, PrivateText
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48
+
+
+Scored = tuple[PrivateText, Trajectory]
 
 
 @dataclass
@@ -39,38 +43,61 @@ class _Columns:
 def replay_model(
     draft: Runner,
     target: Runner,
-    material: tuple[PrivateText, Trajectory],
+    group: Sequence[Scored],
     candidate: Candidate,
     mode: DraftingMode,
-) -> tuple[Replay, PrivateDraft]:
-    """One teacher-forced pass of a draft model over one response; its argmax tokens go to the
-    private part.
+) -> list[tuple[Replay, PrivateDraft]]:
+    """One teacher-forced pass of a draft model over some responses side by side; its argmax tokens
+    go to the private part.
 
-    Where the draft samples, the target passes over the response too, so that Σ min(p, q) is exact
+    Where the draft samples, the target passes over the responses too, so that Σ min(p, q) is exact
     at every position instead of estimated from the tokens that came out.
     """
-    text, trajectory = material
-    sampling = trajectory.sampling
-    samples = mode is not DraftingMode.GREEDY and sampling.temperature > 0
-    columns = _Columns()
-    own = teacher_forced(target, text.prompt, text.tokens, first=1) if samples else repeat(None)
-    for (start, logits), target_logits in zip(
-        teacher_forced(draft, text.prompt, text.tokens, first=1), own, strict=False
-    ):
+    columns = [_Columns() for _ in group]
+    texts = [(text.prompt, text.tokens) for text, _ in group]
+    samples = mode is not DraftingMode.GREEDY and any(
+        trajectory.sampling.temperature > 0 for _, trajectory in group
+    )
+    own = teacher_forced(target, texts, 1, draft.context_length) if samples else repeat(None)
+    drafts = teacher_forced(draft, texts, 1, target.context_length)
+    for (row, start, logits), beside in zip(drafts, own, strict=False):
         logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
+        text, trajectory = group[row]
         chosen = torch.tensor(text.tokens[start : start + len(logits)], device=logits.device)
-        _fill(columns, logits, chosen)
-        if target_logits is None:
-            columns.accept += (logits.argmax(dim=-1) == chosen).double().tolist()
-            continue
-        filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-        q = _over(distribution(logits, filters), target.vocab_size)
-        p = distribution(target_logits[1][: len(q)].to(q.device), sampling)
-        columns.overlap += torch.minimum(p, q).sum(dim=-1).tolist()
-        ratio = q.gather(1, chosen[:, None]).double() / p.gather(1, chosen[:, None]).double()
-        columns.accept += ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0).tolist()
+        _fill(columns[row], logits, chosen)
+        if beside is None or trajectory.sampling.temperature == 0:
+            columns[row].accept += (logits.argmax(dim=-1) == chosen).double().tolist()
+        else:
+            _sample(columns[row], (logits, beside[2]), chosen, trajectory.sampling, mode)
+    return [
+        _records(own_columns, scored, candidate, mode, draft)
+        for own_columns, scored in zip(columns, group, strict=True)
+    ]
+
+
+def _sample(
+    columns: _Columns,
+    both: tuple[Tensor, Tensor],
+    chosen: Tensor,
+    sampling: Sampling,
+    mode: DraftingMode,
+) -> None:
+    """min(1, q/p) at the tokens that came out, and Σ min(p, q), from logits of draft and target."""
+    logits, beside = both
+    filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
+    q = _over(distribution(logits, filters), beside.shape[1])
+    p = distribution(beside.to(q.device), sampling)
+    columns.overlap += torch.minimum(p, q).sum(dim=-1).tolist()
+    ratio = q.gather(1, chosen[:, None]).double() / p.gather(1, chosen[:, None]).double()
+    columns.accept += ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0).tolist()
+
+
+def _records(
+    columns: _Columns, scored: Scored, candidate: Candidate, mode: DraftingMode, draft: Runner
+) -> tuple[Replay, PrivateDraft]:
+    text, trajectory = scored
     missing = trajectory.output_tokens - 1 - len(columns.accept)
-    overlap = columns.overlap if samples else columns.accept
+    overlap = columns.overlap if trajectory.sampling.temperature > 0 else columns.accept
     record = Replay(
         request=trajectory.request,
         sample=trajectory.sample,
@@ -167,13 +194,13 @@ def stepping_disagreement(runner: Runner, text: PrivateText) -> float | None:
         return None
     once = [
         int(t)
-        for _, z in teacher_forced(runner, text.prompt, tokens, first=1)
+        for _, _, z in teacher_forced(runner, [(text.prompt, tokens)], first=1)
         for t in z.argmax(-1)
     ]
     cache = runner.new_cache(len(text.prompt) + len(tokens))
-    runner.forward(torch.tensor(text.prompt, device=runner.device), cache, 1)
+    runner.forward(torch.tensor(text.prompt, device=runner.device), cache, every=False)
     stepped = [
-        int(runner.forward(torch.tensor([token], device=runner.device), cache, 1).argmax())
-        for token in tokens[:-1]
+        int(runner.forward(torch.tensor([t], device=runner.device), cache, every=False).argmax())
+        for t in tokens[:-1]
     ]
     return sum(a != b for a, b in zip(once, stepped, strict=True)) / len(stepped)

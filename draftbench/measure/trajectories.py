@@ -1,27 +1,29 @@
-"""A prompt → the target's response with what the target thinks of each of its tokens.
+"""Prompts → the target's responses with what the target thinks of each of their tokens.
 
-Generated here by plain decoding, or taken from the log; either way the target then scores it in one
-pass, so that both kinds give the same records. A log that the target would not have written is
+Generated here by plain decoding, or taken from the log; either way the target then scores them in
+one pass, so that both kinds give the same records. A log that the target would not have written is
 visible in the record (`argmax`, `log_p`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from draftbench.decode.clock import Clock
-from draftbench.decode.loop import Task, decode
+from draftbench.decode.loop import decode_all
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import Uniforms, distribution
+from draftbench.decode.task import Task
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.records import Trajectory
 from draftbench.store.folder import PrivateText
 
+# Responses that are written side by side. More would be faster, but what is interrupted is redone.
+RESPONSE_ROWS = 8
 # Margins are kept to tell near ties; beyond this they would only tell which prompt it was.
 WIDEST_MARGIN = 1.0
 # log 0 for a token that the request's filters exclude; JSON has no infinity.
@@ -41,11 +43,14 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
 
 
 def generate(
-    prompt: Prompt, sample: int, target: Runner, text: TextSide, clock: Clock
-) -> tuple[tuple[int, ...], str]:
-    """The target's own response and its finish reason."""
-    response = decode(task_of(prompt, sample, text), target, None, 0, clock)
-    return tuple(response.tokens), response.finish
+    asked: Sequence[tuple[Prompt, int]], target: Runner, text: TextSide, clock: Clock
+) -> list[tuple[tuple[int, ...], str]]:
+    """The target's own response to each prompt and sample, and its finish reason; decoded side by
+    side.
+    """
+    tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
+    responses = decode_all(tasks, target, None, 0, clock, rows=RESPONSE_ROWS)
+    return [(tuple(response.tokens), response.finish) for response in responses]
 
 
 def logged(prompt: Prompt, text: TextSide) -> tuple[tuple[int, ...], str] | None:
@@ -60,8 +65,11 @@ def logged(prompt: Prompt, text: TextSide) -> tuple[tuple[int, ...], str] | None
 
 @dataclass(frozen=True)
 class Given:
-    """A response to be scored: its tokens, why it ended, where it came from, and its keyed hash."""
+    """A response to be scored: its prompt, tokens, why it ended, where it came from, and its keyed
+    hash.
+    """
 
+    prompt: Prompt
     sample: int
     tokens: tuple[int, ...]
     finish: str
@@ -69,45 +77,56 @@ class Given:
     digest: str
 
 
-def score(prompt: Prompt, given: Given, target: Runner) -> tuple[PrivateText, Trajectory]:
-    """What the target thinks of every token of a response, in one pass."""
-    sample, tokens, finish, origin, digest = dataclasses.astuple(given)
-    request = prompt.request
-    margins: list[float] = []
-    argmax: list[int] = []
-    log_p: list[float] = []
-    expected: list[float] = []
-    for start, logits in teacher_forced(target, tuple(prompt.tokens), tokens, first=0):
-        chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
-        margins += top_two_margin(logits).tolist()
-        argmax += (logits.argmax(dim=-1) == chosen).long().tolist()
-        if request.sampling.temperature > 0:
-            p = distribution(logits, request.sampling)
-            log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
-            expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
+@dataclass
+class _Scores:
+    margins: list[float] = field(default_factory=list)
+    argmax: list[int] = field(default_factory=list)
+    log_p: list[float] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
+
+
+def score(group: Sequence[Given], target: Runner) -> list[tuple[PrivateText, Trajectory]]:
+    """What the target thinks of every token of some responses, in one pass over all of them."""
+    scores = [_Scores() for _ in group]
+    texts = [(given.prompt.tokens, given.tokens) for given in group]
+    for row, start, logits in teacher_forced(target, texts, first=0):
+        given, own = group[row], scores[row]
+        chosen = torch.tensor(given.tokens[start : start + len(logits)], device=logits.device)
+        own.margins += top_two_margin(logits).tolist()
+        own.argmax += (logits.argmax(dim=-1) == chosen).long().tolist()
+        sampling = given.prompt.request.sampling
+        if sampling.temperature > 0:
+            p = distribution(logits, sampling)
+            own.log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
+            own.expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
+    return [_records(given, own) for given, own in zip(group, scores, strict=True)]
+
+
+def _records(given: Given, scores: _Scores) -> tuple[PrivateText, Trajectory]:
+    request = given.prompt.request
     private = PrivateText(
         request=request.id,
-        sample=sample,
-        prompt=tuple(prompt.tokens),
-        tokens=tokens,
-        log_p=tuple(round(value, 5) for value in log_p),
-        expected_log_p=round(sum(expected), 3) if expected else None,
+        sample=given.sample,
+        prompt=tuple(given.prompt.tokens),
+        tokens=given.tokens,
+        log_p=tuple(round(value, 5) for value in scores.log_p),
+        expected_log_p=round(sum(scores.expected), 3) if scores.expected else None,
     )
     trajectory = Trajectory(
         request=request.id,
-        sample=sample,
+        sample=given.sample,
         segment=request.segment,
         weight=request.weight,
         sampling=request.sampling,
-        prompt_tokens=len(prompt.tokens),
-        output_tokens=len(tokens),
-        limit=prompt.limit,
-        finish=finish,
-        origin=origin,
-        margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in margins),
-        argmax=tuple(argmax),
-        digest=digest,
-        looping=looping(tokens),
+        prompt_tokens=len(given.prompt.tokens),
+        output_tokens=len(given.tokens),
+        limit=given.prompt.limit,
+        finish=given.finish,
+        origin=given.origin,
+        margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in scores.margins),
+        argmax=tuple(scores.argmax),
+        digest=given.digest,
+        looping=looping(given.tokens),
     )
     return private, trajectory
 
@@ -138,24 +157,40 @@ MOST_IMPOSSIBLE = 0.01
 MOST_SURPRISE = 0.3
 
 
-def log_objection(scored: Sequence[tuple[PrivateText, Trajectory]]) -> str | None:
-    """Why the logged responses cannot be the target's own, with the figures, or None."""
-    greedy = [t for _, t in scored if t.sampling.temperature == 0]
-    positions = sum(t.output_tokens for t in greedy)
-    share = sum(sum(t.argmax) for t in greedy) / positions if positions else 1.0
-    if share < LEAST_ARGMAX:
-        return f"only {share:.0%} of {positions} tokens logged at temperature 0 are the argmax"
-    sampled = [p for p, t in scored if t.sampling.temperature > 0 and p.expected_log_p is not None]
-    possible = [v for p in sampled for v in p.log_p if v > EXCLUDED]
-    count = sum(len(p.log_p) for p in sampled)
-    if count and 1 - len(possible) / count > MOST_IMPOSSIBLE:
-        return (
-            f"{count - len(possible)} of {count} logged tokens have probability 0 under the target"
-        )
-    if count:
-        surprise = (sum(p.expected_log_p or 0.0 for p in sampled) - sum(possible)) / count
-        if surprise > MOST_SURPRISE:
+@dataclass
+class LogCheck:
+    """Whether logged responses can be the target's own, from their scores, one after the other."""
+
+    greedy: int = 0
+    best: int = 0
+    sampled: int = 0
+    impossible: int = 0
+    surprise: float = 0.0
+
+    def add(self, text: PrivateText, trajectory: Trajectory) -> None:
+        """Count one scored response."""
+        if trajectory.sampling.temperature == 0:
+            self.greedy += trajectory.output_tokens
+            self.best += sum(trajectory.argmax)
+        elif text.expected_log_p is not None:
+            possible = [value for value in text.log_p if value > EXCLUDED]
+            self.sampled += len(text.log_p)
+            self.impossible += len(text.log_p) - len(possible)
+            self.surprise += text.expected_log_p - sum(possible)
+
+    def objection(self) -> str | None:
+        """Why they cannot be, with the figures, or None."""
+        if self.best < LEAST_ARGMAX * self.greedy:
+            share = self.best / self.greedy
             return (
-                f"the logged tokens are {surprise:.2f} nats each less likely than the target's own"
+                f"only {share:.0%} of {self.greedy} tokens logged at temperature 0 are the argmax"
             )
-    return None
+        if self.impossible > MOST_IMPOSSIBLE * self.sampled:
+            return (
+                f"{self.impossible} of {self.sampled} logged tokens have probability 0 under the "
+                "target"
+            )
+        if self.surprise > MOST_SURPRISE * self.sampled:
+            each = self.surprise / self.sampled
+            return f"the logged tokens are {each:.2f} nats each less likely than the target's own"
+        return None

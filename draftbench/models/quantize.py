@@ -1,16 +1,16 @@
 """A model source and a quantization level → a runner and the facts about it, counted from what was
 really built.
 
-One table says what each level is and where it has a kernel. A level without one here is refused, or
-simulated on request: rounded weights give the right acceptance, but their cost is unknown.
+A level without a kernel here (`levels`) is refused, or simulated on request: rounded weights give
+the right acceptance, but their cost is unknown. A checkpoint that is stored quantized counts as a
+level of its own (`stored`).
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,33 +18,26 @@ from torch import nn
 
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.linear import Int4Linear, Int8Linear, PackedLinear, SimulatedLinear
+from draftbench.decode.linear import Int4Linear
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
+from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
+from draftbench.models.levels import LEVELS, kind_of
 from draftbench.models.source import ModelSource
+from draftbench.models.stored import StoredLinear, format_of, load_stored, stored_level
 from draftbench.records import ModelFacts
-
-
-@dataclass(frozen=True)
-class Level:
-    """A quantization level: what it does and on which kinds of device it has a real kernel."""
-
-    meaning: str
-    kernels: frozenset[str]
-
-
-LEVELS = {
-    "none": Level("weights as loaded", frozenset({"cpu", "cuda"})),
-    "fp8": Level("e4m3 weights and activations, one scale per row", frozenset({"cuda"})),
-    "int8": Level("8-bit weights, one scale per output", frozenset({"cpu", "cuda"})),
-    "int4": Level("4-bit weights in groups, scale and offset each", frozenset({"cpu", "cuda"})),
-}
 
 # Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
 # shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
 LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
+
+# By whether its library computes with the stored weights here.
+_STORED_CAVEAT = {
+    True: "stored as {level} and computed with as such",
+    False: "stored as {level} and unpacked here: right acceptance, its own cost and size unknown",
+}
 
 
 @dataclass(frozen=True)
@@ -68,17 +61,21 @@ def default_dtype(device: str) -> torch.dtype:
 
 
 def check_level(level: str, device: str, *, simulate: bool) -> bool:
-    """Whether the level has a real kernel here.
+    """Whether the level has a real kernel here. The level of a stored format has one where its
+    library computes with the stored weights.
 
     Raises:
         ModelError: unknown level, or no kernel and not to be simulated.
     """
+    stored = format_of(level)
+    if stored is not None:
+        return stored.computes
     if level not in LEVELS:
         near = difflib.get_close_matches(level, LEVELS, 1)
         meant = f"did you mean `{near[0]}`? " if near else ""
         hint = f"{meant}the levels are {', '.join(LEVELS)}"
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
-    kind = "cpu" if device == "cpu" else "cuda"
+    kind = kind_of(device)
     real = kind in LEVELS[level].kernels
     if not real and not simulate:
         raise ModelError(
@@ -97,62 +94,107 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     Raises:
         ModelError: cannot be loaded, rewound or quantized.
     """
-    real = check_level(build.level, build.device, simulate=build.simulate)
-    if build.level != "none" and build.dtype != torch.bfloat16 and real:
-        raise ModelError(
-            f"quantization `{build.level}` needs bfloat16 activations",
-            hint="use `--dtype bfloat16`",
-        )
-    model = _plain_model(source, build)
-    parameters = model.num_parameters()
-    runner, caveats = _runner(source, model, build, simulate=not real)
-    layers = list(_linears(runner))
-    share = _quantized_share(layers, runner)
-    if build.level != "none" and share == 0.0:
-        raise ModelError(
-            f"quantization `{build.level}` touched no layer of `{source.name}`",
-            hint="its layers' sizes do not divide into the level's groups; use another level",
-        )
-    if any(isinstance(layer, Int4Linear) for layer in layers):
-        caveats = [*caveats, "beside int4 weights the runner keeps bfloat16 ones, not counted here"]
-    if build.level != "none" and share < 1.0:
-        caveats = [*caveats, f"{build.level} covers {share:.0%} of the linear weights"]
+    own = stored_level(source)
+    level = own or build.level
+    real = check_level(level, build.device, simulate=build.simulate)
+    _check_asked(source, build, own)
+    model, kept = _load(source, build, own)
+    parameters = model.num_parameters() + sum(layer.size for layer in kept)
+    if own is None:
+        runner, caveats = _runner(source, model, build, simulate=not real)
+    else:
+        real = real and bool(kept) and all(layer.packed for layer in kept)
+        runner, caveats = _stored_runner(source, model, replace(build, level="none"), bool(kept))
+        caveats.append(_STORED_CAVEAT[real].format(level=own))
     facts = ModelFacts(
         draft=draft,
-        quant=build.level,
+        # A draft goes by the name under which the run asked for it.
+        quant=level if draft is None else build.level,
         dtype=str(build.dtype).removeprefix("torch."),
         parameters=parameters,
-        weight_bytes=_weight_bytes(runner),
-        quantized_share=share,
+        weight_bytes=weight_bytes(runner),
+        quantized_share=quantized_share(runner),
         kv_bytes_per_token=kv_bytes_per_token(source.config.get_text_config(), build.dtype),
         context_length=runner.context_length,
         vocab_size=runner.vocab_size,
         runner=runner.name,
         fingerprint=source.fingerprint(),
-        caveats=tuple(caveats),
+        caveats=(*caveats, *_coverage(source, runner, build)),
         has_kernel=real,
         replay_disagreement=None,
     )
     return runner, facts
 
 
-def _plain_model(source: ModelSource, build: Build) -> Any:
-    """The loaded model, if its weights are plain matrices and its cache can be rewound."""
-    stored = getattr(source.config, "quantization_config", None)
-    if stored:
-        method = stored.get("quant_method") if isinstance(stored, dict) else stored.quant_method
+def _check_asked(source: ModelSource, build: Build, own: str | None) -> None:
+    """The level asked for goes with this checkpoint and precision, or ModelError."""
+    if own is not None and build.level not in ("none", own):
         raise ModelError(
-            f"`{source.name}` is already quantized ({method})",
-            hint="give the unquantized checkpoint and name a level with --quant or --target-quant",
+            f"`{source.name}` is already quantized ({own})",
+            hint="measure it as it is (`none`), or give the unquantized checkpoint",
         )
-    model = source.load(build.dtype, build.device)
+    if own is None and format_of(build.level) is not None:
+        raise ModelError(
+            f"`{source.name}` is not stored as {build.level}",
+            hint=f"the levels of an unquantized checkpoint are {', '.join(LEVELS)}",
+        )
+    quantizes = own is None and build.level != "none"
+    if (
+        quantizes
+        and build.dtype != torch.bfloat16
+        and kind_of(build.device) in LEVELS[build.level].kernels
+    ):
+        raise ModelError(
+            f"quantization `{build.level}` needs bfloat16 activations",
+            hint="use `--dtype bfloat16`",
+        )
+
+
+def _load(source: ModelSource, build: Build, own: str | None) -> tuple[Any, list[StoredLinear]]:
+    """The loaded model, if its cache can be rewound, and its layers with stored weights."""
+    kept: list[StoredLinear] = []
+    if own is None:
+        model = source.load(build.dtype, build.device)
+    else:
+        model, kept = load_stored(source, own, build.dtype, build.device)
     obstacle = general_obstacle(model)
     if obstacle:
         raise ModelError(
             f"`{source.name}` cannot speculate here: {obstacle}",
             hint="choose a model whose layers all keep ordinary keys and values",
         )
-    return model
+    return model, kept
+
+
+def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
+    """What the level does not cover; ModelError where that is everything."""
+    if build.level not in LEVELS or build.level == "none":
+        return []
+    share = quantized_share(runner)
+    if share == 0.0:
+        raise ModelError(
+            f"quantization `{build.level}` touched no layer of `{source.name}`",
+            hint="its layers' sizes do not divide into the level's groups; use another level",
+        )
+    found = []
+    if any(isinstance(layer, Int4Linear) for layer in linears(runner)):
+        found.append("beside int4 weights the runner keeps bfloat16 ones, not counted here")
+    if share < 1.0:
+        found.append(f"{build.level} covers {share:.0%} of the linear weights")
+    return found
+
+
+def _stored_runner(
+    source: ModelSource, model: Any, build: Build, kept: bool
+) -> tuple[Runner, list[str]]:
+    """Layers with stored weights run as their library made them; a model that was unpacked while
+    loading is one like any other.
+    """
+    if not kept:
+        return _runner(source, model, build, simulate=False)
+    return GeneralRunner(model, "none", simulate=False), [
+        "runs through transformers' own forward pass: its layers are another library's"
+    ]
 
 
 def _runner(
@@ -167,7 +209,7 @@ def _runner(
         with torch.inference_mode():
             expected = model(probe[None]).logits[0].float()
         lean = LeanRunner(model, build.level, simulate=simulate)
-        got = lean.forward(probe, lean.new_cache(PROBE_TOKENS), PROBE_TOKENS).float()
+        got = lean.forward(probe, lean.new_cache(PROBE_TOKENS), every=True).float()
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
@@ -176,54 +218,6 @@ def _runner(
         model = source.load(build.dtype, build.device)
     general = GeneralRunner(model, build.level, simulate=simulate)
     return general, [f"runs through transformers' own forward pass: {obstacle}"]
-
-
-def _linears(runner: Runner) -> Iterator[Any]:
-    """Every linear layer once; the wide twin inside an int4 layer is not another."""
-    kinds = (nn.Linear, PackedLinear, Int8Linear, Int4Linear, SimulatedLinear)
-    layers = [module for module in runner.modules() if isinstance(module, kinds)]
-    twins = {id(layer.wide) for layer in layers if isinstance(layer, Int4Linear)}
-    return (layer for layer in layers if id(layer) not in twins)
-
-
-def _quantized_share(layers: list[Any], runner: Runner) -> float:
-    """Share of multiplied weights whose stored type is a quantized one.
-
-    Experts that a model keeps stacked in one tensor of three dimensions are weights too, and no
-    layer of theirs is replaced.
-    """
-    total = sum(tensor.numel() for tensor in runner.tensors() if tensor.ndim > 2)
-    quantized = 0
-    for layer in layers:
-        size = layer.in_features * layer.out_features
-        total += size
-        torchao = isinstance(layer, nn.Linear) and type(layer.weight.data) is not torch.Tensor
-        if isinstance(layer, (Int8Linear, Int4Linear, SimulatedLinear)) or torchao:
-            quantized += size
-    return quantized / total if total else 0.0
-
-
-def _weight_bytes(runner: Runner) -> int:
-    """Bytes of all that is kept, by its real type; what is shared (a tied head) counts once."""
-    plain = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
-    other = 0
-    for layer in _linears(runner):
-        if not isinstance(layer, nn.Linear):
-            other += int(layer.weight_bytes)
-        elif type(layer.weight.data) is torch.Tensor:
-            plain[layer.weight.data_ptr()] = layer.weight.nbytes
-        else:  # torchao: a tensor made of tensors
-            made_of: Any = layer.weight
-            names = made_of.__tensor_flatten__()[0]
-            other += sum(getattr(made_of, name).nbytes for name in names)
-    return sum(plain.values()) + other
-
-
-def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of keys and values per token over all layers, for a text configuration."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * head * dtype.itemsize)
 
 
 def set_threads(threads: int | None) -> int:

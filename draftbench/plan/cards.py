@@ -2,7 +2,7 @@
 
 Gigabytes are counted as 10⁹ bytes, which for most cards is a little less than there is. Operations
 are dense 16-bit tensor operations with 32-bit accumulation; the sheets of recent cards print twice
-as much, with sparsity. A number that could not be verified is None.
+as much, with sparsity. A number that could not be verified is None. Last looked up on 2026-11-20.
 """
 
 from __future__ import annotations
@@ -50,9 +50,16 @@ CARDS = {
         24e9,
         1008e9,
         165.2e12,
-        "NVIDIA Ada GPU architecture whitepaper, 2022",
+        "NVIDIA Ada GPU architecture whitepaper, 2022: with 32-bit accumulation, without sparsity",
     ),
-    "b200": Card("NVIDIA B200 180 GB", 180e9, 8e12, None, "NVIDIA DGX B200 data sheet, 2024"),
+    "b200": Card(
+        "NVIDIA B200 180 GB",
+        180e9,
+        7.67e12,
+        2250e12,
+        "NVIDIA DGX B200 data sheet, 2024, half of the figure with sparsity; bandwidth of the bus "
+        "that its driver reports (pytorch/ao pull request 4002, 2026), which the sheet rounds to 8",
+    ),
 }
 
 

@@ -14,6 +14,8 @@ from draftbench.plan.choice import Cell
 from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
+from draftbench.plan.standing import Field, Standing
+from draftbench.plan.unfinished import unfinished
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
@@ -25,14 +27,23 @@ _BUSY = 0.75
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 
 
-def caveats(observed: Observed, cells: Sequence[Cell], leader: Cell | None) -> tuple[str, ...]:
-    """Every caveat once, those on the whole run first."""
-    found = [*_of_sample(observed, leader), *_of_processes(cells)]
-    found += [*_of_machine(observed), *_of_drift(observed), *_of_outputs(observed)]
+def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
+    """Every caveat once, those on the whole run first; what is said of several candidates names
+    them all.
+    """
+    observed, cells, timing = field.observed, standing.cells, field.timing
+    found = [text for text in (unfinished(observed),) if text]
+    found += [*field.source.caveats, *_of_sample(observed, standing.leader), *_of_processes(cells)]
+    if timing is not None:
+        found += [*_of_machine(timing), *_of_drift(timing)]
+    found += _of_outputs(observed)
     entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
+    said: dict[str, list[str]] = {}
     for candidate, entrant in entrants.items():
         own = [cell for cell in cells if cell.entrant.candidate == candidate]
-        found += [f"{candidate}: {text}" for text in _of_candidate(observed, entrant, own)]
+        for text in dict.fromkeys(_of_candidate(field, entrant, own)):
+            said.setdefault(text, []).append(str(candidate))
+    found += [f"{', '.join(names)}: {text}" for text, names in said.items()]
     found += _of_levels(list(entrants.values()))
     target = observed.facts_of(None)
     found += [f"target: {text}" for text in (target.caveats if target else ())]
@@ -128,7 +139,8 @@ def _of_outputs(observed: Observed) -> Iterable[str]:
         )
 
 
-def _of_candidate(observed: Observed, entrant: Entrant, cells: Sequence[Cell]) -> Iterable[str]:
+def _of_candidate(field: Field, entrant: Entrant, cells: Sequence[Cell]) -> Iterable[str]:
+    observed = field.observed
     facts = observed.facts_of(entrant.candidate)
     if facts is not None:
         yield from facts.caveats
@@ -140,7 +152,10 @@ def _of_candidate(observed: Observed, entrant: Entrant, cells: Sequence[Cell]) -
     replayable = [t for t in observed.trajectories if _decodes(t)]
     if len(entrant.replays) < len(replayable):
         yield f"replayed on {len(entrant.replays)} of {len(replayable)} responses only"
-    if entrant.costs is not None and all(cell.measured is None for cell in cells):
+    if entrant.costs is not None and entrant.note is not None:
+        yield f"its costs are {entrant.note}"
+    bare = entrant.costs is not None and all(cell.measured is None for cell in cells)
+    if bare and not field.foreign and entrant.note is None:
         yield "not decoded: its predicted speed-up counts the timed passes alone"
     yield from outside_hull(entrant, max(cell.k for cell in cells))
     rounds = [cell.forecast.rounds for cell in cells]

@@ -2,7 +2,8 @@
 
 A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
 A cell is judged by both: its prediction for all requests, times what measuring some of them showed
-the prediction to be off by. A candidate that was measured competes with its measured cells only.
+the prediction to be off by. A candidate that was measured competes with its measured cells only,
+and a cell that breaks a limit does not compete.
 The bootstrap over requests is shared by all cells, so that what requests have in common does not
 blur the comparison.
 """
@@ -25,10 +26,11 @@ TIMING_NOISE = 0.02
 _FOLDS = 5
 _RESAMPLES = 2000
 
-Kind = Literal["predicted", "measured", "judged"]
+# Of the decode speed-up; `whole` is judged with both prefills included.
+Kind = Literal["predicted", "measured", "judged", "whole"]
 
 SPEEDUP_EXPECTED = Figure(
-    name="decode speed-up, expected",
+    name="speed-up, expected",
     symbol="S",
     formula="predicted for all requests · measured / predicted for the measured ones",
 )
@@ -36,8 +38,9 @@ SPEEDUP_EXPECTED = Figure(
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One candidate at one k: its forecast, the speed-up predicted and measured, and the one that
-    it is judged by.
+    """One candidate at one k and one batch size: its forecast, the speed-up predicted and measured,
+    and the one that it is judged by; `whole` the same with both prefills. `breaks` are the limits
+    that it does not keep, in words.
     """
 
     entrant: Entrant
@@ -46,21 +49,31 @@ class Cell:
     predicted: Sample | None
     measured: MeasuredCell | None
     judged: Sample | None
+    whole: Sample | None = None
+    breaks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The cell in words."""
         return f"{self.entrant.candidate} at k = {self.k}"
 
+    def speedup(self, kind: Kind) -> Sample | None:
+        """One of the cell's speed-ups."""
+        if kind == "measured":
+            return None if self.measured is None else self.measured.speedup
+        return {"predicted": self.predicted, "judged": self.judged, "whole": self.whole}[kind]
+
 
 def cell_of(entrant: Entrant, k: int, measured: MeasuredCell | None) -> Cell:
     """Predict a cell and put its measurement beside it."""
     found = forecast(entrant, k)
     predicted = judged = found.speedup()
+    whole = found.end_to_end()
     if measured is not None:
-        some = found.speedup(only=measured.keys)
-        judged = corrected(predicted, some, measured.speedup)
-    return Cell(entrant, k, found, predicted, measured, judged)
+        judged = corrected(predicted, found.speedup(only=measured.keys), measured.speedup)
+    if measured is not None and measured.end_to_end is not None and whole is not None:
+        whole = corrected(whole, found.end_to_end(only=measured.keys), measured.end_to_end)
+    return Cell(entrant, k, found, predicted, measured, judged, whole)
 
 
 def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -> Sample:
@@ -100,15 +113,19 @@ class Contest:
     """The cells that may be recommended, over the requests that any of them was judged on.
 
     Args:
-        cells: who may win; those of unknown speed do not compete.
+        cells: who may win; those of unknown speed and those that break a limit do not compete.
+        by: the speed-up that decides, `judged` or `whole`.
     """
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], by: Kind = "judged") -> None:
+        self.by: Kind = by
+        self.entered = tuple(cells)
         measured = {cell.entrant.candidate for cell in cells if cell.measured is not None}
         competing = [
-            (cell, cell.judged)
+            (cell, cell.speedup(by))
             for cell in cells
-            if cell.measured is not None or cell.entrant.candidate not in measured
+            if not cell.breaks
+            and (cell.measured is not None or cell.entrant.candidate not in measured)
         ]
         known = [(cell, sample) for cell, sample in competing if sample is not None]
         self.cells = [cell for cell, _ in known]
@@ -127,7 +144,8 @@ class Contest:
     def runner_up(self, leader: Cell) -> Cell | None:
         """The best cell of another candidate."""
         own = leader.entrant.candidate
-        return Contest([c for c in self.cells if c.entrant.candidate != own]).leader()
+        others = [c for c in self.cells if c.entrant.candidate != own]
+        return Contest(others, self.by).leader()
 
     def faster_ties(self, leader: Cell) -> list[Cell]:
         """Cells that are faster than the leader, though within timing noise."""
@@ -163,7 +181,7 @@ class Contest:
         for fold in range(min(_FOLDS, len(self.requests))):
             choosing = np.array([[fold_of[request] != fold for request in self.requests]])
             at = self._pick(self._values(choosing.astype(np.float64))[0])
-            sample = None if at is None else _of_kind(self.cells[at], kind)
+            sample = None if at is None else self.cells[at].speedup(kind)
             if sample is None:
                 continue
             found = sample
@@ -193,12 +211,6 @@ class Contest:
             return None
         tied: Ints = np.flatnonzero(values >= (1 - TIMING_NOISE) * values.max())
         return int(min(tied, key=lambda at: (self.cells[at].entrant.size, self.cells[at].k)))
-
-
-def _of_kind(cell: Cell, kind: Kind) -> Sample | None:
-    if kind == "measured":
-        return None if cell.measured is None else cell.measured.speedup
-    return cell.predicted if kind == "predicted" else cell.judged
 
 
 def _weighted(sample: Sample, requests: Sequence[str]) -> Floats:

@@ -93,7 +93,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The closed form over draft lengths, and the best of 0 … 64; 0 says: do not speculate.
+    """The closed form over draft lengths, and the best of 0 … 64 with the α where it breaks even;
+    0 says: do not speculate, and has none.
 
     `operations_factor` takes c for the draft's share in operations too.
     """
@@ -104,6 +105,7 @@ class Table(msgspec.Struct, frozen=True):
     overhead: float
     best_k: int
     best_speedup: float
+    best_break_even_alpha: float | None
     rows: tuple[Row, ...]
 
     @property
@@ -136,6 +138,9 @@ def table(
         overhead=overhead,
         best_k=best,
         best_speedup=speedup(alpha, best, cost, verify=verify, overhead=overhead),
+        best_break_even_alpha=(
+            break_even_alpha(best, cost, verify=verify, overhead=overhead) if best else None
+        ),
         rows=tuple(map(row, ks)),
     )
 

@@ -1,8 +1,12 @@
 """Decoding runs → measured speed-ups, and whether the outputs were the target's own.
 
-A cell's runs are compared with the baseline runs of the same block on the same requests: tokens per
-second over tokens per second, since outputs may differ in length. The first token comes from the
-prefill and is not counted. Intervals cover the sampling of requests within the processes that ran.
+A cell's runs are compared with the baseline runs of the same block and batch on the same requests:
+tokens per second over tokens per second, since outputs may differ in length. The first token comes
+from the prefill and is not counted. Of a batch only its steady rounds count, those with every row
+active: the last responses run alone and would be compared with an emptier machine.
+
+Intervals cover the sampling of requests within the processes that ran. Rows of a batch share their
+rounds, so that there they are approximate: requests that ran side by side are not independent.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.rounds import Floats
 from draftbench.plan.predict import Key, pooled
+from draftbench.plan.steady import steady
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
@@ -24,19 +29,28 @@ SPEEDUP_MEASURED = Figure(
     symbol="S",
     formula="tokens per second with speculation / without, after the first token",
 )
+END_TO_END_MEASURED = Figure(
+    name="end-to-end speed-up, measured",
+    symbol="S",
+    formula="as the decode speed-up, with the prefills of both sides",
+)
 # An interval over requests alone is too narrow; this many processes make a spread visible.
 ENOUGH_PROCESSES = 3
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredCell:
-    """One candidate at one k as it ran; `runs` with the response that each belongs to."""
+    """One candidate at one k as it ran; `runs` and those of its `baseline` with the response that
+    each belongs to.
+    """
 
     candidate: Candidate
     k: int
     speedup: Sample
     runs: tuple[tuple[Trajectory, Decode], ...]
     keys: frozenset[Key]
+    end_to_end: Sample | None = None
+    baseline: tuple[tuple[Trajectory, Decode], ...] = ()
 
     @property
     def processes(self) -> int:
@@ -57,12 +71,13 @@ class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: int
 
 
-def measured_cells(observed: Observed) -> dict[tuple[Candidate, int], MeasuredCell]:
-    """Every measured candidate and k that has baseline runs to be compared with."""
+def measured_cells(observed: Observed, batch: int = 1) -> dict[tuple[Candidate, int], MeasuredCell]:
+    """Every candidate and k measured at one batch size that has baseline runs beside it."""
     trajectories = {(t.request, t.sample): t for t in observed.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
     for row in observed.decodes:
-        if row.batch == 1 and (row.request, row.sample) in trajectories:
+        counted = row.batch == batch and (row.request, row.sample) in trajectories
+        if counted and steady(row) is not None:
             group = groups.setdefault((row.block, row.k), {})
             group.setdefault((row.request, row.sample), []).append(row)
     cells = {}
@@ -72,9 +87,20 @@ def measured_cells(observed: Observed) -> dict[tuple[Candidate, int], MeasuredCe
         if k == 0 or first.draft is None or not both:
             continue
         candidate = Candidate(draft=first.draft, quant=first.quant)
-        runs = tuple((trajectories[key], run) for key in both for run in rows[key])
-        speedup = _speedup([trajectories[key] for key in both], rows, groups[block, 0])
-        cells[candidate, k] = MeasuredCell(candidate, k, speedup, runs, frozenset(both))
+        own = [trajectories[key] for key in both]
+        sides = rows, groups[block, 0]
+        runs = (
+            tuple((trajectories[key], run) for key in both for run in side[key]) for side in sides
+        )
+        cells[candidate, k] = MeasuredCell(
+            candidate=candidate,
+            k=k,
+            speedup=_speedup(SPEEDUP_MEASURED, own, *sides),
+            runs=next(runs),
+            keys=frozenset(both),
+            end_to_end=_speedup(END_TO_END_MEASURED, own, *sides),
+            baseline=next(runs),
+        )
     return cells
 
 
@@ -101,23 +127,40 @@ def audit(observed: Observed) -> Audit | None:
 
 
 def _speedup(
+    figure: Figure,
     trajectories: Sequence[Trajectory],
     runs: Mapping[Key, Sequence[Decode]],
     baseline: Mapping[Key, Sequence[Decode]],
 ) -> Sample:
     """Ratio of tokens per second, each a ratio of sums; repeats of a request are averaged."""
+    prefills = figure is END_TO_END_MEASURED
     columns = np.array(
         [
-            [*_tokens_and_seconds(runs[key]), *_tokens_and_seconds(baseline[key])]
+            [
+                *_tokens_and_seconds(runs[key], prefills),
+                *_tokens_and_seconds(baseline[key], prefills),
+            ]
             for key in ((t.request, t.sample) for t in trajectories)
         ]
     )
-    return pooled(SPEEDUP_MEASURED, trajectories, columns, _ratio_of_rates)
+    return pooled(figure, trajectories, columns, _ratio_of_rates)
 
 
-def _tokens_and_seconds(rows: Sequence[Decode]) -> tuple[float, float]:
-    tokens = sum(row.output_tokens - 1 for row in rows)
-    return tokens / len(rows), sum(row.decode_seconds for row in rows) / len(rows)
+def _tokens_and_seconds(rows: Sequence[Decode], prefills: bool) -> tuple[float, float]:
+    """Means over the runs of one request, each a response's steady part; the prefill counts by the
+    share of the response that is steady.
+    """
+    parts = [(row, part) for row in rows if (part := steady(row)) is not None]
+    tokens = sum(part.output_tokens - 1 for _, part in parts)
+    seconds = sum(part.decode_seconds for _, part in parts)
+    if prefills:
+        seconds += sum(
+            (row.prefill_seconds + (row.draft_prefill_seconds or 0.0))
+            * (part.output_tokens - 1)
+            / max(row.output_tokens - 1, 1)
+            for row, part in parts
+        )
+    return tokens / len(parts), seconds / len(parts)
 
 
 def _ratio_of_rates(sums: Floats) -> Floats:

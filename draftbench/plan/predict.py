@@ -1,36 +1,31 @@
-"""Expected rounds × costs → the speed-up of one candidate at one k on the requests it was replayed
-on.
+"""Expected rounds × costs → the speed-up of one candidate at one k and one batch size, on the
+requests it was replayed on.
 
     plain       = (L-1) · (t(1) + o₀)
-    speculative = Σ rounds [first draft step of 1 token, 2 after a full round + (k'-1) · d(1)
-                            + t(k'+1) + o]
+    speculative = seconds of the rounds' passes (`passes`) + rounds · o
 
-with o from the block's other cells: what their rounds took beyond their passes. All in seconds,
-each request at its own context, prompt + L/2. Intervals cover the sampling of requests alone, not
-the timing of the passes (`BlockCosts` gives c and v with theirs). One request at a time; what a
-prefill takes from running requests is not modelled.
+with o from the block's other cells at the same batch size: what their rounds took beyond their
+passes. All in seconds that a response waits for, each request at its own context, prompt + L/2.
+Intervals cover the sampling of requests alone, not the timing of the passes (`BlockCosts` gives c
+and v with theirs). What a prefill takes from running requests is not modelled.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
-from draftbench.acceptance.rounds import (
-    Floats,
-    ResponseLaw,
-    Rounds,
-    counted_rounds,
-    expected_rounds,
-)
-from draftbench.plan.costs import BlockCosts, block_costs, overhead
+from draftbench.acceptance.rounds import Floats, ResponseLaw, Rounds, expected_rounds
+from draftbench.plan.costs import BlockCosts
 from draftbench.plan.memory import draft_memory
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.plan.passes import context_of, pass_seconds, plain_seconds
+from draftbench.plan.sources import CostSource, Overheads, RunCosts, priced
+from draftbench.records import Candidate, Trajectory
 from draftbench.store.observed import Observed
 
 Key = tuple[str, int]
@@ -49,19 +44,43 @@ END_TO_END_PREDICTED = Figure(
 
 @dataclass(frozen=True, eq=False)
 class Entrant:
-    """One candidate along the traffic: responses, replays and laws side by side, and its costs.
+    """One candidate along the traffic: responses, replays and laws side by side, and its costs at
+    `batch` active rows.
 
     `costs` None is unknown; `overheads` maps each k, 0 included, to seconds per round, None where
-    no run tells;
-    `memory_bytes` is the draft's.
+    no run tells; `memory_bytes` is the draft's. `note` says where costs are not simply timed.
     """
 
     candidate: Candidate
     replays: tuple[tuple[Trajectory, AnyReplay], ...]
     laws: tuple[ResponseLaw, ...]
     costs: BlockCosts | None
-    overheads: dict[int, float | None]
+    overheads: Overheads
     memory_bytes: int | None
+    batch: int = 1
+    note: str | None = None
+    _rounds: dict[int, Rounds] = field(default_factory=dict)
+
+    def rounds(self, k: int) -> Rounds:
+        """Expected rounds of every response, the same at every batch size.
+
+        Raises:
+            ValueError: nothing was replayed, or k is beyond what was.
+        """
+        if k not in self._rounds:
+            self._rounds[k] = expected_rounds(self.laws, k)
+        return self._rounds[k]
+
+    def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Entrant:
+        """The same candidate at another batch size, by the costs of `source`."""
+        found = priced(source, self.candidate, batch, ks)
+        return replace(
+            self, batch=batch, costs=found.costs, overheads=found.overheads, note=found.note
+        )
+
+    def accepting(self, laws: Sequence[ResponseLaw]) -> Entrant:
+        """The same costs with other laws of acceptance, one per response."""
+        return replace(self, laws=tuple(laws), _rounds={})
 
     @property
     def size(self) -> float:
@@ -77,7 +96,7 @@ class Entrant:
     def context(self) -> float:
         """The mean context of a decoding step in tokens, each step counting once."""
         steps = np.array([t.weight * max(t.output_tokens - 1, 0) for t in self.trajectories])
-        contexts = np.array([_context(t) for t in self.trajectories])
+        contexts = np.array([context_of(t) for t in self.trajectories])
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
 
 
@@ -85,8 +104,8 @@ class Entrant:
 class Forecast:
     """What one candidate at one k should do.
 
-    `decoding` and `prefills` [responses, 2] are seconds without and with speculation; None at
-    unknown cost.
+    `decoding` and `prefills` [responses, 2] are the seconds that a response waits for, without and
+    with speculation; None at unknown cost.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -96,42 +115,59 @@ class Forecast:
 
     def speedup(self, only: Collection[Key] | None = None) -> Sample | None:
         """Decode speed-up, on all responses or on those of some (request, sample)."""
-        if self.decoding is None:
+        return self._pooled(SPEEDUP_PREDICTED, self.decoding, only)
+
+    def end_to_end(self, only: Collection[Key] | None = None) -> Sample | None:
+        """Speed-up of a response from its prompt to its last token."""
+        return self._pooled(END_TO_END_PREDICTED, self.whole, only)
+
+    @property
+    def whole(self) -> Floats | None:
+        """Seconds from the prompt to the last token [responses, 2], without and with."""
+        if self.decoding is None or self.prefills is None:
+            return None
+        return self.decoding + self.prefills
+
+    def _pooled(
+        self, figure: Figure, seconds: Floats | None, only: Collection[Key] | None
+    ) -> Sample | None:
+        if seconds is None:
             return None
         rows = [
             row
             for row, t in enumerate(self.trajectories)
             if only is None or (t.request, t.sample) in only
         ]
-        chosen = [self.trajectories[row] for row in rows]
-        return pooled(SPEEDUP_PREDICTED, chosen, self.decoding[rows])
-
-    def end_to_end(self) -> Sample | None:
-        """Speed-up from the prompt to the last token."""
-        if self.decoding is None or self.prefills is None:
-            return None
-        return pooled(END_TO_END_PREDICTED, self.trajectories, self.decoding + self.prefills)
+        return pooled(figure, [self.trajectories[row] for row in rows], seconds[rows])
 
 
-def entrant_of(observed: Observed, candidate: Candidate, *, measured: bool = True) -> Entrant:
+def entrant_of(
+    observed: Observed,
+    candidate: Candidate,
+    *,
+    batch: int = 1,
+    measured: bool = True,
+    source: CostSource | None = None,
+) -> Entrant:
     """Gather what predicts a candidate; with `measured` False no decoding run is looked at.
+
+    Args:
+        source: where costs come from (default: this run).
 
     Raises:
         RunFolderError: a replay does not fit its response.
     """
     mode = observed.manifest.question.mode
     replays = replays_of(candidate, observed.trajectories, observed.replays, mode)
-    rows = [d for d in observed.decodes if measured and d.block == str(candidate) and d.batch == 1]
-    costs = block_costs(observed, candidate)
-    passes = _pass_seconds(costs, observed.trajectories)
-    return Entrant(
+    bare = Entrant(
         candidate=candidate,
         replays=replays,
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
-        costs=costs,
-        overheads={k: overhead(rows, k, passes) for k in (0, *grid(observed))},
+        costs=None,
+        overheads={},
         memory_bytes=draft_memory(observed, candidate),
     )
+    return bare.at(batch, source or RunCosts(observed, measured), grid(observed))
 
 
 def grid(observed: Observed) -> tuple[int, ...]:
@@ -145,51 +181,17 @@ def forecast(entrant: Entrant, k: int) -> Forecast:
     Raises:
         ValueError: k is not in the run's grid, or nothing was replayed.
     """
-    rounds = expected_rounds(entrant.laws, k)
+    rounds, trajectories = entrant.rounds(k), entrant.trajectories
     if entrant.costs is None:
-        return Forecast(entrant.trajectories, rounds, None, None)
-    context = np.array([_context(t) for t in entrant.trajectories])
-    plain = rounds.tokens * (entrant.costs.target.at(1, context) + (entrant.overheads[0] or 0.0))
-    overheads = (rounds.rounds + rounds.plain) * (entrant.overheads[k] or 0.0)
-    speculative = _passes(entrant.costs, rounds, context) + overheads
+        return Forecast(trajectories, rounds, None, None)
+    context = np.array([context_of(t) for t in trajectories])
+    weights = np.array([t.weight for t in trajectories])
+    overheads = [entrant.overheads.get(each) or 0.0 for each in (0, k)]
+    plain = plain_seconds(entrant.costs, rounds.tokens, context) + rounds.tokens * overheads[0]
+    passes = pass_seconds(entrant.costs, rounds, context, entrant.batch, weights)
+    speculative = passes + (rounds.rounds + rounds.plain) * overheads[1]
     decoding = np.stack([plain, speculative], axis=1)
-    return Forecast(entrant.trajectories, rounds, decoding, _prefills(entrant))
-
-
-def _passes(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:
-    """Seconds of draft steps and target passes per response."""
-    verify = costs.target.at(np.arange(1, rounds.k + 2), context[:, None])
-    seconds: Floats = (rounds.by_draft_length * verify).sum(axis=1)
-    return seconds + _drafting(costs, rounds, context)
-
-
-def _pass_seconds(
-    costs: BlockCosts | None, trajectories: Sequence[Trajectory]
-) -> Callable[[Decode], float]:
-    """What the passes of a decoding run should have taken by the timed points."""
-    contexts = {(t.request, t.sample): np.array([_context(t)]) for t in trajectories}
-
-    def seconds(row: Decode) -> float:
-        context = contexts.get((row.request, row.sample))
-        if costs is None or context is None:
-            return row.decode_seconds
-        if row.k == 0:
-            return len(row.verify_seconds) * float(costs.target.at(1, context)[0])
-        return float(_passes(costs, counted_rounds([row]), context)[0])
-
-    return seconds
-
-
-def _drafting(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:
-    """Seconds of drafting per response. Prompt lookup looks in every round, found or not."""
-    if costs.proposal is not None:
-        looked = rounds.by_draft_length.sum(axis=1)
-        seconds: Floats = looked * costs.proposal.at(1, context)
-        return seconds
-    assert costs.draft is not None
-    one, two = costs.draft.at(1, context), costs.draft.at(2, context)
-    seconds = rounds.proposed * one + rounds.after_full[:, 1:].sum(axis=1) * (two - one)
-    return seconds
+    return Forecast(trajectories, rounds, decoding, _prefills(entrant))
 
 
 def _prefills(entrant: Entrant) -> Floats | None:
@@ -216,7 +218,7 @@ def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
     costs = entrant.costs
     if costs is None:
         return ()
-    contexts = np.array([_context(t) for t in entrant.trajectories])
+    contexts = np.array([context_of(t) for t in entrant.trajectories])
     prompts = np.array([t.prompt_tokens for t in entrant.trajectories])
     asked = (
         ("target passes", costs.target, largest_k + 1, contexts),
@@ -230,11 +232,6 @@ def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
         for what, surface, size, context in asked
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
     )
-
-
-def _context(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through the response."""
-    return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
 def pooled(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.plan.choice import TIMING_NOISE, Cell, Contest
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF
 from draftbench.store.observed import Observed
 
 
@@ -15,35 +15,49 @@ def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Observe
     the answer says what it is worth.
     """
     candidate = cell.entrant.candidate
-    speed = None if cell.judged is None else cell.judged.value
+    speed = _value(cell, contest)
     if candidate.draft == SELF:
         return "a control: the target as its own draft is never recommended"
-    if speed is None or leader is None or leader.judged is None:
-        return f"its speed is unknown: {_unknown_speed(observed, candidate)}"
+    if cell.breaks:
+        return "; ".join(cell.breaks)
+    if speed is None or leader is None or (best := _value(leader, contest)) is None:
+        return f"its speed is unknown: {_unknown_speed(cell, observed)}"
     if cell not in contest.cells:
         return "not measured: this draft is judged by the k's that were"
-    best = leader.judged.value or speed
     if speed <= 1:
-        return f"no faster than plain decoding: {_economy(cell, speed)}"
+        return f"no faster than plain decoding: {_economy(cell, contest, speed)}"
     if cell is leader:
-        return f"not clearly above the asked speed-up: {_economy(cell, speed)}"
+        return f"not clearly above the asked speed-up: {_economy(cell, contest, speed)}"
     if speed >= (1 - TIMING_NOISE) * best:
         preferred = "smaller k" if candidate == leader.entrant.candidate else "smaller draft"
         verdict = f"a tie with {leader.name} ({best:.2f})"
         return f"{verdict}, which has the {preferred}" if speed > best else f"{verdict}, no faster"
-    return f"{leader.name} is faster, {best:.2f}× expected against {_economy(cell, speed)}"
+    return f"{leader.name} is faster, {best:.2f}× expected against {_economy(cell, contest, speed)}"
 
 
-def _economy(cell: Cell, speed: float) -> str:
-    """The two halves of a speed-up."""
-    tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
+def _economy(cell: Cell, contest: Contest, speed: float) -> str:
+    """The two halves of a decode speed-up; with prefills it has more."""
     words = f"{speed:.2f}×"
+    if contest.by == "whole":
+        return f"{words} with both prefills"
+    tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
     if tokens is None or speed <= 0:
         return words
     return f"{words}, {tokens:.2f} tokens a round that costs {tokens / speed:.2f} plain steps"
 
 
-def _unknown_speed(observed: Observed, candidate: Candidate) -> str:
+def _value(cell: Cell, contest: Contest) -> float | None:
+    """The speed-up that the contest goes by."""
+    sample = cell.speedup(contest.by)
+    return None if sample is None else sample.value
+
+
+def _unknown_speed(cell: Cell, observed: Observed) -> str:
+    candidate = cell.entrant.candidate
+    if cell.entrant.costs is not None:
+        return "its prefill was not timed"
+    if cell.entrant.note is not None:
+        return cell.entrant.note
     facts = observed.facts_of(candidate)
     if facts is not None and not facts.has_kernel:
         return f"no real kernel for {candidate.quant} on this device"

@@ -1,12 +1,11 @@
-"""A run's observations → one recommendation, with its figures, reasons and doubts.
-
-Speculate where the speed-up of the best cell lies above the asked one with its whole interval, do
-not where it lies at or below, and say "inconclusive" between. Needs no model.
+"""A run's observations → one recommendation, with its figures, reasons and doubts, for every
+concurrency that is asked for. Needs no model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from draftbench.acceptance.definitions import (
@@ -16,74 +15,99 @@ from draftbench.acceptance.definitions import (
     mean_accepted_length,
     tokens_per_round,
 )
-from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
+from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
+from draftbench.plan.breakeven import break_even
 from draftbench.plan.caveats import caveats, near_tie_share
-from draftbench.plan.choice import TIMING_NOISE, Cell, Contest, cell_of
-from draftbench.plan.measured import audit, measured_cells
+from draftbench.plan.choice import Cell, Contest, Kind, cell_of
+from draftbench.plan.latency import latency
+from draftbench.plan.levels import best_level, crossover, error, level_of, pick, schedule
+from draftbench.plan.measured import audit
+from draftbench.plan.objective import Limits, Objective
 from draftbench.plan.predict import entrant_of, grid
 from draftbench.plan.reasons import why_not
 from draftbench.plan.recommendation import (
     CellFigures,
-    Decision,
-    Pick,
+    CheckedCell,
     PredictionError,
     Recommendation,
 )
-from draftbench.records import SELF, Candidate
+from draftbench.plan.sources import CostSource
+from draftbench.plan.standing import Field, Standing, Wish, decide
+from draftbench.records import Candidate
 from draftbench.store.observed import Observed
 
 
-def recommend(observed: Observed, *, min_speedup: float = 1.0) -> Recommendation:
+def recommend(
+    observed: Observed,
+    *,
+    min_speedup: float = 1.0,
+    objective: Objective | None = None,
+    limits: Limits | None = None,
+    concurrency: Sequence[int] = (),
+    costs: CostSource | None = None,
+) -> Recommendation:
     """Decide for one run.
 
     Args:
         min_speedup: the speed-up from which speculation is worth having.
+        objective: what candidates are ranked by (default: the decode speed-up).
+        limits: what a choice must keep.
+        concurrency: numbers of active decoding rows to answer for (default: the run's batch sizes).
+            The headline is the first's, or that of the one which `objective` chooses.
+        costs: where costs come from instead of this run.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    cells = _cells(observed)
-    contest = Contest([cell for cell in cells if cell.entrant.candidate.draft != SELF])
-    leader = contest.leader()
-    # Decided on requests that did not choose; the winner's own figures are flattered by winning.
-    sample = contest.cross_fit("judged") or (leader.judged if leader else None)
-    judged = _estimate(sample)
-    decision = _decide(judged, min_speedup)
-    choice = leader if decision == "speculate" else None
-    certainty = contest.certainty(None if decision == "do_not_speculate" else leader)
-    doubts = caveats(observed, cells, leader)
+    wish = Wish(min_speedup, objective or Objective(), limits or Limits())
+    field = Field(observed, wish, costs)
+    asked = tuple(dict.fromkeys(concurrency)) or tuple(sorted(observed.manifest.question.batches))
+    levels = tuple(level_of(field, concurrency) for concurrency in asked)
+    chosen = best_level(levels) if wish.objective.chooses_load else None
+    standing = field.at(chosen.concurrency if chosen else asked[0])
+    contest, leader = standing.contest, standing.leader
+    certainty = contest.certainty(None if standing.decision == "do_not_speculate" else leader)
+    draft = leader.entrant.candidate if leader else None
     return Recommendation(
-        decision=decision,
-        choice=_pick(choice),
-        candidates=_candidates(observed, cells, contest, choice),
+        decision=standing.decision,
+        choice=pick(standing.choice),
+        candidates=_candidates(observed, standing),
         requests=len({t.request for t in observed.trajectories}),
         output_tokens=sum(t.output_tokens for t in observed.trajectories),
-        prediction_error=_errors(observed, cells),
+        prediction_error=_errors(field),
         min_speedup=min_speedup,
-        leader=_pick(leader),
-        runner_up=_pick(contest.runner_up(leader) if leader else None),
+        leader=pick(leader),
+        runner_up=pick(contest.runner_up(leader) if leader else None),
         choice_speedup_predicted=_estimate(contest.cross_fit("predicted")),
         choice_speedup_measured=_estimate(contest.cross_fit("measured")),
         probability_best=certainty.probability if certainty else None,
         expected_regret=certainty.regret if certainty else None,
-        requests_needed=_needed(sample, judged, min_speedup),
+        requests_needed=standing.requests_needed,
         audit=audit(observed),
         near_tie_share=near_tie_share(observed),
-        caveats=(*_of_the_leader(contest, leader, min_speedup), *doubts),
-        runner=_runner(observed),
+        caveats=(*_of_the_leader(standing), *caveats(field, standing)),
+        runner=field.source.runner,
         machine=observed.manifest.environment.machine,
         drafting_mode=observed.manifest.question.mode,
+        concurrency=standing.concurrency,
+        objective=wish.objective.name,
+        levels=levels,
+        schedule=schedule(field, draft, asked) if draft else (),
+        crossover=crossover(field, draft) if draft else None,
+        break_even=break_even(leader) if leader else None,
+        latency=latency(leader) if leader else None,
     )
 
 
-def best_cells(observed: Observed, candidate: Candidate) -> list[int]:
-    """The k's of one candidate that are worth measuring: the best predicted one and its neighbours.
+def best_cells(observed: Observed, candidate: Candidate, batch: int = 1) -> list[int]:
+    """The k's of one candidate that are worth measuring at one batch size: the best predicted one
+    and its neighbours.
 
     Looks at replays and cost points only, so that an interrupted sweep that goes on asks for the
     same cells. Empty where the candidate's cost is unknown or nothing was replayed.
     """
-    entrant = entrant_of(observed, candidate, measured=False)
+    entrant = entrant_of(observed, candidate, batch=batch, measured=False)
     ks = grid(observed)
     if not entrant.laws:
         return []
@@ -94,50 +118,24 @@ def best_cells(observed: Observed, candidate: Candidate) -> list[int]:
     return list(ks[max(at - 1, 0) : at + 2])
 
 
-def _cells(observed: Observed) -> list[Cell]:
-    """Every candidate at every k of the grid."""
-    measured = measured_cells(observed)
-    return [
-        cell_of(entrant, k, measured.get((entrant.candidate, k)))
-        for entrant in (entrant_of(observed, candidate) for candidate in observed.candidates)
-        if entrant.laws
-        for k in grid(observed)
-    ]
-
-
-def _decide(judged: Estimate | None, min_speedup: float) -> Decision:
-    least = min_speedup * (1 + TIMING_NOISE)
-    if judged is None or judged.low <= least < judged.high:
-        return "inconclusive"
-    return "speculate" if judged.low > least else "do_not_speculate"
-
-
-def _needed(sample: Sample | None, judged: Estimate | None, min_speedup: float) -> int | None:
-    """How many requests would settle what is inconclusive."""
-    if sample is None or judged is None or judged.value == min_speedup:
-        return None
-    if _decide(judged, min_speedup) != "inconclusive":
-        return None
-    return requests_needed(sample, abs(judged.value - min_speedup) / judged.value)
-
-
-def _candidates(
-    observed: Observed, cells: Sequence[Cell], contest: Contest, choice: Cell | None
-) -> tuple[CellFigures, ...]:
-    figures, leader = [], contest.leader()
-    for candidate in dict.fromkeys(cell.entrant.candidate for cell in cells):
-        own = [cell for cell in cells if cell.entrant.candidate == candidate]
-        best = Contest(own).leader()
+def _candidates(observed: Observed, standing: Standing) -> tuple[CellFigures, ...]:
+    figures, contest = [], standing.contest
+    for candidate in dict.fromkeys(cell.entrant.candidate for cell in standing.cells):
+        own = [cell for cell in standing.cells if cell.entrant.candidate == candidate]
+        able = [cell for cell in own if not cell.breaks] or [replace(c, breaks=()) for c in own]
+        best = Contest(able, contest.by).leader()
         basis = alpha(own[0].entrant.replays)
         rate = _estimate(basis), basis.figure.name if basis else None
         for cell in own:
-            reason = None if cell is choice else why_not(cell, contest, leader, observed)
-            figures.append(_figures(cell, cell is best, rate, reason))
+            chosen = cell is standing.choice
+            reason = None if chosen else why_not(cell, contest, standing.leader, observed)
+            first = best is not None and cell.k == best.k
+            figures.append(_figures(cell, contest.by, first, rate, reason))
     return tuple(figures)
 
 
 def _figures(
-    cell: Cell, best: bool, rate: tuple[Estimate | None, str | None], reason: str | None
+    cell: Cell, by: Kind, best: bool, rate: tuple[Estimate | None, str | None], reason: str | None
 ) -> CellFigures:
     entrant, forecast = cell.entrant, cell.forecast
     counted = forecast.trajectories, forecast.rounds
@@ -164,50 +162,54 @@ def _figures(
         accepted_per_drafted=_estimate(accepted_per_drafted(*counted)),
         mean_accepted_length_measured=_estimate(mean_accepted_length(*ran) if ran else None),
         accepted_per_drafted_measured=_estimate(accepted_per_drafted(*ran) if ran else None),
-        speedup_expected=_estimate(cell.judged),
+        speedup_expected=_estimate(cell.speedup(by)),
         speedup_end_to_end=_estimate(forecast.end_to_end()),
-        prediction_error=_error(cell),
+        prediction_error=error(cell),
         memory_bytes=entrant.memory_bytes,
         reason=reason,
     )
 
 
-def _error(cell: Cell) -> float | None:
-    """Predicted over measured less 1, on the requests that were measured."""
-    if cell.measured is None:
+def _errors(field: Field) -> PredictionError | None:
+    """Over every cell that was decoded, at every batch size."""
+    found, unaided = [], []
+    for batch in sorted({row.batch for row in field.observed.decodes}):
+        if not field.measured(batch):
+            continue
+        for cell in field.at(batch).cells:
+            value = error(cell)
+            if value is None:
+                continue
+            candidate = cell.entrant.candidate
+            found.append(
+                CheckedCell(
+                    draft=candidate.draft,
+                    quant=candidate.quant,
+                    k=cell.k,
+                    batch=batch,
+                    error=value,
+                )
+            )
+            bare = replace(cell.entrant, overheads={})
+            unaided.append(abs(error(cell_of(bare, cell.k, cell.measured)) or 0.0))
+    if not found:
         return None
-    predicted = cell.forecast.speedup(only=cell.measured.keys)
-    if predicted is None or not predicted.value or not cell.measured.speedup.value:
-        return None
-    return predicted.value / cell.measured.speedup.value - 1
-
-
-def _errors(observed: Observed, cells: Sequence[Cell]) -> PredictionError | None:
-    sizes = [abs(error) for cell in cells if (error := _error(cell)) is not None]
-    if not sizes:
-        return None
-    bare = {
-        candidate: entrant_of(observed, candidate, measured=False)
-        for candidate in {cell.entrant.candidate for cell in cells if cell.measured is not None}
-    }
-    unaided = [
-        abs(error)
-        for cell in cells
-        if cell.measured is not None
-        and (error := _error(cell_of(bare[cell.entrant.candidate], cell.k, cell.measured)))
-        is not None
-    ]
+    sizes = [abs(checked.error) for checked in found]
     return PredictionError(
         median=median(sizes),
         worst=max(sizes),
         cells=len(sizes),
         passes_only_median=median(unaided),
         passes_only_worst=max(unaided),
+        by_cell=tuple(found),
     )
 
 
-def _of_the_leader(contest: Contest, leader: Cell | None, min_speedup: float) -> list[str]:
+def _of_the_leader(standing: Standing) -> list[str]:
     """What must be said of the cell that came out first."""
+    leader, contest = standing.leader, standing.contest
+    if leader is None and any(cell.breaks for cell in standing.cells):
+        return ["no candidate of known speed keeps the limits"]
     if leader is None:
         return ["no candidate's speed is known: nothing was timed, or no level has a kernel here"]
     found = [
@@ -220,26 +222,14 @@ def _of_the_leader(contest: Contest, leader: Cell | None, min_speedup: float) ->
         found.append(f"{leader.name} was not measured: its speed-up is a prediction")
     if judged is None:
         found.append(f"{leader.name}: too few requests for an interval of its speed-up")
-    elif predicted and _decide(predicted, min_speedup) != _decide(judged, min_speedup):
+    elif predicted and decide(predicted, standing.min_speedup) != decide(
+        judged, standing.min_speedup
+    ):
         found.append(
             f"{leader.name}: predicted {predicted.value:.2f}, {judged.value:.2f} after "
             "measuring; judged by the measurement"
         )
     return found
-
-
-def _runner(observed: Observed) -> str | None:
-    """What ran the target's passes: costs belong to it."""
-    timed = next((point.runner for point in observed.costs if point.draft is None), None)
-    facts = observed.facts_of(None)
-    return timed or (facts.runner if facts else None)
-
-
-def _pick(cell: Cell | None) -> Pick | None:
-    if cell is None:
-        return None
-    candidate = cell.entrant.candidate
-    return Pick(draft=candidate.draft, quant=candidate.quant, k=cell.k)
 
 
 def _estimate(sample: Sample | None) -> Estimate | None:

@@ -6,15 +6,14 @@ Every figure is {value, low, high} at 95 % or null for unknown. The first fields
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.breakeven import BreakEven
+from draftbench.plan.latency import Latency
 from draftbench.plan.measured import Audit
+from draftbench.plan.standing import Decision
 from draftbench.records import DraftingMode
-
-Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +62,19 @@ class CellFigures(Answer, frozen=True):
     reason: str | None
 
 
+class CheckedCell(Answer, frozen=True):
+    """One measured cell: `error` is predicted over measured speed-up less 1."""
+
+    draft: str
+    quant: str
+    k: int
+    batch: int
+    error: float
+
+
 class PredictionError(Answer, frozen=True):
-    """Size of the relative error of predicted against measured speed-up over the measured cells.
+    """Size of the relative error of predicted against measured speed-up over the measured cells, at
+    all batch sizes.
 
     `median` and `worst` are of predictions that know what a round takes beyond its passes from the
     candidate's other decoded cells; `passes_only_…` are of predictions from timed passes alone, as
@@ -76,6 +86,47 @@ class PredictionError(Answer, frozen=True):
     cells: int
     passes_only_median: float
     passes_only_worst: float
+    by_cell: tuple[CheckedCell, ...] = ()
+
+
+class Level(Answer, frozen=True):
+    """The answer at one concurrency, the number of active decoding rows.
+
+    `k` is that of the choice, 0 where plain decoding is the answer, None where that is open.
+    `decision` is None where the costs at this concurrency are unknown; `costs` says why, between
+    which batch sizes they were interpolated, or that no decoding run stands behind them, and is
+    None where there is nothing to say. Speed-ups are the
+    leader's: after the first token, `speedup_expected` by the objective. Rates and times are those
+    of the costs, of plain decoding and of the leader: tokens per second of all rows while they
+    decode, seconds per output token of a request, with its prefills where those were timed.
+    """
+
+    concurrency: int
+    decision: Decision | None
+    k: int | None
+    choice: Pick | None
+    leader: Pick | None
+    runner_up: Pick | None
+    speedup_predicted: Estimate | None
+    speedup_measured: Estimate | None
+    speedup_expected: Estimate | None
+    prediction_error: float | None
+    tokens_per_second_plain: float | None
+    tokens_per_second: float | None
+    seconds_per_token_plain: float | None
+    seconds_per_token: float | None
+    tokens_per_dollar_plain: float | None
+    tokens_per_dollar: float | None
+    costs: str | None
+
+
+class Step(Answer, frozen=True):
+    """An entry of the schedule: from `concurrency` rows on, draft `k` tokens; 0: do not speculate,
+    None: open.
+    """
+
+    concurrency: int
+    k: int | None
 
 
 class Recommendation(Answer, frozen=True):
@@ -87,6 +138,11 @@ class Recommendation(Answer, frozen=True):
     over resampled requests, plain decoding included; `requests_needed` would settle an inconclusive
     one. `near_tie_share` is the share of output positions whose two best target tokens are within
     numeric noise.
+
+    All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
+    leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
+    `crossover` the largest at which speculation still pays: 0 where it never does, None where it
+    does at all that were timed. `break_even` and `latency` are the leader's.
     """
 
     decision: Decision
@@ -109,3 +165,10 @@ class Recommendation(Answer, frozen=True):
     runner: str | None
     machine: str
     drafting_mode: DraftingMode
+    concurrency: int
+    objective: str
+    levels: tuple[Level, ...]
+    schedule: tuple[Step, ...]
+    crossover: int | None
+    break_even: BreakEven | None
+    latency: Latency | None

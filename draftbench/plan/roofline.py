@@ -7,11 +7,12 @@ flatters small models most: a real c is higher. Llama-like dense shapes only; a 
 experts or with compressed attention is refused.
 
 Blocks are at 16, 8 or 4 bits, as weights alone are quantized: they are computed with in 16 bits.
-Embeddings, head and cache stay at 16. Activations and the engine's own memory are not counted.
+Embeddings, head and cache stay at 16.
 
 How far practice lies above it, for Llama 3.1 70B at 16 bits: c is 1.8 % with the 1B draft where
-serving engineers report about 5 %, and 10.9 % with the 8B draft where they report 12 to 15 %. The
-card cancels out of both as long as bandwidth decides. Nothing here is fitted to close that gap.
+serving engineers report about 5 %, and 10.9 % with the 8B draft where they report 12 to 15 %
+(`PRACTICE`). The card cancels out of both as long as bandwidth decides. Nothing here is fitted to
+close that gap.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ import msgspec
 
 from draftbench.errors import ModelError, UsageError
 from draftbench.plan.cards import Card
+from draftbench.plan.memory import Footprint, MemoryPlan, Serving, plan
 
 # By name: at 4 bits, groups of 128 weights share a 16-bit scale and a 16-bit offset.
 BITS = {16: 16.0, 8: 8.0, 4: 4.25}
 _UNKNOWN_SHAPES = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
+# Of the card's memory: what vLLM 0.32 takes for weights, activations and cache unless told
+# otherwise (`gpu_memory_utilization`).
+MEMORY_SHARE = 0.92
+_ALIKE = 1.25
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Shape:
     intermediate: int
     vocab: int
     tied: bool
+    context: int | None = None
 
     @property
     def block_parameters(self) -> int:
@@ -74,25 +81,43 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """Sequences that are decoded together, and the tokens that each has behind it."""
+    """Sequences that are decoded together, the tokens that each has behind it, and the share of the
+    card's memory that serves them.
+    """
 
     batch: int = 1
     context: int = 2048
+    memory_share: float = MEMORY_SHARE
+
+
+@dataclass(frozen=True)
+class Practice:
+    """The c that serving engineers report of a pair at equal precision, `low` to `high`."""
+
+    pair: str
+    share: float
+    low: float
+    high: float
+
+
+# Draft's share of the target's weights → c, at 16 bits and one sequence; rules of thumb, to be
+# held against an estimate and never put in its place.
+PRACTICE = (
+    Practice("Llama 70B with a 1B draft", 1.236 / 70.55, 0.05, 0.05),
+    Practice("Llama 70B with an 8B draft", 8.03 / 70.55, 0.12, 0.15),
+)
 
 
 class Pairing(msgspec.Struct, frozen=True):
     """Target and draft at one precision each, on one card.
 
-    Bytes are of weights, of both caches at the load, and their sum; times are seconds of a step of
-    one token. `verify_ratio` is v(k+1) by k. Times and ratios are null where the card's numbers are
-    unknown; they hold whether the pair fits or not.
+    Bytes are of weights, both caches and logits at the load; times are seconds of a step of one
+    token. `verify_ratio` is v(k+1) by k. Times and ratios are estimates, null where the card's
+    numbers are unknown; they hold whether the pair fits or not.
     """
 
     target_bits: int
     draft_bits: int
-    target_bytes: float
-    draft_bytes: float
-    cache_bytes: float
     memory_bytes: float
     target_fits: bool
     fits: bool
@@ -100,6 +125,22 @@ class Pairing(msgspec.Struct, frozen=True):
     draft_step_seconds: float | None
     draft_cost_ratio: float | None
     verify_ratio: dict[int, float | None]
+    memory: MemoryPlan
+
+
+class Roofline(msgspec.Struct, frozen=True):
+    """Every pair of precisions on a card, and what practice reports of such a pair at 16 bits."""
+
+    card: Card
+    load: Load
+    practice: Practice | None
+    found: list[Pairing]
+
+
+def roofline(target: Shape, draft: Shape, card: Card, load: Load, ks: tuple[int, ...]) -> Roofline:
+    """What two shapes could do on a card."""
+    found = pairings(target, draft, card, load, ks)
+    return Roofline(card, load, practice(target, draft), found)
 
 
 def pairings(
@@ -111,6 +152,12 @@ def pairings(
         for wide in BITS
         for narrow in BITS
     ]
+
+
+def practice(target: Shape, draft: Shape) -> Practice | None:
+    """What is reported of a pair of about these sizes; None where nothing is."""
+    share = draft.parameters / target.parameters
+    return next((p for p in PRACTICE if 1 / _ALIKE < share / p.share < _ALIKE), None)
 
 
 def step_seconds(shape: Shape, bits: int, card: Card, load: Load, tokens: int = 1) -> float | None:
@@ -160,6 +207,7 @@ def read_shape(path: Path) -> Shape:
         intermediate=_size(config, "intermediate_size", file),
         vocab=_size(config, "vocab_size", file),
         tied=_tied(config, file),
+        context=_context(config, file),
     )
 
 
@@ -170,24 +218,26 @@ def _pairing(
     load: Load,
     ks: tuple[int, ...],
 ) -> Pairing:
-    weights = [shape.weight_bytes(bits) for shape, bits in (target, draft)]
-    tokens = load.batch * load.context
-    caches = [tokens * shape.cache_bytes_per_token for shape, _ in (target, draft)]
-    memory = sum(weights) + sum(caches)
     own, other = (step_seconds(*model, card, load) for model in (target, draft))
+    sizes = [
+        Footprint(shape.weight_bytes(bits), shape.cache_bytes_per_token)
+        for shape, bits in (target, draft)
+    ]
+    serving = Serving(
+        card.memory * load.memory_share, load.batch, load.context, max(ks), target[0].vocab
+    )
+    memory = plan(sizes[0], sizes[1], serving, target[0].context)
     return Pairing(
         target_bits=target[1],
         draft_bits=draft[1],
-        target_bytes=weights[0],
-        draft_bytes=weights[1],
-        cache_bytes=sum(caches),
-        memory_bytes=memory,
-        target_fits=weights[0] + caches[0] <= card.memory,
-        fits=memory <= card.memory,
+        memory_bytes=memory.bytes_needed,
+        target_fits=memory.target_fits,
+        fits=memory.fits,
         target_step_seconds=own,
         draft_step_seconds=other,
         draft_cost_ratio=_ratio(other, own),
         verify_ratio={k: _ratio(step_seconds(*target, card, load, k + 1), own) for k in ks},
+        memory=memory,
     )
 
 
@@ -209,6 +259,11 @@ def _size(config: dict[str, Any], key: str, file: Path, default: int | None = No
             f"`{key}` in `{file}` is not a whole number from 1", hint="is it a model's config.json?"
         )
     return value
+
+
+def _context(config: dict[str, Any], file: Path) -> int | None:
+    key = "max_position_embeddings"
+    return None if config.get(key) is None else _size(config, key, file)
 
 
 def _tied(config: dict[str, Any], file: Path) -> bool:

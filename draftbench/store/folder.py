@@ -14,13 +14,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Observation, Record
+from draftbench.records import AnyObservation, Observation, Record, Trajectory
+from draftbench.store.indexed import Indexed
 from draftbench.store.lines import append_line, cannot_write, read_lines, sync_folder
 from draftbench.store.manifest import (
     SCHEMA_VERSION,
@@ -32,6 +34,10 @@ from draftbench.store.manifest import (
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts", "failure")
+
+
+R = TypeVar("R", bound=Observation)
+Key = tuple[str, int]
 
 
 class PrivateText(Record, frozen=True):
@@ -113,6 +119,21 @@ class RunFolder:
             for record in read_lines(self._inside("observations", f"{kind}.jsonl"), AnyObservation)
         ]
 
+    def records(self, kind: type[R]) -> Iterator[R]:
+        """The observations of one kind, one after the other."""
+        name = kind.__name__.lower()
+        return read_lines(self._inside("observations", f"{name}.jsonl"), kind)
+
+    def trajectories(self) -> Indexed[Key, Trajectory]:
+        """The responses' records by request and sample."""
+        path = self._inside("observations", "trajectory.jsonl")
+        return Indexed(path, Trajectory, lambda t: (t.request, t.sample))
+
+    def texts(self) -> Indexed[Key, PrivateText]:
+        """Prompts and responses by request and sample."""
+        path = self._inside(PRIVATE, "texts.jsonl")
+        return Indexed(path, PrivateText, lambda t: (t.request, t.sample))
+
     def private_texts(self) -> Iterator[PrivateText]:
         """Prompts and responses as token ids; empty where the private part was deleted."""
         return read_lines(self._inside(PRIVATE, "texts.jsonl"), PrivateText)
@@ -178,10 +199,12 @@ class RunWriter:
         for kind, group in by_kind.items():
             append_line(folder / f"{kind}.jsonl", group)
 
-    def append_private(self, text: PrivateText | PrivateDraft) -> None:
-        """Keep one trajectory's tokens, or a draft's along it."""
-        name = "texts.jsonl" if isinstance(text, PrivateText) else "drafted.jsonl"
-        append_line(_own_part(self.path, PRIVATE) / name, [text])
+    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
+        """Keep some trajectories' tokens, or a draft's along them, all or none."""
+        for name, kind in (("texts.jsonl", PrivateText), ("drafted.jsonl", PrivateDraft)):
+            group = [text for text in texts if isinstance(text, kind)]
+            if group:
+                append_line(_own_part(self.path, PRIVATE) / name, group)
 
     def close(self) -> None:
         """Release the lock."""

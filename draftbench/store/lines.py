@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Record
+from draftbench.records import Observation, Record
+from draftbench.store.consistency import objection
 
 MAX_LINE_BYTES = 64 << 20
 
@@ -99,17 +100,35 @@ def read_lines(path: Path, kind: Any) -> Iterator[Any]:
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
     """
     decoder = msgspec.json.Decoder(kind | list[kind])
-    for number, line in _whole_lines(path):
-        try:
-            found = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RunFolderError(
-                f"`{path}` line {number}: {error}", hint="the file was changed by something else"
-            ) from error
-        yield from found if isinstance(found, list) else [found]
+    for number, (_, line) in enumerate(whole_lines(path), start=1):
+        yield from decoded(decoder, line, f"`{path}` line {number}")
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def decoded(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> list[Any]:
+    """The records of one line.
+
+    Raises:
+        RunFolderError: it holds something else.
+    """
+    try:
+        found = decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{where}: {error}", hint="the file was changed by something else"
+        ) from error
+    records = found if isinstance(found, list) else [found]
+    for record in records:
+        if isinstance(record, Observation) and (what := objection(record)):
+            raise RunFolderError(f"{where}: {what}", hint="the file was changed by something else")
+    return records
+
+
+def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that was written whole, with its place in bytes, from the place `start` on.
+
+    Raises:
+        RunFolderError: it cannot be read, or is no file of lines.
+    """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
@@ -120,16 +139,18 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RunFolderError(f"`{path}` is not a file", hint="this is not a run's folder")
-        number = 0
+        place = start
         try:
+            stream.seek(start)
             while line := stream.readline(MAX_LINE_BYTES):
-                number += 1
                 if line.endswith(b"\n"):
-                    yield number, line
+                    yield place, line
                 elif len(line) == MAX_LINE_BYTES:
                     raise RunFolderError(
-                        f"`{path}` line {number} is too long", hint="this is not a run's file"
+                        f"`{path}` at byte {place}: the line is too long",
+                        hint="this is not a run's file",
                     )
+                place += len(line)
         except OSError as error:
             raise _cannot_read(path, error) from error
 

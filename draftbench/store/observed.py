@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from draftbench.errors import RunFolderError
 from draftbench.records import (
     AnyObservation,
     Candidate,
@@ -55,8 +56,27 @@ class Observed:
 
 
 def read_run(folder: RunFolder) -> Observed:
-    """Read and group all observations of a run."""
-    return observed(folder.manifest, folder.observations())
+    """Read and group all observations of a run.
+
+    Raises:
+        RunFolderError: a file that cannot be read, or a measurement of a response that is not there
+        or of another length.
+    """
+    found = observed(folder.manifest, folder.observations())
+    lengths = {(t.request, t.sample): t.output_tokens for t in found.trajectories}
+    for row in (*found.replays, *found.decodes):
+        expected = lengths.get((row.request, row.sample))
+        if expected is None or (not isinstance(row, Decode) and _positions(row) != expected - 1):
+            raise RunFolderError(
+                f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
+                "does not fit the response measured on",
+                hint="a file of this run is missing or was changed by something else",
+            )
+    return found
+
+
+def _positions(row: Replay | LookupReplay) -> int:
+    return len(row.accept if isinstance(row, Replay) else row.proposed)
 
 
 def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -90,6 +90,7 @@ class Isolated:
                 deadline = None if self.limit is None else time.monotonic() + self.limit
             elif what == "append":
                 self.writer.append(value)
+                self.watcher.kept(value)
             elif what == "append_private":
                 self.writer.append_private(value)
             else:
@@ -130,8 +131,11 @@ class _Remote:
     def append(self, records: Iterable[Observation]) -> None:
         self.call("append", list(records))
 
-    def append_private(self, text: PrivateText | PrivateDraft) -> None:
-        self.call("append_private", text)
+    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
+        self.call("append_private", texts)
+
+    def kept(self, records: Sequence[Observation]) -> None:
+        """The parent sees them as it appends them."""
 
     def stage(self, what: str, total: int) -> None:
         self.call("stage", (what, total))

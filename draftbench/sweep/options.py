@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from draftbench.models.source import Trust
-from draftbench.records import DraftingMode
+from draftbench.records import DraftingMode, Observation
 from draftbench.traffic import TrafficQuery
 
 
@@ -18,6 +19,7 @@ class SweepOptions:
     drafts: tuple[str, ...]
     traffic: TrafficQuery
     ks: tuple[int, ...] = tuple(range(1, 9))
+    batches: tuple[int, ...] = (1,)
     quants: tuple[str, ...] = ("none",)
     target_quant: str = "none"
     dtype: str | None = None
@@ -47,6 +49,12 @@ class Watcher(Protocol):
 
     def advance(self) -> None:
         """One unit of the stage is done."""
+        ...
+
+    def kept(self, records: Sequence[Observation]) -> None:
+        """Observations that were just written to the run folder; called between two pieces of work,
+        never beside a timed region.
+        """
         ...
 
     def note(self, text: str) -> None:

@@ -163,6 +163,7 @@ def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) 
         samples=options.samples,
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
+        batches=options.batches,
     )
 
 

@@ -19,32 +19,37 @@ import msgspec
 import torch
 
 from draftbench.decode.clock import clock_for
-from draftbench.errors import DraftbenchError, ModelError, TrafficError
-from draftbench.measure.candidate import Contender, Material, Setting, costs, decode_cells
+from draftbench.errors import DraftbenchError, ModelError
+from draftbench.measure.candidate import Contender, Setting, costs, decode_cells
 from draftbench.measure.candidate import replay as replay_all
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.cost import grid_for
+from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
-from draftbench.measure.trajectories import Given, generate, log_objection, logged, score
 from draftbench.models.quantize import build_runner, check_level
 from draftbench.plan.recommend import best_cells
 from draftbench.records import (
     LOOKUP,
     SELF,
+    AnyObservation,
     Candidate,
+    CostPoint,
     Decode,
     Failure,
+    LookupReplay,
     ModelFacts,
     Observation,
+    Replay,
     Trajectory,
 )
-from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
+from draftbench.store.folder import Key, PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
-from draftbench.store.observed import read_run
+from draftbench.store.observed import Observed, observed
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.responses import Responses
 
-SHORTEST_MEASURED = 8
+PER_RESPONSE = (Trajectory, Replay, LookupReplay, Decode)
 
 
 class Sink(Protocol):
@@ -54,8 +59,8 @@ class Sink(Protocol):
         """Keep observations."""
         ...
 
-    def append_private(self, text: PrivateText | PrivateDraft) -> None:
-        """Keep one trajectory's tokens."""
+    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
+        """Keep some trajectories' tokens, or a draft's along them."""
         ...
 
 
@@ -76,7 +81,7 @@ class Worker:
         try:
             self.target, facts = build_runner(prepared.target, prepared.build, None)
             self._keep_facts(facts)
-            self.material = self._responses()
+            self.responses = self._responses()
         except DraftbenchError:
             raise
         # Whatever a library raises here ends the sweep, but in words.
@@ -117,106 +122,107 @@ class Worker:
             dtype=self.prepared.manifest.question.dtype,
             clock=clock_for(self.target.device),
             process=uuid.uuid4().hex[:8],
-            digest=self._digest,
+            digest=self.digest,
         )
 
-    def _digest(self, tokens: tuple[int, ...]) -> str:
+    def digest(self, tokens: tuple[int, ...]) -> str:
+        """The keyed hash of an output."""
         return keyed_hash(self.options.traffic.key, repr(tokens).encode())
 
-    def _responses(self) -> list[Material]:
-        """Every request's response with its score.
-
-        The text is kept before its record: a kill between both leaves a text without a record, and
-        the response is made again.
-        """
-        texts = {(p.request, p.sample): p for p in self.folder.private_texts()}
-        scored = {(t.request, t.sample): t for t in read_run(self.folder).trajectories}
-        tasks = [(p, s) for p in self.prepared.prompts for s in range(self.options.samples)]
-        left = sum((p.request.id, s) not in texts.keys() & scored.keys() for p, s in tasks)
-        self.watcher.stage("responses of the target", left)
-        material: list[Material] = []
-        for prompt, sample in tasks:
-            key = (prompt.request.id, sample)
-            if key not in texts or key not in scored:
-                made = self._respond(prompt, sample)
-                if made is None:
-                    continue
-                texts[key], scored[key] = made
-                self.sink.append_private(texts[key])
-                self._keep([scored[key]])
-            if scored[key].output_tokens > 1:
-                material.append((prompt, texts[key], scored[key]))
-        objection = log_objection([(t, j) for _, t, j in material if j.origin == "log"])
-        if objection:
-            raise TrafficError(
-                f"the logged responses are not this target's: {objection}",
-                hint="let the target answer itself: `--responses target`",
+    def _responses(self) -> Responses:
+        """Every request's response with its score, on disk."""
+        responses = Responses(self.prepared, self.folder)
+        self.watcher.stage("responses of the target", responses.missing())
+        responses.make(self, self._keep)
+        if responses.too_short:
+            self.watcher.note(
+                f"{responses.too_short} responses of one token have nothing to draft: left out"
             )
-        if not material:
-            raise TrafficError(
-                "no response is longer than one token, so none has a token to draft",
-                hint="raise the limits, or look at the prompts: the target ends at once",
-            )
-        short = len(tasks) - len(material)
-        if short:
-            self.watcher.note(f"{short} responses of one token have nothing to draft: left out")
-        return material
-
-    def _respond(self, prompt: Prompt, sample: int) -> tuple[PrivateText, Trajectory] | None:
-        if self.options.responses == "log":
-            found = logged(prompt, self.text)
-            if found is None:
-                return None
-        else:
-            clock = clock_for(self.target.device)
-            found = generate(prompt, sample, self.target, self.text, clock)
-        origin = self.options.responses
-        given = Given(sample, found[0], found[1], origin, self._digest(found[0]))
-        return score(prompt, given, self.target)
+        return responses
 
     def _measure(self, candidate: Candidate) -> None:
         contender = self._load(candidate)
-        before = read_run(self.folder)
-        own = (candidate.draft, candidate.quant)
-        seen = {(r.request, r.sample) for r in before.replays if (r.draft, r.quant) == own}
-        left = [m for m in self.material if (m[2].request, m[2].sample) not in seen]
-        self.watcher.stage(f"{candidate}: replay", len(left))
-        for record, drafted in replay_all(contender, self._setting, left):
-            if drafted is not None:
-                self.sink.append_private(drafted)
-            self._keep([record])
+        self._replay(contender)
         if not check_level(candidate.quant, self.target.device, simulate=True):
             return
-        if not any(point.block == str(candidate) for point in before.costs):
-            self.watcher.stage(f"{candidate}: step times", 1)
-            self._keep(costs(contender, self._setting, self.material))
-        ks = self._cells(candidate)
-        if ks:
-            self._decode(contender, ks, before.decodes)
+        for batch in self.options.batches:
+            self._time(contender, batch)
+            if ks := self._cells(candidate, batch):
+                self._decode(contender, ks, batch)
 
-    def _decode(self, contender: Contender, ks: Sequence[int], before: Sequence[Decode]) -> None:
-        """A request's runs are made and kept all or none, its baseline among them: what was not
-        interleaved cannot be compared. Where some are missing, all are made again.
+    def _replay(self, contender: Contender) -> None:
+        """Replay the groups of which any response is missing."""
+        candidate = contender.candidate
+        kind: type[Replay] | type[LookupReplay]
+        kind = LookupReplay if contender.runner is None else Replay
+        done = {
+            (record.request, record.sample)
+            for record in self.folder.records(kind)
+            if (record.draft, record.quant) == (candidate.draft, candidate.quant)
+        }
+        left = len(self.responses.spans) - len(done)
+        self.watcher.stage(f"{candidate}: replay", max(left, 0))
+        for group in self.responses.groups():
+            if all((t.request, t.sample) in done for _, _, t in group):
+                continue
+            replays = replay_all(contender, self._setting, group)
+            drafted = [text for _, text in replays if text is not None]
+            self._keep([record for record, _ in replays], drafted)
+
+    def _time(self, contender: Contender, batch: int) -> None:
+        """Step times beside the target's, once per batch size."""
+        block = str(contender.candidate)
+        if any((p.block, p.batch) == (block, batch) for p in self.folder.records(CostPoint)):
+            return
+        self.watcher.stage(f"{block}: step times{_of_rows(batch)}", 1)
+        _, text, _ = self.responses.longest()
+        grid = grid_for(
+            self.responses.spans,
+            text.prompt + text.tokens,
+            self.options.ks,
+            self.target.context_length,
+            batch,
+        )
+        self._keep(costs(contender, self._setting, grid))
+
+    def _decode(self, contender: Contender, ks: Sequence[int], batch: int) -> None:
+        """What was interleaved is made and kept all or none, its baseline among it: only that can
+        be compared. Where some is missing, all of it is made again.
         """
         block, cells = str(contender.candidate), {0, *ks}
-        done: dict[tuple[str, int], set[int]] = {}
-        for row in before:
-            if row.block == block:
+        done: dict[Key, set[int]] = {}
+        for row in self.folder.records(Decode):
+            if (row.block, row.batch) == (block, batch):
                 done.setdefault((row.request, row.sample), set()).add(row.k)
-        left = [m for m in self._chosen() if cells - done.get((m[2].request, m[2].sample), set())]
+        chosen = self.responses.chosen(self.options.measure_requests)
+        left = [m for m in chosen if cells - done.get((m[2].request, m[2].sample), set())]
+        if batch > 1 and left:
+            left = chosen
         listed = ", ".join(map(str, ks))
-        self.watcher.stage(f"{block}: decoding at k = {listed}", len(left))
-        for rows in decode_cells(contender, self._setting, left, ks):
+        self.watcher.stage(f"{block}: decoding at k = {listed}{_of_rows(batch)}", len(left))
+        for rows in decode_cells(contender, self._setting, left, ks, batch):
             self._keep(rows)
 
-    def _keep(self, records: Sequence[Observation]) -> None:
-        """Between two pieces of work: what was measured is kept, and the time is looked at."""
+    def _keep(
+        self,
+        records: Sequence[Observation],
+        private: Sequence[PrivateText] | Sequence[PrivateDraft] = (),
+    ) -> None:
+        """Between two pieces of work: what was measured is kept, and the time is looked at.
+
+        Texts are kept before their records: a kill between both leaves texts without records, and
+        those are made again.
+        """
+        if private:
+            self.sink.append_private(private)
         self.sink.append(records)
-        self.watcher.advance()
+        self.watcher.kept(records)
+        for _ in {(r.request, r.sample) for r in records if isinstance(r, PER_RESPONSE)} or (None,):
+            self.watcher.advance()
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise timed_out(self.options.cell_timeout)
 
-    def _cells(self, candidate: Candidate) -> list[int]:
+    def _cells(self, candidate: Candidate, batch: int) -> list[int]:
         """The k's to decode at."""
         if self.options.measure == "none":
             return []
@@ -224,15 +230,17 @@ class Worker:
             return list(self.options.ks)
         if candidate.draft == SELF and SELF not in self.options.drafts:
             return []
-        return best_cells(read_run(self.folder), candidate)
+        return best_cells(self._seen_of(candidate), candidate, batch)
 
-    def _chosen(self) -> list[Material]:
-        """The requests that are decoded with a watch: long enough, in an order that no segment or
-        length decides.
-        """
-        long = [m for m in self.material if m[2].output_tokens >= SHORTEST_MEASURED]
-        order = sorted(long or self.material, key=lambda m: (m[2].sample, m[2].request))
-        return order[: self.options.measure_requests]
+    def _seen_of(self, candidate: Candidate) -> Observed:
+        """What a choice of k for one candidate looks at."""
+        own = (candidate.draft, candidate.quant)
+        kept: list[AnyObservation] = [*self.folder.records(Trajectory)]
+        kept += self.folder.records(ModelFacts)
+        kept += self.folder.records(CostPoint)
+        kept += (r for r in self.folder.records(Replay) if (r.draft, r.quant) == own)
+        kept += (r for r in self.folder.records(LookupReplay) if (r.draft, r.quant) == own)
+        return observed(self.folder.manifest, kept)
 
     def _load(self, candidate: Candidate) -> Contender:
         if candidate.draft == LOOKUP:
@@ -243,7 +251,7 @@ class Worker:
         source = self.prepared.drafts[candidate.draft]
         build = replace(self.prepared.build, level=candidate.quant)
         runner, facts = build_runner(source, build, candidate.draft)
-        disagreement = stepping_disagreement(runner, self.material[0][1])
+        disagreement = stepping_disagreement(runner, self.responses.longest()[1])
         caveats = (*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats)
         self._keep_facts(
             msgspec.structs.replace(facts, replay_disagreement=disagreement, caveats=caveats)
@@ -251,8 +259,12 @@ class Worker:
         return Contender(candidate, runner)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        if facts not in read_run(self.folder).facts:
+        if facts not in self.folder.records(ModelFacts):
             self.sink.append([facts])
+
+
+def _of_rows(batch: int) -> str:
+    return "" if batch == 1 else f", {batch} rows"
 
 
 def timed_out(limit: float | None) -> ModelError:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
-from draftbench.decode.loop import Task, decode
+from draftbench.decode.loop import decode, decode_all
 from draftbench.decode.sampling import Uniforms, distribution
 from draftbench.decode.scripted import ScriptedClock, ScriptedRunner, markov
+from draftbench.decode.task import Task
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
 from draftbench.store.folder import PrivateText
@@ -40,8 +41,8 @@ def task(limit: int, sampling: Sampling, sample: int = 0) -> Task:
     return Task([0, 1], limit, sampling, uniforms, lambda output: output[-1] == END)
 
 
-def drafter(draft: ScriptedRunner, work: Task, mode: DraftingMode) -> ModelDrafter:
-    return ModelDrafter(draft, mode, work.sampling, work.uniforms.stream("draft"), VOCABULARY)
+def drafter(draft: ScriptedRunner, mode: DraftingMode) -> ModelDrafter:
+    return ModelDrafter(draft, mode, VOCABULARY)
 
 
 def replayed(response, limit: int, sampling: Sampling) -> tuple[PrivateText, Trajectory]:
@@ -80,7 +81,7 @@ def test_greedy_drafting_leaves_the_output_unchanged_at_any_temperature(seed, no
     target, draft = pair(seed, noise)
     work = task(limit, how, sample=seed)
     plain = decode(work, target, None, 0, target.clock)
-    fast = decode(work, target, drafter(draft, work, GREEDY), k, target.clock)
+    fast = decode(work, target, drafter(draft, GREEDY), k, target.clock)
     assert fast.tokens == plain.tokens
     assert fast.finish == plain.finish
 
@@ -97,9 +98,9 @@ def test_replay_predicts_every_round_of_the_decoder(seed, noise, k, limit, how):
     target, draft = pair(seed, noise)
     work = task(limit, how, sample=seed)
     plain = decode(work, target, None, 0, target.clock)
-    fast = decode(work, target, drafter(draft, work, GREEDY), k, target.clock)
+    fast = decode(work, target, drafter(draft, GREEDY), k, target.clock)
     text, trajectory = replayed(plain, limit, how)
-    record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), GREEDY)[0]
+    record = replay_model(draft, target, [(text, trajectory)], Candidate(draft="d"), GREEDY)[0][0]
     if len(plain.tokens) < 2:
         return
     rounds = expected_rounds([law_of(trajectory, record)], k)
@@ -142,7 +143,7 @@ def test_speculation_keeps_the_targets_distribution(mode, top_p):
     runs = 1500
     for sample in range(runs):
         work = Task([0, 1], 4, how, Uniforms("law", sample, 5), lambda output: False)
-        response = decode(work, target, drafter(draft, work, mode), 2, target.clock)
+        response = decode(work, target, drafter(draft, mode), 2, target.clock)
         seen[tuple(response.tokens[1:3])] += 1
     first = distribution(target.script([1])[None], how)[0].numpy()
     step = np.stack([distribution(target.script([t])[None], how)[0].numpy() for t in range(6)])
@@ -166,11 +167,13 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
     for sample in range(runs):
         work = task(12, how, sample)
         plain = decode(work, target, None, 0, target.clock)
-        ran += sum(decode(work, target, drafter(draft, work, mode), 3, target.clock).accepted)
+        ran += sum(decode(work, target, drafter(draft, mode), 3, target.clock).accepted)
         if len(plain.tokens) < 2:
             continue
         text, trajectory = replayed(plain, 12, how)
-        record = replay_model(draft, target, (text, trajectory), Candidate(draft="d"), mode)[0]
+        ((record, _),) = replay_model(
+            draft, target, [(text, trajectory)], Candidate(draft="d"), mode
+        )
         predicted += expected_rounds([law_of(trajectory, record)], 3).accepted[0]
     assert abs(ran - predicted) / runs < 0.8
     assert ran > 0
@@ -182,11 +185,11 @@ def test_nothing_is_drafted_past_the_limit():
     table[:, 2] = 0.0
     target.script = markov(table)
     work = task(6, Sampling())
-    response = decode(work, target, drafter(target, work, GREEDY), 4, target.clock)
+    response = decode(work, target, drafter(target, GREEDY), 4, target.clock)
     # y0 by the prefill; 4 accepted + 1; with 6 of 6 tokens out nothing is left.
     assert (response.tokens, response.proposed) == ([2] * 6, [4])
     shorter = task(4, Sampling())
-    response = decode(shorter, target, drafter(target, shorter, GREEDY), 4, target.clock)
+    response = decode(shorter, target, drafter(target, GREEDY), 4, target.clock)
     assert (response.proposed, response.accepted, response.cut) == ([2], [2], [0])
 
 
@@ -198,7 +201,7 @@ def test_proposals_after_an_accepted_end_are_cut():
         table[token, following] = 0.0
     target = ScriptedRunner(markov(table), VOCABULARY)
     work = task(20, Sampling())
-    response = decode(work, target, drafter(target, work, GREEDY), 4, target.clock)
+    response = decode(work, target, drafter(target, GREEDY), 4, target.clock)
     assert response.tokens == [2, 3, END]
     assert (response.proposed, response.accepted, response.cut) == ([4], [2], [2])
     assert response.finish == "stop"
@@ -214,7 +217,7 @@ def test_times_are_those_of_the_passes():
     target.script = markov(table)
     draft = ScriptedRunner(markov(table), VOCABULARY, target.clock, seconds_per_pass=0.25)
     work = task(9, Sampling())
-    response = decode(work, target, drafter(draft, work, GREEDY), 3, target.clock)
+    response = decode(work, target, drafter(draft, GREEDY), 3, target.clock)
     assert response.draft_seconds == [0.75, 0.75]
     assert response.verify_seconds == [1.0, 1.0]
     assert (response.prefill_seconds, response.draft_prefill_seconds) == (1.0, 0.25)
@@ -225,7 +228,7 @@ def test_a_draft_stops_where_its_context_ends():
     target, draft = pair(1, 0.0)
     draft.context_length = 5
     work = Task([0, 1], 10, Sampling(), Uniforms("r", 0, 11), lambda output: False)
-    response = decode(work, target, drafter(draft, work, GREEDY), 4, target.clock)
+    response = decode(work, target, drafter(draft, GREEDY), 4, target.clock)
     assert len(response.tokens) == 10
     # Context 5 = 2 of prompt + 3 outputs read: tokens 1 … 3 can be drafted, then plain steps
     # follow.
@@ -259,7 +262,65 @@ def test_each_purpose_has_its_own_uniforms():
     target, draft = (ScriptedRunner(lambda tokens, row=row: row, 3) for row in law)
     uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
-    proposer = ModelDrafter(draft, DraftingMode.SAMPLED, work.sampling, uniforms.stream("draft"), 3)
+    proposer = ModelDrafter(draft, DraftingMode.SAMPLED, 3)
     response = decode(work, target, proposer, 1, target.clock)
     assert response.tokens == [0, 2, 0]
     assert (response.proposed, response.accepted) == ([1, 0], [0, 0])
+
+
+def rounds(response):
+    return response.tokens, response.finish, response.proposed, response.accepted, response.cut
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    noise=st.floats(0.0, 3.0),
+    k=st.integers(0, 6),
+    rows=st.integers(2, 5),
+    limits=st.lists(st.integers(1, 15), min_size=1, max_size=9),
+    mode=st.sampled_from([*DraftingMode, None]),
+)
+def test_every_row_of_a_batch_decodes_as_it_would_alone(seed, noise, k, rows, limits, mode):
+    """Requests of other temperatures and lengths beside it, refilled rows, drafts whose context
+    ends: a response and its rounds are the same. Without a mode prompt lookup drafts.
+    """
+    target, draft = pair(seed, noise)
+    draft.context_length = 12
+    tasks = [task(limit, SAMPLINGS[at % 3], sample=at) for at, limit in enumerate(limits)]
+
+    def fresh():
+        return LookupDrafter(2, 1, "cpu") if mode is None else drafter(draft, mode)
+
+    together = decode_all(tasks, target, fresh(), k, target.clock, rows)
+    alone = [decode(work, target, fresh(), k, target.clock) for work in tasks]
+    assert list(map(rounds, together)) == list(map(rounds, alone))
+    assert all(max(r.active, default=1) <= min(rows, len(tasks)) for r in together)
+
+
+def test_a_finished_row_takes_the_next_task_at_once():
+    """Limits 2, 5 and 4 in two rows, plain steps: the first ends after one round, the third has its
+    place in the next one.
+    """
+    target, _ = pair(0, 0.0)
+    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
+    table[:, 2] = 0.0
+    target.script = markov(table)
+    tasks = [task(limit, Sampling()) for limit in (2, 5, 4)]
+    first, second, third = decode_all(tasks, target, None, 0, target.clock, rows=2)
+    assert (first.active, second.active, third.active) == ([2], [2, 2, 2, 2], [2, 2, 2])
+    # A round is one pass of one second for both rows; the third's prompt is nobody's round.
+    assert (first.decode_seconds, second.decode_seconds, third.decode_seconds) == (1.0, 4.0, 3.0)
+
+
+def test_rows_without_a_match_ride_along():
+    """Prompt lookup in one row, nothing to copy in the other: one pass of 1 + 1 and 1 tokens."""
+    target, _ = pair(0, 0.0)
+    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
+    table[:, 2] = 0.0
+    target.script, target.seconds_per_token = markov(table), 0.25
+    sure = Task([2, 2, 2], 4, Sampling(), Uniforms("a", 0, 5), lambda output: False)
+    blind = Task([0, 1], 4, Sampling(), Uniforms("b", 0, 5), lambda output: False)
+    found, plain = decode_all([sure, blind], target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)
+    assert (found.proposed, plain.proposed[0]) == ([1, 0], 0)
+    assert found.verify_seconds[0] == plain.verify_seconds[0] == 1.75

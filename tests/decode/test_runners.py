@@ -2,6 +2,8 @@
 rewind, beyond a window.
 """
 
+import copy
+
 import pytest
 import torch
 from transformers import (
@@ -70,14 +72,44 @@ def random_model(config):
 
 def assert_agrees_with_full_pass(runner, expected, ids):
     cache = runner.new_cache(64)
-    torch.testing.assert_close(runner.forward(ids, cache, 40), expected, rtol=1e-4, atol=1e-5)
+    assert_close(runner.forward(ids, cache, every=True), expected)
     for start, count in PASSES:
-        cache.rewind(start)
-        got = runner.forward(ids[start : start + count], cache, count)
-        torch.testing.assert_close(got, expected[start : start + count], rtol=1e-4, atol=1e-5)
-    cache.rewind(3)
-    pieces = [runner.forward(ids[i : i + 4], cache, 4) for i in range(3, 39, 4)]
-    torch.testing.assert_close(torch.cat(pieces), expected[3:39], rtol=1e-4, atol=1e-5)
+        cache.rewind(0, start)
+        got = runner.forward(ids[start : start + count], cache, every=True)
+        assert_close(got, expected[start : start + count])
+    cache.rewind(0, 3)
+    pieces = [runner.forward(ids[i : i + 4], cache, every=True) for i in range(3, 39, 4)]
+    assert_close(torch.cat(pieces), expected[3:39])
+    cache.rewind(0, 11)
+    assert_close(runner.forward(ids[11:14], cache, every=False), expected[13:14])
+
+
+# How many tokens three rows of one cache bring to each pass: alone, together, unevenly, none.
+TURNS = ((7, 0, 0), (0, 12, 1), (1, 1, 1), (4, 2, 5), (0, 5, 3), (3, 0, 3), (1, 1, 1))
+
+
+def assert_rows_do_not_meet(runner, model):
+    """Each row continues its own text, at its own length, rewound on its own."""
+    texts = torch.randint(3, 128, (3, 40), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model(texts).logits
+    cache, lengths = runner.new_cache(40, rows=3), [0, 0, 0]
+    for turn, counts in enumerate(TURNS):
+        spans = [slice(at, at + n) for at, n in zip(lengths, counts, strict=True)]
+        new = torch.cat([text[span] for text, span in zip(texts, spans, strict=True)])
+        got = runner.forward(new, cache, every=turn % 2 == 0, counts=counts)
+        own = [logits[span] for logits, span in zip(expected, spans, strict=True)]
+        wanted = own if turn % 2 == 0 else [z[-1:] for z in own]
+        assert_close(got, torch.cat(wanted))
+        lengths = [at + n for at, n in zip(lengths, counts, strict=True)]
+        assert list(cache.lengths) == lengths
+        if lengths[turn % 3] > 2:
+            lengths[turn % 3] -= 2
+            cache.rewind(turn % 3, lengths[turn % 3])
+
+
+def assert_close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def full_pass(model):
@@ -91,7 +123,9 @@ def test_the_lean_runner_agrees_with_transformers(name):
     model = random_model(LEAN[name])
     ids, expected = full_pass(model)
     assert lean_obstacle(model) is None
-    assert_agrees_with_full_pass(LeanRunner(model, "none", simulate=False), expected, ids)
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
 
 
 @pytest.mark.parametrize("name", GENERAL)
@@ -100,8 +134,9 @@ def test_the_general_runner_agrees_with_transformers(name):
     ids, expected = full_pass(model)
     assert lean_obstacle(model) is not None
     assert general_obstacle(model) is None
-    runner = GeneralRunner(model, "none", simulate=False)
+    runner = GeneralRunner(copy.deepcopy(model), "none", simulate=False)
     assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
 
 
 def test_a_recurrent_model_is_refused_by_name():
@@ -115,8 +150,8 @@ def test_a_rewind_copies_nothing():
     runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
     cache = runner.new_cache(16)
     before = [slab.data_ptr() for slab in (*cache.keys, *cache.values)]
-    runner.forward(torch.arange(3, 13), cache, 1)
-    cache.rewind(4)
-    runner.forward(torch.arange(3, 7), cache, 1)
+    runner.forward(torch.arange(3, 13), cache, every=False)
+    cache.rewind(0, 4)
+    runner.forward(torch.arange(3, 7), cache, every=False)
     assert [slab.data_ptr() for slab in (*cache.keys, *cache.values)] == before
-    assert cache.length == 8
+    assert cache.lengths == [8]

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from draftbench.decode.sampling import (
     TOP_P_CANDIDATES,
     Uniforms,
+    Verdict,
     choose,
     distribution,
     draw,
-    verify_matching,
-    verify_sampling,
+    target_tokens,
+    verify,
 )
 from draftbench.records import Sampling
 
@@ -90,35 +91,33 @@ def test_temperature_zero_is_the_argmax():
     assert choose(logits(0.2, 0.5, 0.3), Sampling(), None).tolist() == [1]
 
 
-def test_matching_accepts_up_to_the_first_difference_and_adds_the_own_token():
-    own = torch.tensor([3, 1, 4, 1])
-    assert verify_matching(own, torch.tensor([3, 1, 5])) == verify_matching(
-        own, torch.tensor([3, 1, 0])
-    )
-    verdict = verify_matching(own, torch.tensor([3, 1, 5]))
-    assert (verdict.accepted, verdict.token) == (2, 4)
+def test_a_proposal_stands_up_to_the_first_difference_then_the_own_token_follows():
+    assert verify([3, 1, 4, 1], [3, 1, 5]) == Verdict(accepted=2, token=4)
+    assert verify([3, 1, 4, 1], [3, 1, 5]) == verify([3, 1, 4, 1], [3, 1, 0])
 
 
-def test_matching_everything_adds_the_bonus_token():
-    verdict = verify_matching(torch.tensor([3, 1, 4]), torch.tensor([3, 1]))
-    assert (verdict.accepted, verdict.token) == (2, 4)
+def test_a_full_round_adds_the_bonus_token():
+    assert verify([3, 1, 4], [3, 1]) == Verdict(accepted=2, token=4)
 
 
 def test_a_later_match_does_not_revive_a_rejected_proposal():
-    verdict = verify_matching(torch.tensor([3, 1, 4]), torch.tensor([2, 1]))
-    assert (verdict.accepted, verdict.token) == (0, 3)
+    assert verify([3, 1, 4], [2, 1]) == Verdict(accepted=0, token=3)
 
 
 def at(value: float, n: int = 2) -> torch.Tensor:
     return torch.full((n,), value, dtype=torch.float64)
 
 
+def outcome(p, q, drafted, uniforms):
+    tokens = torch.tensor([drafted])
+    return verify(target_tokens(p, q, tokens, uniforms).tolist(), [drafted])
+
+
 def test_a_sampled_proposal_is_accepted_exactly_below_p_over_q():
     p = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
     q = torch.tensor([[0.5, 0.5]])
-    drafted = torch.tensor([0])
-    below = verify_sampling(p, q, drafted, (at(0.399), at(0.5), at(0.5)))
-    above = verify_sampling(p, q, drafted, (at(0.401), at(0.5), at(0.5)))
+    below = outcome(p, q, 0, (at(0.399), at(0.5), at(0.5)))
+    above = outcome(p, q, 0, (at(0.401), at(0.5), at(0.5)))
     assert (below.accepted, above.accepted) == (1, 0)
 
 
@@ -127,22 +126,19 @@ def test_a_rejection_draws_from_the_residual():
     p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.5, 0.3, 0.2]])
     for u in (0.01, 0.5, 0.99):
-        verdict = verify_sampling(p, q, torch.tensor([0]), (at(0.9), at(u), at(0.5)))
-        assert (verdict.accepted, verdict.token) == (0, 2)
+        assert outcome(p, q, 0, (at(0.9), at(u), at(0.5))) == Verdict(accepted=0, token=2)
 
 
 def test_a_full_round_draws_the_bonus_from_the_last_distribution():
     p = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     q = torch.tensor([[0.0, 1.0, 0.0]])
-    verdict = verify_sampling(p, q, torch.tensor([1]), (at(0.999), at(0.5), at(0.5)))
-    assert (verdict.accepted, verdict.token) == (1, 2)
+    assert outcome(p, q, 1, (at(0.999), at(0.5), at(0.5))) == Verdict(accepted=1, token=2)
 
 
 def test_a_token_outside_the_targets_support_is_always_rejected():
     p = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     q = torch.tensor([[0.0, 1.0]])
-    verdict = verify_sampling(p, q, torch.tensor([1]), (at(0.0), at(0.5), at(0.5)))
-    assert (verdict.accepted, verdict.token) == (0, 0)
+    assert outcome(p, q, 1, (at(0.0), at(0.5), at(0.5))) == Verdict(accepted=0, token=0)
 
 
 def test_uniforms_belong_to_a_position_and_not_to_a_run():
@@ -165,9 +161,7 @@ def test_a_round_of_one_token_has_the_targets_law():
             # Without a rejection the residual's uniform is not looked at.
             rejected = accept * float(q[0, drafted]) >= float(p[0, drafted])
             for residual in grid if rejected else [0.5]:
-                verdict = verify_sampling(
-                    p, q, torch.tensor([drafted]), (at(accept), at(residual), at(0.5))
-                )
+                verdict = outcome(p, q, drafted, (at(accept), at(residual), at(0.5)))
                 first = drafted if verdict.accepted else verdict.token
                 law[first] += float(q[0, drafted]) / 100 / (100 if rejected else 1)
     assert law == pytest.approx(p[0].tolist(), abs=0.008)

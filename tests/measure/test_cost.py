@@ -92,9 +92,9 @@ def test_all_points_are_visited_in_turn_in_every_repeat(target, monkeypatch):
     visited = []
     forward = ScriptedRunner.forward
 
-    def watched(self, tokens, cache, keep):
+    def watched(self, tokens, cache, **how):
         visited.append(len(tokens))
-        return forward(self, tokens, cache, keep)
+        return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(ScriptedRunner, "forward", watched)
     measured(target, None, None, CostGrid((10,), 1, (8,), (0, 1)))

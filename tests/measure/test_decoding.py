@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from draftbench.decode.scripted import ScriptedClock, ScriptedRunner, markov
-from draftbench.measure.candidate import Contender, Setting, cost_grid, decode_cells
+from draftbench.measure.candidate import Contender, Setting, decode_cells
+from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import Given, score
 from draftbench.records import Candidate, DraftingMode, Sampling
@@ -60,8 +61,8 @@ def material_of(make_request, setting):
             request = make_request(id=name, sampling=sampling or Sampling())
             prompt = Prompt(request, [0], len(tokens))
             digest = setting.digest(tokens)
-            given = Given(0, tokens, "length", "target", digest)
-            made.append((prompt, *score(prompt, given, setting.target)))
+            given = Given(prompt, 0, tokens, "length", "target", digest)
+            made.append((prompt, *score([given], setting.target)[0]))
         return made
 
     return material
@@ -70,7 +71,7 @@ def material_of(make_request, setting):
 def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
     setting, contender, material_of
 ):
-    requests = decode_cells(contender, setting, material_of("abcd"), (2, 4))
+    requests = decode_cells(contender, setting, material_of("abcd"), (2, 4), 1)
     assert [[(row.request, row.k) for row in rows] for rows in requests] == [
         [("a", 0), ("a", 2), ("a", 4)],
         [("b", 2), ("b", 4), ("b", 0)],
@@ -81,7 +82,7 @@ def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
 
 def test_without_requests_nothing_runs(setting, contender):
     before = setting.clock.now
-    assert list(decode_cells(contender, setting, [], (2,))) == []
+    assert list(decode_cells(contender, setting, [], (2,), 1)) == []
     assert setting.clock.now == before
 
 
@@ -89,7 +90,7 @@ def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_o
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
-    ((plain, fast),) = decode_cells(contender, setting, material_of("a"), (4,))
+    ((plain, fast),) = decode_cells(contender, setting, material_of("a"), (4,), 1)
     assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
     assert fast.draft_seconds == (1.0, 0.25)
     assert fast.verify_seconds == (1.0, 1.0)
@@ -105,24 +106,24 @@ def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_o
 
 def test_an_output_that_leaves_the_response_is_a_tie_or_not(setting, contender, material_of):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
-    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,))
+    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
     setting.target.script = markov(table)
-    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,))
+    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
 def test_a_sampled_output_is_not_compared_with_the_response(setting, contender, material_of):
     material = material_of("a", (1, 2, 0, 1), Sampling(temperature=0.1))
-    (rows,) = decode_cells(contender, setting, material, (2,))
+    (rows,) = decode_cells(contender, setting, material, (2,), 1)
     assert {row.first_difference for row in rows} == {None}
 
 
 def test_shapes_run_once_before_anything_is_timed(setting, contender, material_of):
-    requests = decode_cells(contender, setting, material_of("a"), (2,))
+    requests = decode_cells(contender, setting, material_of("a"), (2,), 1)
     before = setting.clock.now
     rows = next(requests)
     timed = sum(
@@ -133,15 +134,14 @@ def test_shapes_run_once_before_anything_is_timed(setting, contender, material_o
     assert setting.clock.now - before > timed
 
 
-def test_costs_are_timed_where_the_traffic_is(setting, make_request):
+def test_costs_are_timed_where_the_traffic_is():
     """Prompts of 1, 3 and 9 tokens, responses of 4: contexts from the shortest middle, 1 + 2, over
     the median, 3 + 2, to the longest end, 9 + 4.
     """
-    material = []
-    for length in (9, 1, 3):
-        prompt = Prompt(make_request(id=str(length)), [0] * length, 4)
-        given = Given(0, (1, 2, 3, 4), "length", "target", "d")
-        material.append((prompt, *score(prompt, given, setting.target)))
-    grid = cost_grid(setting, material)
+    spans = [(9, 4), (1, 4), (3, 4)]
+    grid = grid_for(spans, (0, 1), ks=(2, 4), room=100, batch=1)
     assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
-    assert grid.text == (0,) * 9 + (1, 2, 3, 4)
+    # A context of 15 leaves room for 10 tokens before the 4 + 1 of the largest pass.
+    assert grid_for(spans, (0, 1), ks=(2, 4), room=15, batch=1).contexts == (3, 5, 10)
+    several = grid_for(spans, (0, 1), ks=(2, 4), room=100, batch=8)
+    assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)

@@ -32,6 +32,11 @@ def material(tokens, prompt=(0,), sampling=None):
     )
 
 
+def one_replay(draft, target, scored, candidate, mode):
+    ((record, private),) = replay_model(draft, target, [scored], candidate, mode)
+    return record, private
+
+
 def constant(*probabilities, context_length=64):
     logits = torch.tensor(probabilities).log()
     runner = ScriptedRunner(lambda tokens: logits, len(probabilities))
@@ -41,7 +46,7 @@ def constant(*probabilities, context_length=64):
 
 def test_a_greedy_draft_is_accepted_where_it_would_have_said_the_same():
     q = constant(0.2, 0.5, 0.3)
-    record, _ = replay_model(q, q, material((0, 1, 2, 1)), DRAFT, DraftingMode.GREEDY)
+    record, _ = one_replay(q, q, material((0, 1, 2, 1)), DRAFT, DraftingMode.GREEDY)
     assert record.accept == (1.0, 0.0, 1.0)
     assert record.confidence == (0.5, 0.5, 0.5)
     assert record.rank == (0, 1, 0)
@@ -54,7 +59,7 @@ def test_a_sampling_draft_is_accepted_by_the_ratio_of_probabilities():
     """p = (.5, .25, .25), q = (.2, .5, .3): a = .4, 1 and 1; Σ min(p, q) = .2 + .25 + .25."""
     p, q = constant(0.5, 0.25, 0.25), constant(0.2, 0.5, 0.3)
     given = material((0, 0, 1, 2), sampling=Sampling(temperature=1.0))
-    record, _ = replay_model(q, p, given, DRAFT, DraftingMode.SAMPLED)
+    record, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED)
     assert record.accept == (0.4, 1.0, 1.0)
     assert record.overlap == (0.7, 0.7, 0.7)
 
@@ -63,8 +68,8 @@ def test_a_draft_samples_with_or_without_the_requests_filters():
     """top-k 1 leaves q no choice but token 1; without it q(1) = .5, while p(1) = 1 after top-k."""
     p, q = constant(0.25, 0.75), constant(0.5, 0.5001)
     given = material((0, 1), sampling=Sampling(temperature=1.0, top_k=1))
-    filtered, _ = replay_model(q, p, given, DRAFT, DraftingMode.SAMPLED)
-    bare, _ = replay_model(q, p, given, DRAFT, DraftingMode.SAMPLED_TEMPERATURE_ONLY)
+    filtered, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED)
+    bare, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED_TEMPERATURE_ONLY)
     assert (filtered.accept, bare.accept) == ((1.0,), (0.5,))
 
 
@@ -75,7 +80,7 @@ def test_rows_that_only_the_draft_has_are_never_proposed(mode):
     """
     p, q = constant(0.25, 0.75), constant(0.1, 0.3, 0.6)
     given = material((0, 1, 0), sampling=Sampling(temperature=1.0))
-    record, _ = replay_model(q, p, given, DRAFT, mode)
+    record, _ = one_replay(q, p, given, DRAFT, mode)
     assert record.accept == ((1.0, 0.0) if mode is DraftingMode.GREEDY else (1.0, 1.0))
 
 
@@ -83,13 +88,13 @@ def test_a_token_that_the_draft_lacks_is_never_accepted():
     p, q = constant(0.2, 0.3, 0.5), constant(0.5, 0.5)
     given = material((0, 2, 0), sampling=Sampling(temperature=1.0))
     for mode in DraftingMode:
-        assert replay_model(q, p, given, DRAFT, mode)[0].accept[0] == 0.0
+        assert one_replay(q, p, given, DRAFT, mode)[0].accept[0] == 0.0
 
 
 def test_nothing_is_accepted_beyond_the_drafts_context():
     q = constant(0.2, 0.8, context_length=4)
     given = material((1, 1, 1, 1, 1, 1), prompt=(0, 0))
-    record, _ = replay_model(q, constant(0.2, 0.8), given, DRAFT, DraftingMode.GREEDY)
+    record, _ = one_replay(q, constant(0.2, 0.8), given, DRAFT, DraftingMode.GREEDY)
     # 4 = 2 of prompt and 2 of the response: the tokens 1 and 2 can be drafted.
     assert record.draftable == 2
     assert record.accept == (1.0, 1.0, 0.0, 0.0, 0.0)
@@ -109,8 +114,8 @@ def test_prompt_lookup_is_recorded_per_start_of_a_round():
 
 def written(target, text, make_request):
     prompt = text.prompt(make_request(max_tokens=60), 64, 512)
-    tokens, finish = generate(prompt, 0, target, text, HostClock())
-    return score(prompt, Given(0, tokens, finish, "target", "d"), target)
+    ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
+    return score([Given(prompt, 0, tokens, finish, "target", "d")], target)[0]
 
 
 def test_in_float32_stepping_agrees_with_the_single_pass(target, draft, text, make_request):
@@ -123,8 +128,8 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
     """One that answers by the size of the pass: 1 when it reads one token, 0 when several."""
 
     class Fickle(ScriptedRunner):
-        def forward(self, tokens, cache, keep):
-            logits = super().forward(tokens, cache, keep)
+        def forward(self, tokens, cache, **how):
+            logits = super().forward(tokens, cache, **how)
             logits[:, 1] = 2.0 if len(tokens) == 1 else 0.0
             return logits
 
@@ -136,5 +141,5 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
 
 def test_the_self_draft_is_accepted_everywhere(target, text, make_request):
     given = written(target, text, make_request)
-    record, _ = replay_model(target, target, given, Candidate(draft="self"), DraftingMode.GREEDY)
+    record, _ = one_replay(target, target, given, Candidate(draft="self"), DraftingMode.GREEDY)
     assert set(record.accept) == {1.0}

@@ -19,11 +19,17 @@ def one_pass(text_source):
     return logits[len(PROMPT) - 1 : -1]
 
 
+def alone(runner, prompt, response, first):
+    parts = list(teacher_forced(runner, [(prompt, response)], first))
+    assert {row for row, _, _ in parts} <= {0}
+    return [(start, logits) for _, start, logits in parts]
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 13, 39, 128])
 @pytest.mark.parametrize("first", [0, 1])
 def test_chunks_give_the_logits_of_one_pass(target, one_pass, monkeypatch, chunk, first):
     monkeypatch.setattr(teacher, "CHUNK", chunk)
-    parts = list(teacher_forced(target, PROMPT, RESPONSE, first))
+    parts = alone(target, PROMPT, RESPONSE, first)
     assert parts[0][0] == first
     together = torch.cat([logits for _, logits in parts])
     torch.testing.assert_close(together, one_pass[first:], rtol=1e-4, atol=1e-4)
@@ -40,27 +46,27 @@ def scripted(context_length=100, vocabulary=4):
 
 def test_it_ends_where_the_models_context_does():
     # Context 5 = 2 of prompt and 3 of the response, which predict the tokens 1, 2 and 3.
-    ((start, logits),) = teacher_forced(scripted(5), (0, 1), (1, 2, 3, 0, 1, 2), first=1)
+    ((start, logits),) = alone(scripted(5), (0, 1), (1, 2, 3, 0, 1, 2), 1)
     assert (start, len(logits)) == (1, 3)
-    assert list(teacher_forced(scripted(2), (0, 1), (1, 2), first=1)) == []
-    assert list(teacher_forced(scripted(1), (0, 1), (1, 2), first=0)) == []
+    assert alone(scripted(2), (0, 1), (1, 2), 1) == []
+    assert alone(scripted(1), (0, 1), (1, 2), 0) == []
 
 
 def test_a_response_of_one_token_is_predicted_by_the_prompt_alone():
-    assert [j for j, _ in teacher_forced(scripted(), (0, 1), (2,), first=0)] == [0]
-    assert list(teacher_forced(scripted(), (0, 1), (2,), first=1)) == []
+    assert [j for j, _ in alone(scripted(), (0, 1), (2,), 0)] == [0]
+    assert alone(scripted(), (0, 1), (2,), 1) == []
 
 
 def test_a_token_that_the_model_has_no_row_for_is_read_as_its_last():
-    ((_, known),) = teacher_forced(scripted(), (0,), (3, 1), first=1)
-    ((_, unknown),) = teacher_forced(scripted(), (0,), (99, 1), first=1)
+    ((_, known),) = alone(scripted(), (0,), (3, 1), 1)
+    ((_, unknown),) = alone(scripted(), (0,), (99, 1), 1)
     assert unknown.tolist() == known.tolist() == [[12.0, 13.0, 14.0, 15.0]]
 
 
 def test_logits_that_are_no_numbers_stop_the_measurement():
     broken = ScriptedRunner(lambda tokens: torch.tensor([0.0, float("nan")]), 2)
     with pytest.raises(ModelError, match="NaN") as caught:
-        list(teacher_forced(broken, (0,), (1, 1), first=0))
+        alone(broken, (0,), (1, 1), 0)
     assert "dtype" in caught.value.hint
 
 

@@ -14,8 +14,8 @@ from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import (
     EXCLUDED,
     Given,
+    LogCheck,
     generate,
-    log_objection,
     logged,
     looping,
     score,
@@ -54,21 +54,22 @@ def pieces(text, tokens):
 def test_a_logged_response_gives_the_records_of_a_generated_one(text, make_request, sampling):
     request = make_request(sampling=sampling, max_tokens=7)
     target = author(text, request, WRITTEN)
-    tokens, finish = generate(prompt_of(text, request), 0, target, text, HostClock())
+    ((tokens, finish),) = generate([(prompt_of(text, request), 0)], target, text, HostClock())
     logged_too = msgspec.structs.replace(request, response=text.tokenizer.decode(tokens))
     other = prompt_of(text, logged_too)
     found = logged(other, text)
     assert found == (tokens, finish) == (tokens, "length")
-    ours = score(prompt_of(text, request), Given(0, tokens, finish, "target", "d"), target)
-    theirs = score(other, Given(0, *found, "log", "d"), target)
+    given = Given(prompt_of(text, request), 0, tokens, finish, "target", "d")
+    (ours,) = score([given], target)
+    (theirs,) = score([Given(other, 0, *found, "log", "d")], target)
     assert ours[0] == theirs[0]
     assert msgspec.structs.replace(ours[1], origin="log") == theirs[1]
 
 
 def test_a_generated_greedy_response_is_the_argmax_everywhere(text, target, make_request):
     prompt = prompt_of(text, make_request())
-    tokens, finish = generate(prompt, 0, target, text, HostClock())
-    private, trajectory = score(prompt, Given(0, tokens, finish, "target", "d"), target)
+    ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
+    ((private, trajectory),) = score([Given(prompt, 0, tokens, finish, "target", "d")], target)
     assert trajectory.argmax == (1,) * 24
     assert len(trajectory.margins) == trajectory.output_tokens == trajectory.limit == 24
     assert min(trajectory.margins) >= 0
@@ -77,7 +78,8 @@ def test_a_generated_greedy_response_is_the_argmax_everywhere(text, target, make
 
 def test_samples_of_a_request_differ_and_repeat(text, target, make_request):
     prompt = prompt_of(text, make_request(sampling=SAMPLED))
-    one, other, again = (generate(prompt, s, target, text, HostClock())[0] for s in (0, 1, 0))
+    asked = [(prompt, sample) for sample in (0, 1, 0)]
+    one, other, again = (tokens for tokens, _ in generate(asked, target, text, HostClock()))
     assert one == again
     assert one != other
 
@@ -102,7 +104,7 @@ def constant(*probabilities):
 
 def scored(make_request, tokens, sampling, *probabilities):
     prompt = Prompt(make_request(sampling=sampling), [0], 8)
-    return score(prompt, Given(0, tokens, "stop", "log", "d"), constant(*probabilities))
+    return score([Given(prompt, 0, tokens, "stop", "log", "d")], constant(*probabilities))[0]
 
 
 def test_a_margin_beyond_any_tie_is_kept_as_one(make_request):
@@ -125,6 +127,13 @@ def test_a_token_outside_the_requests_filters_is_impossible(make_request):
     only_best = Sampling(temperature=1.0, top_k=1)
     private, _ = scored(make_request, (1, 0), only_best, 0.25, 0.75)
     assert private.log_p == (0.0, EXCLUDED)
+
+
+def log_objection(scored):
+    check = LogCheck()
+    for text, trajectory in scored:
+        check.add(text, trajectory)
+    return check.objection()
 
 
 def greedy_log(make_request, hits, misses):
@@ -173,7 +182,7 @@ def decoded(text, request, k):
     """The author of `WRITTEN` as its own draft; k = 0 is plain decoding."""
     target = author(text, request, WRITTEN)
     task = task_of(prompt_of(text, request), 0, text)
-    drafter = ModelDrafter(target, DraftingMode.GREEDY, task.sampling, None, target.vocab_size)
+    drafter = ModelDrafter(target, DraftingMode.GREEDY, target.vocab_size)
     return decode(task, target, drafter if k else None, k, HostClock())
 
 

@@ -24,7 +24,7 @@ def test_what_was_appended_is_read_back_in_order_by_kind(folder, make):
     with folder.writer() as writer:
         for record in made:
             writer.append([record])
-        writer.append_private(make.text("b"))
+        writer.append_private([make.text("b")])
     assert folder.observations() == [made[0], made[2], made[1]]
     assert list(folder.private_texts()) == [make.text("b")]
 
@@ -168,7 +168,7 @@ def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder, make):
         with pytest.raises(RunFolderError, match="is a link"):
             writer.append([make.trajectory("a")])
         with pytest.raises(RunFolderError, match="is a link"):
-            writer.append_private(make.text("a"))
+            writer.append_private([make.text("a")])
     with pytest.raises(RunFolderError, match="is a link"):
         folder.observations()
     assert list(outside.iterdir()) == []
@@ -177,7 +177,7 @@ def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder, make):
 def test_redacting_deletes_the_texts_and_nothing_else(folder, make):
     with folder.writer() as writer:
         writer.append([make.trajectory("a")])
-        writer.append_private(make.text("a"))
+        writer.append_private([make.text("a")])
     folder.redact()
     folder.redact()
     assert folder.redacted

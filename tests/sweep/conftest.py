@@ -27,6 +27,9 @@ class Notes(list):
     def advance(self):
         pass
 
+    def kept(self, records):
+        pass
+
     def note(self, text):
         self.append(text)
 
@@ -50,7 +53,7 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
     return SweepOptions(**fields | changes)
 
 
-def made_up_costs(contender, setting, material):
+def made_up_costs(contender, setting, grid):
     return [
         CostPoint(
             draft=draft,

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.records import Candidate
 from draftbench.store.observed import read_run
-from draftbench.sweep import run, worker
+from draftbench.sweep import responses, run, worker
 from draftbench.sweep.failures import describe
 
 
@@ -107,10 +107,10 @@ def test_an_exception_is_told_in_words_without_what_it_was_given(error, reason, 
 def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small, monkeypatch):
     measure = worker.replay_all
 
-    def hungry(contender, setting, left):
+    def hungry(contender, setting, group):
         if contender.runner is not None:
             raise MemoryError
-        return measure(contender, setting, left)
+        return measure(contender, setting, group)
 
     monkeypatch.setattr(worker, "replay_all", hungry)
     found = read_run(run(small.prepared(), tmp_path / "run", small.notes()))
@@ -123,10 +123,12 @@ def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small,
 def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, monkeypatch):
     measure = worker.replay_all
 
-    def slow(contender, setting, left):
-        for record in measure(contender, setting, left):
-            time.sleep(0.2 if contender.runner is not None else 0)
-            yield record
+    def slow(contender, setting, group):
+        time.sleep(0.2 if contender.runner is not None else 0)
+        return measure(contender, setting, group)
+
+    # One response a group, so that the time is looked at between the two.
+    monkeypatch.setattr(responses, "GROUP", 1)
 
     monkeypatch.setattr(worker, "replay_all", slow)
     limited = small.prepared(cell_timeout=0.1, measure="none")

@@ -76,10 +76,10 @@ def test_a_text_without_its_record_is_made_again(tmp_path, small):
     prepared = small.prepared("ngram")
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        cut_after(patch, 3)  # no failures, the target's facts, the first text
+        cut_after(patch, 3)  # no failures, the target's facts, the texts of the first group
         with pytest.raises(PowerCutError):
             run(prepared, out, small.notes())
-    assert len(list(RunFolder(out).private_texts())) == 1
+    assert len(list(RunFolder(out).private_texts())) == 2
     assert read_run(RunFolder(out)).trajectories == ()
     ended = run(prepared, out, small.notes())
     assert len(read_run(ended).trajectories) == 2
