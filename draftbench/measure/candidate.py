@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as with_fields
+
 from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftbench.decode.runner import Runner
 from draftbench.measure.cost import CostGrid, measure_costs
 from draftbench.measure.decoding import Bench, Cell, Chosen, run_in_turn, run_together
+from draftbench.measure.kinds import tally
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import (
@@ -72,7 +75,12 @@ def replay(
     scored = [(text, trajectory) for _, text, trajectory in group]
     runner, candidate = contender.runner, contender.candidate
     if runner is not None:
-        return list(replay_model(runner, setting.target, scored, candidate, setting.mode))
+        made = replay_model(runner, setting.target, scored, candidate, setting.mode)
+        kinds = setting.text.kinds
+        return [
+            (with_fields(record, kinds=tally(record, text.tokens, kinds)), drafted)
+            for (record, drafted), (text, _) in zip(made, scored, strict=True)
+        ]
     window = max(setting.ks)
     return [
         (replay_lookup(text, trajectory, candidate, setting.lookup, window), None)

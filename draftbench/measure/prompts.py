@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from draftbench.errors import TrafficError
+from draftbench.measure.kinds import TokenKinds
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
 
@@ -42,6 +43,10 @@ class TextSide:
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         return end_tokens(self.source)
+
+    @cached_property
+    def kinds(self) -> TokenKinds:
+        return TokenKinds(self.tokenizer)
 
     def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
         """Render one request; None where prompt and one token of response do not fit the context.
