@@ -195,6 +195,7 @@ class Decode(Observation, frozen=True):
     batch: int
     process: str
     active: tuple[int, ...] = ()
+    stop_below: float | None = None
 
 
 class CostPoint(Observation, frozen=True):

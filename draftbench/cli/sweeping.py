@@ -24,6 +24,7 @@ from draftbench.cli.values import (
     VerboseOption,
     batch_sizes,
     check_output,
+    confidences,
     draft_lengths,
     number_range,
     one_of,
@@ -90,6 +91,10 @@ def sweep(
     measure_requests: Annotated[
         int, typer.Option(min=1, help="Requests that are decoded with a watch.")
     ] = 24,
+    stop_below: Annotated[
+        str | None,
+        typer.Option(help="Decode also with drafts that stop when unsure: confidences, e.g. 0.4."),
+    ] = None,
     controls: Annotated[
         bool, typer.Option(help="Add prompt lookup and the self-draft as controls.")
     ] = True,
@@ -176,6 +181,7 @@ def sweep(
         temperature=temperature,
         measure=one_of("--measure", measure, ["best", "all", "none"]),
         measure_requests=measure_requests,
+        stop_below=confidences(stop_below),
         controls=controls,
         threads=threads,
         cell_timeout=cell_timeout,

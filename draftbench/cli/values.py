@@ -5,7 +5,9 @@ would do.
 from __future__ import annotations
 
 import difflib
+import inspect
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,12 @@ VerboseOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
 ]
+
+
+def help_of(command: Callable[..., object]) -> str:
+    """A command's docstring; \\b keeps the help from refilling its example lines."""
+    text = inspect.cleandoc(command.__doc__ or "")
+    return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
 
 
 def width() -> int:
@@ -54,6 +62,19 @@ def _numbers(flag: str, text: str, largest: int, what: str) -> tuple[int, ...]:
                 f"{flag} {text}: {what} run from 1 to {largest}", hint="for example 1,4"
             )
         found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def confidences(text: str | None) -> tuple[float, ...]:
+    """`0.4,0.75` → sorted thresholds of a draft's confidence."""
+    try:
+        found = {float(part) for part in text.split(",")} if text else set()
+    except ValueError:
+        found = {-1.0}
+    if not all(0 < value < 1 for value in found):
+        raise UsageError(
+            f"--stop-below {text}: a confidence lies between 0 and 1", hint="for example 0.4,0.75"
+        )
     return tuple(sorted(found))
 
 

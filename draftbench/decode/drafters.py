@@ -8,7 +8,7 @@ proposal stands. It does not know the target's logits and never decides what is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
@@ -69,10 +69,18 @@ class ModelDrafter:
         runner: the draft (or the target itself, for the control).
         mode: whether a row whose request samples is drafted by sampling, and from what.
         vocab_size: the target's; the draft's tokens beyond it are not proposed.
+        stop_below: drafting ends before the first token with a confidence below; None never.
     """
 
-    def __init__(self, runner: Runner, mode: DraftingMode, vocab_size: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        mode: DraftingMode,
+        vocab_size: int,
+        stop_below: float | None = None,
+    ) -> None:
         self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
+        self.stop_below = stop_below
 
     def open(self, rows: int, capacity: int) -> None:
         """A cache as long as the responses, or as the draft's own context."""
@@ -89,32 +97,28 @@ class ModelDrafter:
             self._forward([row], self._readable(task.prompt), [len(task.prompt)])
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
-        """Greedy or sampled tokens; fewer than k where the draft's own context ends."""
-        sizes = [min(ask.k, self._room - len(ask.context) + 1) for ask in asks]
-        going = [at for at, size in enumerate(sizes) if size > 0]
-        unread = [asks[at].context[self.cache.lengths[asks[at].row] :] for at in going]
-        tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
-        drafted: list[Tensor] = []
-        order: list[list[int]] = [[] for _ in asks]
-        laws: list[list[Tensor]] = [[] for _ in asks]
-        for step in range(max(sizes, default=0)):
-            logits = self._forward([asks[at].row for at in going], tokens, counts)
-            tokens = self._choose(
-                [asks[at] for at in going], logits, step, [laws[at] for at in going]
-            )
-            for place, at in enumerate(going, start=sum(map(len, drafted))):
-                order[at].append(place)
-            drafted.append(tokens)
-            on = [place for place, at in enumerate(going) if sizes[at] > step + 1]
-            tokens = tokens if len(on) == len(going) else tokens[on]
-            going, counts = [going[place] for place in on], [1] * len(on)
-        if not drafted:
-            return [None] * len(asks)
-        by_ask = torch.cat(drafted)[list(chain(*order))].split([len(own) for own in order])
-        return [
-            Proposal(own, _padded(q, self.vocab_size) if q else None) if len(own) else None
-            for own, q in zip(by_ask, laws, strict=True)
+        """Greedy or sampled tokens; fewer than k where the draft's own context ends or it is
+        unsure.
+        """
+        drafts = [
+            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._laws[ask.row])
+            for ask in asks
         ]
+        going = [draft for draft in drafts if draft.wanted > 0]
+        unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in going]
+        tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
+        while going:
+            logits = self._forward([draft.ask.row for draft in going], tokens, counts)
+            going, logits = self._sure(going, logits)
+            if not going:
+                break
+            tokens = _choose(going, logits)
+            for draft, token in zip(going, tokens.split(1), strict=True):
+                draft.tokens.append(token)
+            on = [at for at, draft in enumerate(going) if len(draft.tokens) < draft.wanted]
+            tokens = tokens if len(on) == len(going) else tokens[on]
+            going, counts = [going[at] for at in on], [1] * len(on)
+        return [draft.proposal(self.vocab_size) for draft in drafts]
 
     def keep(self, row: int, length: int) -> None:
         """Rewind the draft's cache to what the target kept."""
@@ -128,28 +132,54 @@ class ModelDrafter:
         logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
         return logits[:, : self.vocab_size]
 
-    def _choose(
-        self, asks: Sequence[Ask], logits: Tensor, step: int, laws: Sequence[list[Tensor]]
-    ) -> Tensor:
-        """One token per ask [n]; where it is sampled, what from is added to its `laws`."""
-        if not any(self._laws):
-            return logits.argmax(dim=-1)
-        tokens = []
-        for ask, z, drawn_from in zip(asks, logits.split(1), laws, strict=True):
-            law = self._laws[ask.row]
-            if law is None:
-                tokens.append(z.argmax(dim=-1))
-                continue
-            q = distribution(z, law.filters)
-            drawn_from.append(q)
-            tokens.append(draw(q, law.uniform(len(ask.context) + step, q)))
-        return torch.cat(tokens)
+    def _sure(self, going: list[_Draft], logits: Tensor) -> tuple[list[_Draft], Tensor]:
+        """Those whose confidence, max q at temperature 1, reaches the threshold. It is looked at
+        before anything is drawn, or sampling would not be lossless; the host waits for it.
+        """
+        if self.stop_below is None:
+            return going, logits
+        confidence = logits.float().softmax(dim=-1).amax(dim=-1)
+        sure = (confidence >= self.stop_below).nonzero()[:, 0].tolist()
+        return [going[at] for at in sure], logits[sure]
 
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
         return torch.tensor(tokens, device=self.runner.device).clamp_(
             max=self.runner.vocab_size - 1
         )
+
+
+@dataclass
+class _Draft:
+    """A proposal in the making: at most `wanted` tokens, and what each was drawn from."""
+
+    ask: Ask
+    wanted: int
+    law: _Law | None
+    tokens: list[Tensor] = field(default_factory=list)
+    drawn_from: list[Tensor] = field(default_factory=list)
+
+    def proposal(self, vocab_size: int) -> Proposal | None:
+        """What was drafted; None where nothing was."""
+        if not self.tokens:
+            return None
+        q = _padded(self.drawn_from, vocab_size) if self.drawn_from else None
+        return Proposal(torch.cat(self.tokens), q)
+
+
+def _choose(drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
+    """The next token of each draft [n] after logits [n, vocab]."""
+    if not any(draft.law for draft in drafts):
+        return logits.argmax(dim=-1)
+    return torch.cat([_next(d, z) for d, z in zip(drafts, logits.split(1), strict=True)])
+
+
+def _next(draft: _Draft, logits: Tensor) -> Tensor:
+    if draft.law is None:
+        return logits.argmax(dim=-1)
+    q = distribution(logits, draft.law.filters)
+    draft.drawn_from.append(q)
+    return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens), q))
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Setting:
     text: TextSide
     mode: DraftingMode
     ks: tuple[int, ...]
+    stop_below: tuple[float, ...]
     lookup: tuple[int, int]
     dtype: str
     clock: Clock
@@ -59,11 +60,22 @@ class Contender:
     candidate: Candidate
     runner: Runner | None
 
-    def drafter(self, setting: Setting) -> Drafter:
+    def drafter(self, setting: Setting, cell: Cell) -> Drafter:
         """A fresh drafter."""
         if self.runner is None:
             return LookupDrafter(*setting.lookup, setting.target.device)
-        return ModelDrafter(self.runner, setting.mode, setting.target.vocab_size)
+        return ModelDrafter(self.runner, setting.mode, setting.target.vocab_size, cell.stop_below)
+
+    def cells(self, setting: Setting, ks: Sequence[int]) -> list[Cell]:
+        """The baseline, each k, and the largest k of the grid with each threshold; prompt lookup
+        has no confidence to stop by.
+        """
+        stopping = setting.stop_below if self.runner is not None else ()
+        return [
+            Cell(None, 0, setting.mode),
+            *(Cell(self.candidate, k, setting.mode) for k in ks),
+            *(Cell(self.candidate, max(setting.ks), setting.mode, p) for p in stopping),
+        ]
 
 
 def replay(
@@ -110,15 +122,14 @@ def decode_cells(
     """The baseline and each k on the chosen requests, in lists that are only worth something whole:
     a request's for one row, all of them for several.
     """
-    candidate = contender.candidate
-    cells = [Cell(candidate if k else None, k, setting.mode) for k in (0, *ks)]
+    cells = contender.cells(setting, ks)
     bench = Bench(
         target=setting.target,
         text=setting.text,
-        make_drafter=lambda: contender.drafter(setting),
+        make_drafter=lambda cell: contender.drafter(setting, cell),
         clock=setting.clock,
         process=setting.process,
-        block=str(candidate),
+        block=str(contender.candidate),
         tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
     )

@@ -21,7 +21,7 @@ from draftbench.records import Candidate, Decode, DraftingMode, Trajectory
 WARM_TOKENS = 12
 # Rounds that one cell goes on for before the next one has its turn.
 ROUNDS_A_TURN = 16
-MakeDrafter = Callable[[], Drafter]
+MakeDrafter = Callable[["Cell"], Drafter]
 Digest = Callable[[tuple[int, ...]], str]
 
 
@@ -32,6 +32,7 @@ class Cell:
     candidate: Candidate | None
     k: int
     mode: DraftingMode
+    stop_below: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def run_in_turn(
             _warm(bench, [task], cells, rows=1)
         rows = []
         for cell in (*cells[at:], *cells[:at]):
-            drafter = bench.make_drafter() if cell.k > 0 else None
+            drafter = bench.make_drafter(cell) if cell.k > 0 else None
             response = decode(task, bench.target, drafter, cell.k, bench.clock)
             rows.append(_record(bench, cell, one, response, 1))
         yield rows
@@ -85,7 +86,7 @@ def run_together(
     _warm(bench, tasks[:rows], cells, rows)
     batches = []
     for cell in cells:
-        drafter = bench.make_drafter() if cell.k > 0 else None
+        drafter = bench.make_drafter(cell) if cell.k > 0 else None
         batches.append(Batch(tasks, bench.target, drafter, cell.k, bench.clock, rows))
     left = list(batches)
     while left:
@@ -107,7 +108,7 @@ def _warm(bench: Bench, tasks: Sequence[Task], cells: Sequence[Cell], rows: int)
     """Run every shape once, untimed."""
     for cell in cells:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + cell.k)) for task in tasks]
-        drafter = bench.make_drafter() if cell.k > 0 else None
+        drafter = bench.make_drafter(cell) if cell.k > 0 else None
         decode_all(short, bench.target, drafter, cell.k, bench.clock, rows)
 
 
@@ -144,6 +145,7 @@ def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: in
         batch=batch,
         process=bench.process,
         active=() if batch == 1 else tuple(response.active),
+        stop_below=cell.stop_below,
     )
 
 

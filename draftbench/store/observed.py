@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftbench.errors import RunFolderError
 from draftbench.records import (
@@ -24,20 +24,25 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.store.folder import RunFolder
+from draftbench.store.machine import MachineState
 from draftbench.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything a run measured."""
+    """Everything a run measured. `stopped` are the decoding runs whose draft stopped when it was
+    unsure, and `decodes` all others: another rule is another k.
+    """
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
     replays: tuple[Replay | LookupReplay, ...]
     decodes: tuple[Decode, ...]
+    stopped: tuple[Decode, ...]
     costs: tuple[CostPoint, ...]
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
+    states: tuple[MachineState, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -62,7 +67,8 @@ def read_run(folder: RunFolder) -> Observed:
         RunFolderError: a file that cannot be read, or a measurement of a response that is not there
         or of another length.
     """
-    found = observed(folder.manifest, folder.observations())
+    states = tuple(folder.records(MachineState))
+    found = replace(observed(folder.manifest, folder.observations()), states=states)
     lengths = {(t.request, t.sample): t.output_tokens for t in found.trajectories}
     for row in (*found.replays, *found.decodes):
         expected = lengths.get((row.request, row.sample))
@@ -87,11 +93,13 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
+    decodes = [r for r in records if isinstance(r, Decode)]
     return Observed(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
         replays=tuple(replays.values()),
-        decodes=tuple(r for r in records if isinstance(r, Decode)),
+        decodes=tuple(r for r in decodes if r.stop_below is None),
+        stopped=tuple(r for r in decodes if r.stop_below is not None),
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=_standing([r for r in records if isinstance(r, Failure)]),

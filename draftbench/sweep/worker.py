@@ -118,6 +118,7 @@ class Worker:
             text=self.text,
             mode=self.options.mode,
             ks=self.options.ks,
+            stop_below=self.options.stop_below,
             lookup=self.options.lookup,
             dtype=self.prepared.manifest.question.dtype,
             clock=clock_for(self.target.device),
@@ -189,11 +190,12 @@ class Worker:
         """What was interleaved is made and kept all or none, its baseline among it: only that can
         be compared. Where some is missing, all of it is made again.
         """
-        block, cells = str(contender.candidate), {0, *ks}
-        done: dict[Key, set[int]] = {}
+        block = str(contender.candidate)
+        cells = {(cell.k, cell.stop_below) for cell in contender.cells(self._setting, ks)}
+        done: dict[Key, set[tuple[int, float | None]]] = {}
         for row in self.folder.records(Decode):
             if (row.block, row.batch) == (block, batch):
-                done.setdefault((row.request, row.sample), set()).add(row.k)
+                done.setdefault((row.request, row.sample), set()).add((row.k, row.stop_below))
         chosen = self.responses.chosen(self.options.measure_requests)
         left = [m for m in chosen if cells - done.get((m[2].request, m[2].sample), set())]
         if batch > 1 and left:

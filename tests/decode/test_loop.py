@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.stopping import stopped
 from draftbench.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decode.loop import decode, decode_all
 from draftbench.decode.sampling import Uniforms, distribution
@@ -324,3 +325,23 @@ def test_rows_without_a_match_ride_along():
     found, plain = decode_all([sure, blind], target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)
     assert (found.proposed, plain.proposed[0]) == ([1, 0], 0)
     assert found.verify_seconds[0] == plain.verify_seconds[0] == 1.75
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 40), st.floats(0.15, 0.9))
+def test_replay_predicts_the_rounds_of_a_draft_that_stops_when_unsure(seed, k, limit, threshold):
+    """Rounds and, for a draft that is right, steps; after a wrong token it drafts on unseen."""
+    target, draft = pair(seed, 1.0)
+    work = task(limit, Sampling())
+    plain = decode(work, target, None, 0, target.clock)
+    stopping = ModelDrafter(draft, GREEDY, VOCABULARY, stop_below=threshold)
+    fast = decode(work, target, stopping, k, target.clock)
+    assert fast.tokens == plain.tokens
+    text, trajectory = replayed(plain, limit, Sampling())
+    ((record, _),) = replay_model(draft, target, [(text, trajectory)], Candidate(draft="d"), GREEDY)
+    # A replay keeps three digits of a confidence.
+    if len(plain.tokens) < 2 or any(abs(c - threshold) < 0.001 for c in record.confidence):
+        return
+    tokens, steps, _ = stopped([(trajectory, record)], k, threshold)
+    assert tokens.value == pytest.approx((len(plain.tokens) - 1) / len(fast.proposed))
+    assert steps.value <= sum(fast.proposed) / len(fast.proposed) + 1e-9

@@ -1,6 +1,6 @@
 """Decoding runs of a scripted pair: which cells run, in which order, and what is recorded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -40,6 +40,7 @@ def setting():
         text=NoEnd(),
         mode=DraftingMode.GREEDY,
         ks=(2, 4),
+        stop_below=(),
         lookup=(2, 1),
         dtype="float32",
         clock=clock,
@@ -145,3 +146,16 @@ def test_costs_are_timed_where_the_traffic_is():
     assert grid_for(spans, (0, 1), ks=(2, 4), room=15, batch=1).contexts == (3, 5, 10)
     several = grid_for(spans, (0, 1), ks=(2, 4), room=100, batch=8)
     assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)
+
+
+def test_a_draft_that_stops_when_unsure_is_another_cell(setting, contender, material_of):
+    """Nine logits of five leave a confidence of .9995: above .99 all is proposed, and nothing above
+    .9999. Both run at the largest k of the grid.
+    """
+    often = replace(setting, stop_below=(0.99, 0.9999))
+    ((plain, two, sure, unsure),) = decode_cells(contender, often, material_of("a"), (2,), 1)
+    assert (plain.k, two.k, sure.k, unsure.k) == (0, 2, 4, 4)
+    assert (two.stop_below, sure.stop_below, unsure.stop_below) == (None, 0.99, 0.9999)
+    assert (sure.proposed, unsure.proposed) == ((4, 1), (0, 0, 0, 0, 0))
+    lookup = Contender(Candidate(draft="ngram"), None)
+    assert [cell.k for cell in lookup.cells(often, (2,))] == [0, 2]
