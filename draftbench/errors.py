@@ -6,6 +6,7 @@ DraftbenchError (70)
 │   ├── ModelError            a model that cannot be loaded, quantized or run
 │   │   └── PairError         a draft that cannot draft for this target
 │   └── RunFolderError        a run folder or a baseline file
+├── AuditError (1)            an output that is not the target's own
 ├── IncomparableError (4)     a baseline that answers another question
 └── InterruptedRunError (130) stopped by the user; what is done is kept
 
@@ -47,6 +48,12 @@ class PairError(ModelError):
 
 class RunFolderError(UsageError):
     """A run folder or baseline file that cannot be read, written or continued."""
+
+
+class AuditError(DraftbenchError):
+    """Speculation changed the target's output, or the law that it is drawn from."""
+
+    exit_code = 1
 
 
 class IncomparableError(DraftbenchError):

@@ -31,12 +31,13 @@ from draftbench.cli.values import (
     width,
     write_result,
 )
-from draftbench.errors import InterruptedRunError, UsageError
+from draftbench.errors import AuditError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.records import Observation
     from draftbench.report.dry_run import Plan
     from draftbench.report.progress import TerminalWatcher
+    from draftbench.store.observed import Observed
     from draftbench.sweep import Prepared, SweepOptions
 
 # From this load per core on a person should know before the sweep, as its caveats say after it.
@@ -126,6 +127,9 @@ def sweep(
             help="Each candidate in its own process: a crash costs only that one. Slower."
         ),
     ] = False,
+    audit: Annotated[
+        bool, typer.Option(help="Fail where speculation changes what the target writes.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option(help="Print the grid; load no weights.")] = False,
     output_format: FormatOption = "table",
     output: OutputOption = "-",
@@ -186,6 +190,7 @@ def sweep(
         threads=threads,
         cell_timeout=cell_timeout,
         isolate=isolate,
+        audit=audit,
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
     )
     one_of("--format", output_format, FORMATS)
@@ -225,7 +230,32 @@ def run_sweep(
     code = show_recommendation(observed, output_format, output)
     if not watcher.quiet:
         watcher.console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
+    if prepared.options.audit:
+        watcher.note(_audited(observed))
     return 1 if observed.failures and code == 0 else code
+
+
+def _audited(observed: Observed) -> str:
+    """What the outputs at temperature 0 say of the decoder.
+
+    Raises:
+        AuditError: some are not the target's own, where it is no near tie.
+    """
+    from draftbench.plan.measured import audit
+
+    found = audit(observed)
+    if found is None:
+        return "audit: no request at temperature 0 was decoded (`--temperature 0` makes all so)"
+    said = (
+        f"of {found.requests} requests decoded at temperature 0 {found.identical} are the target's "
+        f"own output, {found.near_ties} left it at a near tie, {found.faults} elsewhere"
+    )
+    if found.faults:
+        raise AuditError(
+            f"speculation changes the output: {said}",
+            hint="suspect the decoder or a kernel; float32 shows which",
+        )
+    return f"audit: {said}"
 
 
 def _dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, output: str) -> int:

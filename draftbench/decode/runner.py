@@ -15,7 +15,10 @@ from torch import Tensor, nn
 class KVCache(Protocol):
     """The keys and values of one or more sequences, a row each, in memory allocated once."""
 
-    lengths: list[int]
+    @property
+    def lengths(self) -> list[int]:
+        """Valid tokens of each row."""
+        ...
 
     def rewind(self, row: int, length: int) -> None:
         """Forget everything after the first `length` tokens of a row. Nothing is copied."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.errors import RunFolderError
-from draftbench.records import Candidate, Failure
+from draftbench.decode.audit import law_fault
+from draftbench.errors import AuditError, RunFolderError
+from draftbench.records import Candidate, DraftingMode, Failure
 from draftbench.store.folder import RunFolder, RunWriter
 from draftbench.store.observed import Observed, read_run
 from draftbench.sweep.isolation import Isolated
@@ -27,7 +28,12 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             begun.
         ModelError: the target cannot be loaded or run.
         TrafficError: the responses cannot be measured on.
+        AuditError: asked to look, and the decoder does not keep the target's law.
     """
+    if prepared.options.audit:
+        watcher.stage(f"audit of {prepared.options.mode} drafting on a small vocabulary", 1)
+        _audit(prepared.options.mode)
+        watcher.advance()
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
         before = read_run(folder)
@@ -43,6 +49,15 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             else:
                 _take_back(candidate, folder, writer)
     return folder
+
+
+def _audit(mode: DraftingMode) -> None:
+    fault = law_fault(mode)
+    if fault is not None:
+        raise AuditError(
+            f"the decoder changes the law of the output: {fault}",
+            hint="no figure of it can be trusted; report it with the versions of torch and numpy",
+        )
 
 
 def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> None:

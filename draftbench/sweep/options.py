@@ -38,6 +38,7 @@ class SweepOptions:
     threads: int | None = None
     cell_timeout: float | None = None
     isolate: bool = False
+    audit: bool = False
     trust: Trust = field(default_factory=Trust)
 
 

@@ -344,4 +344,5 @@ def test_replay_predicts_the_rounds_of_a_draft_that_stops_when_unsure(seed, k, l
         return
     tokens, steps, _ = stopped([(trajectory, record)], k, threshold)
     assert tokens.value == pytest.approx((len(plain.tokens) - 1) / len(fast.proposed))
-    assert steps.value <= sum(fast.proposed) / len(fast.proposed) + 1e-9
+    # The pass that finds the draft unsure is a step too: at most one a round.
+    assert steps.value <= sum(fast.proposed) / len(fast.proposed) + 1
