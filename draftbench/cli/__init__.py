@@ -7,7 +7,6 @@ is imported in the command, so that help and the offline commands start without 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
@@ -26,7 +25,9 @@ from draftbench.cli.exporting import export
 from draftbench.cli.gating import gate
 from draftbench.cli.reporting import report
 from draftbench.cli.runs import runs
+from draftbench.cli.suggesting import suggest
 from draftbench.cli.sweeping import sweep
+from draftbench.cli.values import help_of
 from draftbench.errors import DraftbenchError
 
 app = typer.Typer(
@@ -34,7 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Pick the draft model for speculative decoding, and prove the pick.",
 )
 
 
@@ -79,7 +79,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -93,26 +92,25 @@ def _root(
     """
 
 
-def _help(command: Callable[..., int]) -> str:
-    """A command's docstring; \\b keeps the help from refilling its example lines."""
-    text = inspect.cleandoc(command.__doc__ or "")
-    return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
+app.callback(help=help_of(_root))(_root)
 
-
-for command in (
-    check,
-    sweep,
-    recommend,
-    acceptance,
-    report,
-    compare,
-    gate,
-    export,
-    estimate,
-    demo,
-    suites,
-):
-    app.command(help=_help(command))(command)
+# In the order of the work, each with the line that `draftbench --help` has room for.
+COMMANDS: dict[Callable[..., int], str] = {
+    suggest: "Propose drafts for a target, before any download.",
+    check: "Can these drafts work with this target? No weights load.",
+    sweep: "Measure drafts on real traffic.",
+    recommend: "Speculate or not, with which draft and k, how sure.",
+    acceptance: "Acceptance by every definition, and where it is lost.",
+    report: "One HTML page that explains itself, and plots.",
+    compare: "What changed between two runs, paired by request.",
+    gate: "Fail a CI job when acceptance got worse.",
+    export: "The configuration for the engine that will serve it.",
+    estimate: "What formulas alone promise, marked as such.",
+    demo: "The tour on small models that ship with the package.",
+    suites: "List the built-in traffic.",
+}
+for command, summary in COMMANDS.items():
+    app.command(help=help_of(command), short_help=summary)(command)
 
 app.add_typer(runs, name="runs")
 

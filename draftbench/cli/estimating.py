@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from draftbench.cli.values import (
     write_result,
 )
 from draftbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftbench.plan.roofline import Load
 
 _FORMS = (
     "`draftbench estimate --alpha 0.75 --draft-cost 0.05` or "
@@ -44,11 +47,18 @@ def estimate(
         Path | None, typer.Option(help="config.json of the draft, or its folder.")
     ] = None,
     hardware: Annotated[str | None, typer.Option(help="The card, for example h100.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences decoded together (default: 1).")
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", "--batch", min=1, help="Sequences decoded together (default: 1)."
+        ),
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens behind each of them (default: 2048).")
+        int | None, typer.Option(min=1, help="Tokens of each of them (default: 2048).")
+    ] = None,
+    memory_share: Annotated[
+        float | None,
+        typer.Option(help="Of the card, for weights and cache (default: 0.92, vLLM's)."),
     ] = None,
     k: Annotated[str, typer.Option("--k", help="Draft lengths, for example 1-10.")] = "1-10",
     output_format: FormatOption = "table",
@@ -58,16 +68,18 @@ def estimate(
 
     draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1 --k 1-10
     draftbench estimate --target llama-70b/config.json --draft llama-1b --hardware h100
+    draftbench estimate --target T --draft D --hardware h200 --concurrency 16 --context 8192
     """
     one_of("--format", output_format, FORMATS)
     check_output(output)
     ks = draft_lengths(k)
     formula = (alpha, draft_cost, verify_ratio, overhead)
-    models = (target, draft, hardware, batch, context)
+    size = (concurrency, context, memory_share)
+    models = (target, draft, hardware, *size)
     if alpha is not None and draft_cost is not None and not any(v is not None for v in models):
         text = _closed_form(alpha, draft_cost, ks, (verify_ratio, overhead), output_format)
     elif target and draft and hardware and not any(v is not None for v in formula):
-        text = _roofline((target, draft), hardware, (batch, context), ks, output_format)
+        text = _roofline((target, draft), hardware, _load(*size), ks, output_format)
     else:
         raise UsageError("these flags do not go together, or one is missing", hint=_FORMS)
     write_result(text, output)
@@ -89,17 +101,24 @@ def _closed_form(
     return render_table(found, style, width())
 
 
+def _load(concurrency: int | None, context: int | None, share: float | None) -> Load:
+    from draftbench.plan.roofline import MEMORY_SHARE, Load
+
+    share = MEMORY_SHARE if share is None else share
+    if not 0 < share <= 1:
+        raise UsageError(
+            f"--memory-share {share} is no share of a card", hint="above 0, at most 1; vLLM's 0.92"
+        )
+    return Load(concurrency or 1, context or 2048, share)
+
+
 def _roofline(
-    models: tuple[Path, Path],
-    hardware: str,
-    size: tuple[int | None, int | None],
-    ks: tuple[int, ...],
-    style: str,
+    models: tuple[Path, Path], hardware: str, load: Load, ks: tuple[int, ...], style: str
 ) -> str:
     from draftbench.plan.cards import card_named
-    from draftbench.plan.roofline import Load, pairings, read_shape
+    from draftbench.plan.roofline import read_shape, roofline
     from draftbench.report.estimate import render_roofline
 
-    card, load = card_named(hardware), Load(size[0] or 1, size[1] or 2048)
+    card = card_named(hardware)
     target, draft = map(read_shape, models)
-    return render_roofline(pairings(target, draft, card, load, ks), card, load, style, width())
+    return render_roofline(roofline(target, draft, card, load, ks), style, width())

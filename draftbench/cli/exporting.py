@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.answers import RunArgument
+from draftbench.cli.answers import RunArgument, concurrencies
 from draftbench.cli.values import OutputOption, check_output, write_result
 
 
@@ -28,12 +28,17 @@ def export(
     min_speedup: Annotated[
         float, typer.Option(min=0.0, help="Least speed-up that is worth speculating for.")
     ] = 1.0,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Requests at once to answer for, e.g. 1,8,32 (default: the run's)."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Export what came out first, recommended or not.")
     ] = False,
     output: OutputOption = "-",
 ) -> int:
-    """Print the configuration with which an engine serves what a run recommends.
+    """Print the configuration with which an engine serves what a run recommends, with the draft
+    lengths by load where the run has several and the engine takes them.
 
     draftbench export results/runs/RUN --engine vllm --draft Qwen/Qwen2.5-0.5B-Instruct
     draftbench export results/runs/RUN --engine llamacpp --engine-version before-rename
@@ -47,7 +52,8 @@ def export(
 
     check_output(output)
     observed = read_run(RunFolder(run))
-    answer = recommend(observed, min_speedup=min_speedup)
+    rows = () if concurrency is None else concurrencies(concurrency)
+    answer = recommend(observed, min_speedup=min_speedup, concurrency=rows)
     setting = setting_of(answer, observed, target=target, draft=draft, force=force)
     configuration = configure(setting, engine, engine_version)
     for note in configuration.notes:

@@ -23,7 +23,9 @@ _BY_NUMBER = {
     "transformers": transformers,
 }
 ENGINES = (*_BY_NUMBER, "llamacpp")
-_CANNOT = {"tgi": "TGI cannot serve a draft model; its `--speculate K` looks up n-grams"}
+_CANNOT = {
+    "tgi": "TGI cannot do this: it serves no draft model; its `--speculate K` looks up n-grams",
+}
 _RENAMING = ("before-rename", "after-rename")
 
 
@@ -40,11 +42,11 @@ def export(setting: Setting, engine: str, version: str | None = None) -> Configu
         near = difflib.get_close_matches(engine, ENGINES, 1)
         meant = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(
-            f"no configuration for the engine `{engine}` is known",
+            f"cannot do this for the engine `{engine}`: no configuration of it is known",
             hint=f"{meant}the engines are {', '.join(ENGINES)}",
         )
     written = _written(setting, engine, version)
-    return Configuration(written.text, (*written.notes, *_names(setting)))
+    return Configuration(written.text, (*written.notes, *setting.notes, *_names(setting)))
 
 
 def _written(setting: Setting, engine: str, version: str | None) -> Configuration:

@@ -14,11 +14,19 @@ from pathlib import PurePath
 from typing import Any
 
 from draftbench.errors import UsageError
+from draftbench.export.remarks import (
+    BITS,
+    fixed,
+    other_mode,
+    sizes_differ,
+    too_old,
+    unmapped,
+    untranslated,
+)
 from draftbench.export.setting import Setting
 from draftbench.records import DraftingMode
 
 Version = tuple[int, int] | None
-_BITS = {"int8": 8, "int4": 4}
 # Largest difference of vocabulary sizes that llama.cpp lets pass.
 _LLAMACPP_VOCABULARY = 128
 
@@ -38,34 +46,34 @@ def vllm(setting: Setting, version: Version) -> Configuration:
         UsageError: a version without draft models, or one that refuses the pair.
     """
     usage = f"vllm serve {shlex.quote(setting.target)} --speculative-config '…this JSON…'"
-    notes = [usage, "schema of vLLM 0.26, read from vllm/config/speculative.py at 002e77c1"]
+    notes = [usage, "schema of vLLM 0.32, validated by its own SpeculativeConfig"]
     if setting.draft is not None:
         return _vllm_draft(setting, setting.draft, version, notes)
     if version is not None and version < (0, 10):
-        raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
-    fields = {"method": "ngram", "num_speculative_tokens": setting.k}
+        raise too_old("vLLM", "0.10", "n-gram configurations of this form")
+    fields: dict[str, Any] = {"method": "ngram", **_vllm_lengths(setting, version, notes)}
     fields |= {"prompt_lookup_min": setting.lookup[0], "prompt_lookup_max": setting.lookup[1]}
     return Configuration(json.dumps(fields), tuple(notes))
 
 
 def _vllm_draft(setting: Setting, draft: str, version: Version, notes: list[str]) -> Configuration:
     if version is not None and version < (0, 15):
-        raise _too_old("vLLM", "0.15", "draft models on its current engine")
+        raise too_old("vLLM", "0.15", "draft models on its current engine")
     current = version is None or version >= (0, 26)
     greedy = setting.mode is DraftingMode.GREEDY
     fields: dict[str, Any] = {"method": "draft_model", "model": draft}
-    fields["num_speculative_tokens"] = setting.k
+    fields |= _vllm_lengths(setting, version, notes)
     if setting.quant == "fp8":
         fields["quantization"] = "fp8"
-    notes += _unmapped(setting, "vLLM", ("none", "fp8"))
+    notes += unmapped(setting, "vLLM", ("none", "fp8"))
     if current:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
         other = setting.mode is DraftingMode.SAMPLED
-        notes += _other_mode(setting, "vLLM", "sampled-temperature-only") if other else []
+        notes += other_mode(setting, "vLLM", "sampled-temperature-only") if other else []
     else:
-        notes += [] if greedy else _other_mode(setting, "vLLM before 0.26", "greedy")
-    if setting.vocabularies and len(set(setting.vocabularies)) > 1:
-        sizes = "{} and {}".format(*setting.vocabularies)
+        notes += [] if greedy else other_mode(setting, "vLLM before 0.26", "greedy")
+    if sizes_differ(setting):
+        sizes = "{} and {}".format(*setting.vocabularies or ())
         if not current or not greedy:
             raise UsageError(
                 f"vLLM refuses this pair: its vocabularies have {sizes} entries",
@@ -74,6 +82,28 @@ def _vllm_draft(setting: Setting, draft: str, version: Version, notes: list[str]
         fields["use_heterogeneous_vocab"] = True
         notes.append(f"the vocabularies have {sizes} entries: vLLM drafts from what they share")
     return Configuration(json.dumps(fields), tuple(notes))
+
+
+def _vllm_lengths(setting: Setting, version: Version, notes: list[str]) -> dict[str, Any]:
+    """The draft length, and from 0.25 on the lengths by batch size; adds to `notes`."""
+    if not setting.schedule:
+        return {"num_speculative_tokens": setting.k}
+    if version is not None and version < (0, 25):
+        notes += fixed(setting, "vLLM before 0.25")
+        return {"num_speculative_tokens": setting.k}
+    notes.append(
+        "vLLM tests its schedule with trained heads (a draft model followed it in 0.32), and drops "
+        "it for `num_speculative_tokens` under data parallelism"
+    )
+    if any(k == 0 for _, _, k in setting.schedule):
+        notes.append(
+            "where the schedule drafts nothing vLLM was still slower than without it, by 7 % at 2 "
+            "requests and 22 % at 189 (vLLM issue 49548): measure that load"
+        )
+    return {
+        "num_speculative_tokens": setting.longest,
+        "num_speculative_tokens_per_batch_size": [list(step) for step in setting.schedule],
+    }
 
 
 def sglang(setting: Setting, _: Version) -> Configuration:
@@ -88,6 +118,7 @@ def sglang(setting: Setting, _: Version) -> Configuration:
         notes.append(
             "SGLang looks up all requests' texts, not one prompt's: its acceptance was not measured"
         )
+        notes += fixed(setting, "SGLang")
         return Configuration(shlex.join(words), tuple(notes))
     words += ["--speculative-algorithm", "STANDALONE"]
     words += ["--speculative-draft-model-path", setting.draft]
@@ -95,12 +126,14 @@ def sglang(setting: Setting, _: Version) -> Configuration:
     words += ["--speculative-num-draft-tokens", str(setting.k + 1)]
     quant = "fp8" if setting.quant == "fp8" else "unquant"
     words += ["--speculative-draft-model-quantization", quant]
-    notes += _unmapped(setting, "SGLang", ("none", "fp8"))
-    if setting.quant in _BITS:
+    notes += unmapped(setting, "SGLang", ("none", "fp8"))
+    if setting.quant in BITS:
         notes.append("for such a checkpoint, replace `unquant` by its method, for example `awq`")
     if setting.mode is not DraftingMode.GREEDY:
-        notes += _other_mode(setting, "SGLang", "greedy")
+        notes += other_mode(setting, "SGLang", "greedy")
     notes.append("data-parallel attention does not go together with STANDALONE")
+    notes += fixed(setting, "SGLang (`--speculative-adaptive` is for EAGLE only)")
+    notes += untranslated(setting, "SGLang")
     return Configuration(shlex.join(words), tuple(notes))
 
 
@@ -111,7 +144,8 @@ def llamacpp(setting: Setting, *, renamed: bool) -> Configuration:
     notes = [
         "flags of builds from May 2026 on (pull requests 22397 and 22964)"
         if renamed
-        else "flags of builds before their renaming in April 2026 (pull request 22397)"
+        else "flags of builds before their renaming in April 2026 (pull request 22397)",
+        *fixed(setting, "llama.cpp"),
     ]
     if setting.draft is None:
         kind = "simple-" if renamed else ""
@@ -127,7 +161,7 @@ def llamacpp(setting: Setting, *, renamed: bool) -> Configuration:
         words += ["--spec-draft-p-min", "0", "--spec-draft-sampling", sampling]
     else:
         words += ["--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
-        notes += [] if greedy else _other_mode(setting, "llama.cpp", "greedy")
+        notes += [] if greedy else other_mode(setting, "llama.cpp", "greedy")
     if setting.on_gpu:
         words += ["-ngl", "99", "-ngld", "99"]
     notes.append(
@@ -149,18 +183,40 @@ def tensorrt_llm(setting: Setting, version: Version) -> Configuration:
         f"trtllm-serve {shlex.quote(setting.target)} --config THIS_FILE",
         "schema of TensorRT-LLM 1.4.0rc1's documentation",
     ]
+    older = version is not None and version < (1, 3)
+    lengths = _tensorrt_lengths(setting, older, notes)
     if setting.draft is None:
-        own: dict[str, Any] = {"decoding_type": "NGram", "max_draft_len": setting.k}
+        own: dict[str, Any] = {"decoding_type": "NGram", **lengths}
         own["max_matching_ngram_size"] = setting.lookup[1]
     else:
-        own = {"decoding_type": "DraftTarget", "max_draft_len": setting.k}
-        older = version is not None and version < (1, 3)
+        own = {"decoding_type": "DraftTarget", **lengths}
         own["speculative_model_dir" if older else "speculative_model"] = setting.draft
-        notes += _unmapped(setting, "TensorRT-LLM", ("none",))
+        notes += unmapped(setting, "TensorRT-LLM", ("none",))
         if setting.mode is not DraftingMode.GREEDY:
-            notes += _other_mode(setting, "TensorRT-LLM", "greedy")
+            notes += other_mode(setting, "TensorRT-LLM", "greedy")
+        notes += untranslated(setting, "TensorRT-LLM")
     fields = {"disable_overlap_scheduler": True, "speculative_config": own}
     return Configuration(yaml.safe_dump(fields, sort_keys=False).rstrip("\n"), tuple(notes))
+
+
+def _tensorrt_lengths(setting: Setting, older: bool, notes: list[str]) -> dict[str, Any]:
+    """The draft length, and the lengths by batch size; adds to `notes`.
+
+    Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).
+    """
+    if not setting.schedule:
+        return {"max_draft_len": setting.k}
+    steps = setting.schedule
+    if older and steps[0][2] < setting.longest:
+        notes += fixed(setting, "TensorRT-LLM before 1.3 (its schedules only fall, so it)")
+        return {"max_draft_len": setting.k}
+    if setting.draft is not None and any(k == 0 for _, _, k in steps):
+        notes.append(
+            "TensorRT-LLM's DraftTarget drafts one token where the schedule says 0: serve such "
+            "loads from an instance without a draft"
+        )
+    schedule = {(first if older else last): k for first, last, k in steps}
+    return {"max_draft_len": setting.longest, "draft_len_schedule": schedule}
 
 
 def transformers(setting: Setting, version: Version) -> Configuration:
@@ -170,8 +226,9 @@ def transformers(setting: Setting, version: Version) -> Configuration:
         UsageError: a version before the confidence threshold.
     """
     if version is not None and version < (4, 45):
-        raise _too_old("transformers", "4.45", "`assistant_confidence_threshold`")
+        raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
     notes = ["written for transformers 5.x; one request at a time, batches are not supported"]
+    notes += fixed(setting, "transformers")
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -190,42 +247,21 @@ def transformers(setting: Setting, version: Version) -> Configuration:
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-        notes += _unmapped(setting, "transformers", ("none",))
+        notes += unmapped(setting, "transformers", ("none",))
         if setting.mode is not DraftingMode.SAMPLED:
-            notes += _other_mode(setting, "transformers", "sampled")
+            notes += other_mode(setting, "transformers", "sampled")
+        if sizes_differ(setting):
+            lines.append(f"drafts_own = AutoTokenizer.from_pretrained({setting.draft!r})")
+            call += ", tokenizer=tokenizer, assistant_tokenizer=drafts_own"
+            notes.append(
+                "the vocabularies have {} and {} entries: transformers takes them for different "
+                "ones and translates through text".format(*setting.vocabularies or ())
+            )
     lines += [
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, {call})",
     ]
     return Configuration("\n".join(lines), tuple(notes))
-
-
-def _unmapped(setting: Setting, engine: str, known: tuple[str, ...]) -> list[str]:
-    """What to do about a level that the engine does not make by itself."""
-    if setting.quant in known:
-        return []
-    form = f"{_BITS[setting.quant]}-bit" if setting.quant in _BITS else setting.quant
-    return [
-        f"the run measured this draft at {setting.quant}, quantized while loading, by kernels that "
-        f"{engine} does not have: make a {form} checkpoint of it (llm-compressor, GPTQ or AWQ), "
-        "name it with --draft and measure it; an unquantized draft is not the one recommended"
-    ]
-
-
-def _other_mode(setting: Setting, engine: str, does: str) -> list[str]:
-    """A warning where drafting in another mode than measured changes acceptance."""
-    if not setting.sampled:
-        return []
-    return [
-        f"{engine} drafts `{does}`, the run measured `{setting.mode}`: above temperature 0 "
-        "acceptance will differ"
-    ]
-
-
-def _too_old(engine: str, oldest: str, what: str) -> UsageError:
-    return UsageError(
-        f"{engine} before {oldest} has no {what}", hint=f"use {engine} {oldest} or newer"
-    )
 
 
 def _gguf(name: str, quant: str) -> str:

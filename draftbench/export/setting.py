@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from draftbench.errors import DraftbenchError, UsageError
+from draftbench.export.schedule import Schedule, schedule_of
 from draftbench.plan.recommendation import Pick, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
 from draftbench.store.observed import Observed
@@ -26,6 +27,7 @@ class Setting:
     `sampled` says whether any request of the traffic is drawn above temperature 0; at 0 the
     drafting mode makes no difference. `vocabularies` are the sizes of target and draft. `pinned`
     are hub ids that the run measured at one revision; `target` and `draft` come without it.
+    `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it lacks.
     """
 
     target: str
@@ -39,6 +41,13 @@ class Setting:
     vocabularies: tuple[int, int] | None
     on_gpu: bool
     pinned: tuple[str, ...] = ()
+    schedule: Schedule = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that are drafted at any load."""
+        return max((k for _, _, k in self.schedule), default=self.k)
 
 
 def setting_of(
@@ -67,6 +76,7 @@ def setting_of(
         own = draft or _as_swept(pick.draft, question.drafts)
     elif draft is not None:
         raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+    schedule, notes = schedule_of(answer, pick.k)
     served = target or question.target
     names = [_writable(name) for name in (served, own) if name is not None]
     return Setting(
@@ -81,6 +91,8 @@ def setting_of(
         vocabularies=_vocabularies(pick, observed),
         on_gpu=question.device.startswith("cuda"),
         pinned=tuple(name for name in names if _unpinned(name) != name),
+        schedule=schedule,
+        notes=notes,
     )
 
 

@@ -213,13 +213,12 @@ def temperature(run: Evidence) -> str | None:
 
 def many_rows(run: Evidence) -> str | None:
     """Many requests at once were not measured, or were and nothing paid."""
-    levels = [
-        level for level in getattr(run.answer, "levels", ()) if level.concurrency >= _MANY_ROWS
-    ]
-    if any(level.choice is not None for level in levels):
+    levels = [level for level in run.answer.levels if level.concurrency >= _MANY_ROWS]
+    if any(level.decision == "speculate" for level in levels):
         return None
-    if levels:
-        least = min(level.concurrency for level in levels)
+    lost = [level for level in levels if level.decision == "do_not_speculate"]
+    if lost:
+        least = min(level.concurrency for level in lost)
         return f"no draft pays at {least} requests at once, as practice has it from 32 on"
     if run.answer.decision != "speculate":
         return None

@@ -2,8 +2,11 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
+
+LLAMA = Path(__file__).parents[1] / "plan" / "configs"
 
 SIZES = {
     "hidden_size": 2048,
@@ -35,7 +38,8 @@ def test_the_closed_form_as_a_table(command):
     assert title.startswith("α = 0.75, c = 0.05: closed form, positions alike")
     # (1 - 0.75^8) / 0.25 = 3.60 tokens for 1.35 steps; with 1.05 it would be 3.43.
     assert lines[0].split() == ["→", "7", "3.60", "2.67", "0.26", "2.32", "3.43"]
-    assert "Best k = 7: 2.67×." in outcome.out
+    # (1 - x^8) / (1 - x) = 1.35 at x = 0.26.
+    assert "Best k = 7: 2.67×; there it breaks even at α = 0.26." in outcome.out
     assert "promises 3.65× at k = 10" in outcome.out
 
 
@@ -73,6 +77,40 @@ def test_the_roofline_of_two_configurations(command, models):
     assert first["draft_cost_ratio"] == pytest.approx(passes[0] / passes[1])
 
 
+@pytest.mark.parametrize("card", ["h100", "h200"])
+@pytest.mark.parametrize(
+    ("draft", "gap"),
+    [
+        # 1.8 % and 10.9 % by bytes alone, on either card.
+        ("llama-3.2-1b", "about 5% for Llama 70B with a 1B draft, 2.8 times the roofline's 1.8%"),
+        ("llama-3.1-8b", "12% to 15% for Llama 70B with an 8B draft, 1.1 to 1.4 times the "
+                         "roofline's 10.9%"),
+    ],
+)  # fmt: skip
+def test_the_gap_to_practice_is_printed(command, card, draft, gap):
+    models = ["--target", LLAMA / "llama-3.1-70b", "--draft", LLAMA / draft, "--hardware", card]
+    found = command("estimate", *models, "--format", "markdown").out
+    assert f"Practice reports a c of {gap}" in found
+    assert "c, estimated" in found
+    assert "v(11), estimated" in found
+
+
+@pytest.mark.parametrize(
+    ("card", "draft", "verdict"),
+    [
+        # 92 % are 73.6 and 129.7 GB; the target is 141, 72.7 and 40.6 GB, and its cache 0.67 GB.
+        ("h100", "llama-3.2-1b", "does not fit this card at 16 bits; it fits at 8 and 4."),
+        ("h200", "llama-3.1-8b", "does not fit this card at 16 bits; it fits at 8 and 4."),
+        ("l4", "llama-3.2-1b", "at 16, 8 and 4 bits; no precision here makes it fit."),
+    ],
+)
+def test_where_a_70b_does_not_fit_the_precision_is_named_at_which_it_does(
+    command, card, draft, verdict
+):
+    models = ["--target", LLAMA / "llama-3.1-70b", "--draft", LLAMA / draft, "--hardware", card]
+    assert verdict in command("estimate", *models, "--format", "markdown").out
+
+
 @pytest.mark.parametrize(
     ("context", "verdict"),
     [
@@ -85,8 +123,22 @@ def test_the_roofline_of_two_configurations(command, models):
 )
 def test_the_target_is_said_to_fit_at_the_precisions_that_do(command, models, context, verdict):
     models[-1] = "l4"
-    words = ["--batch", "6", "--context", context, "--format", "markdown"]
-    assert f"The target alone {verdict}" in command("estimate", *models, *words).out
+    words = ["--concurrency", "6", "--context", context, "--memory-share", "1"]
+    outcome = command("estimate", *models, *words, "--format", "markdown")
+    assert f"The target alone {verdict}" in outcome.out
+
+
+def test_what_the_draft_takes_from_the_targets_cache_is_said(command):
+    models = ["--target", LLAMA / "llama-3.1-70b", "--draft", LLAMA / "llama-3.2-1b"]
+    words = ["--hardware", "h200", "--concurrency", "16", "--context", "8192", "--k", "4"]
+    found = command("estimate", *models, *words, "--format", "markdown").out
+    # 129.72 GB less 72.65, at 327,680 bytes a token and 513,024 of logits; then less 2.47, at
+    # 360,448 and five times the logits.
+    assert (
+        "At 8 bits with a draft of 16, the draft takes 2.47 GB of weights and 32.8 kB a token: "
+        "room for 18 sequences of 8192 tokens instead of 21; 16 at once may have a max-model-len "
+        "of 9459 instead of 10882." in found
+    )
 
 
 def test_the_result_goes_to_a_file(command, tmp_path):
@@ -102,7 +154,8 @@ def test_the_result_goes_to_a_file(command, tmp_path):
         ["--alpha", "0.7"],
         ["--target", "t", "--draft", "d"],
         [*FORMULA, "--hardware", "h100"],
-        [*FORMULA, "--batch", "2"],
+        [*FORMULA, "--concurrency", "2"],
+        [*FORMULA, "--memory-share", "0.9"],
         ["--target", "t", "--draft", "d", "--hardware", "h100", "--overhead", "0"],
     ],
 )
@@ -139,6 +192,11 @@ def test_numbers_and_values_that_cannot_be(failing, words, meant):
 def test_models_and_cards_that_are_not_there(failing, models, at, value, meant):
     models[at] = value
     assert meant in failing(2, "estimate", *models)
+
+
+@pytest.mark.parametrize("share", ["0", "1.1", "nan"])
+def test_a_share_of_memory_that_cannot_be_is_refused(failing, models, share):
+    assert "no share of a card" in failing(2, "estimate", *models, "--memory-share", share)
 
 
 def test_a_model_of_another_shape_is_refused_by_its_missing_key(failing, models, tmp_path):

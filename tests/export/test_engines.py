@@ -12,11 +12,12 @@ from draftbench.errors import UsageError
 from draftbench.export import ENGINES, export
 from draftbench.records import DraftingMode
 
-# Keys and types of vLLM's SpeculativeConfig at 002e77c1 that a draft model or n-grams may have.
+# Keys and types of the SpeculativeConfig of vLLM 0.32 that a draft model or n-grams may have.
 VLLM = {
     "method": str,
     "model": str,
     "num_speculative_tokens": int,
+    "num_speculative_tokens_per_batch_size": list,
     "quantization": str,
     "draft_sample_method": str,
     "use_heterogeneous_vocab": bool,
@@ -27,6 +28,7 @@ REMOVED = {
     "vllm": ["--speculative-model", "--num-speculative-tokens", "--use-v2-block-manager"],
     "llamacpp": ["--draft-max", "--draft-min", "--draft-n", "--spec-ngram-size-n"],
 }
+SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 
 
 def vllm(setting, version=None):
@@ -45,7 +47,7 @@ def flags(setting, engine, version=None):
 @pytest.mark.parametrize("mode", list(DraftingMode))
 @pytest.mark.parametrize("version", [None, "0.26", "v0.15.1"])
 def test_vllm_gets_only_keys_that_it_knows(setting, draft, quant, mode, version):
-    found = vllm(setting(draft=draft, quant=quant, mode=mode), version)
+    found = vllm(setting(draft=draft, quant=quant, mode=mode, schedule=SCHEDULE), version)
     assert {key: type(value) for key, value in found.items()}.items() <= VLLM.items()
     assert found["method"] == ("ngram" if draft is None else "draft_model")
 
@@ -234,3 +236,20 @@ def test_names_of_the_measuring_machine_are_pointed_out(setting):
     assert "`~/models/t` is a path of the measuring machine" in notes
     assert "the run measured `org/d@main`: pin this revision" in notes
     assert "the target was measured at int4" in notes
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+def test_engines_that_compare_no_vocabularies_say_so_where_sizes_differ(setting, engine):
+    def said(*sizes):
+        notes = export(setting(vocabularies=sizes), engine).notes
+        return any(f"{sizes[0]} and {sizes[1]} entries" in note for note in notes)
+
+    assert said(152064, 151936)
+    assert not said(151936, 151936)
+
+
+def test_transformers_is_given_both_tokenizers_where_sizes_differ(setting):
+    found = export(setting(vocabularies=(152064, 151936)), "transformers")
+    compile(found.text, "snippet", "exec")
+    assert "tokenizer=tokenizer, assistant_tokenizer=drafts_own" in found.text
+    assert "assistant_tokenizer" not in export(setting(), "transformers").text

@@ -71,6 +71,12 @@ def test_vocabularies_are_those_of_the_runs_models(command, make_run):
     assert json.loads(command(run, "--engine", "vllm")[1])["use_heterogeneous_vocab"] is True
 
 
+def test_a_load_that_was_not_timed_adds_no_draft_length(command, make_run):
+    code, out, err = command(make_run(), "--engine", "vllm", "--concurrency", "1,8")
+    assert (code, "per_batch_size" in out) == (0, False)
+    assert "note: from 8 requests at once on the run is undecided: k = 2 goes on" in err
+
+
 def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
     run = make_run(accept=0.0)
     said = failed(command(run, "--engine", "vllm"), 1)
@@ -98,9 +104,11 @@ def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["--engine", "tgi"], "cannot serve a draft model"),
+        (["--engine", "tgi"], "TGI cannot do this: it serves no draft model"),
         (["--engine", "vlm"], "did you mean `vllm`?"),
+        (["--engine", "lmdeploy"], "cannot do this for the engine `lmdeploy`"),
         (["--engine", "vllm", "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
+        (["--engine", "vllm", "--concurrency", "0"], "no list of numbers"),
         (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
         (["--engine", "vllm", "--draft", "a\x1b[31m"], "cannot be written into a command"),
         (["--engine", "sglang", "--draft=--trust-remote-code"], "cannot be written into a command"),

@@ -1,0 +1,95 @@
+"""`draftbench suggest`: a target → the drafts that people pair with it; can they work?"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftbench.cli.values import OutputOption, check_output, one_of, width, write_result
+
+if TYPE_CHECKING:
+    from draftbench.models.source import ModelSource
+    from draftbench.plan.pairings import KnownPairing, Proposal, Suggestion
+
+
+def suggest(
+    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, json or markdown.")
+    ] = "table",
+    output: OutputOption = "-",
+) -> int:
+    """Name drafts that are in use with a target; reads configurations and tokenizers, no weights.
+
+    draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
+    HF_HUB_OFFLINE=1 draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
+    """
+    from draftbench.plan.pairings import Suggestion, pairings_of
+    from draftbench.report.suggest import render
+
+    one_of("--format", output_format, ["table", "json", "markdown"])
+    check_output(output)
+    rows = pairings_of(target)
+    answer = _checked(target, rows) if rows else Suggestion(target, None, ())
+    write_result(render(answer, output_format, width()), output)
+    return 0
+
+
+def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
+    """Hold every row against the models' own files, as far as these can be had."""
+    from draftbench.models.source import ModelSource
+    from draftbench.plan.pairings import Proposal, Suggestion
+
+    source = ModelSource(target)
+    drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
+    remote = [model.spec for model in (source, *drafts.values()) if not model.local]
+    if drafts and remote:
+        names = ", ".join(remote)
+        typer.echo(f"note: reading configurations and tokenizers from the hub: {names}", err=True)
+    reason = _unreadable(source) if drafts else None
+    if reason is not None:
+        proposals = [Proposal(pairing=row, unchecked=reason if row.draft else None) for row in rows]
+        return Suggestion(source.name, None, tuple(proposals))
+    held = [_proposal(row, source, drafts[row.draft] if row.draft else None) for row in rows]
+    parameters = next((size for _, size in held if size is not None), None)
+    return Suggestion(source.name, parameters, tuple(proposal for proposal, _ in held))
+
+
+def _unreadable(model: ModelSource) -> str | None:
+    """Why its configuration or its tokenizer cannot be had."""
+    from draftbench.errors import ModelError
+
+    try:
+        _ = model.config, model.tokenizer
+    except ModelError as error:
+        return error.message
+    return None
+
+
+def _proposal(
+    row: KnownPairing, target: ModelSource, draft: ModelSource | None
+) -> tuple[Proposal, int | None]:
+    """The row with what the files say, and the target's parameters; unchecked where they fail."""
+    from draftbench.errors import ModelError
+    from draftbench.models.preflight import preflight
+    from draftbench.plan.pairings import Proposal
+
+    if draft is None:
+        return Proposal(pairing=row), None
+    try:
+        # Memory is `check`'s and `estimate`'s question.
+        found = preflight(target, [draft], sys.maxsize)
+    except ModelError as error:
+        return Proposal(pairing=row, unchecked=error.message), None
+    (pair,) = found.pairs
+    proposal = Proposal(
+        pairing=row,
+        parameters=pair.draft.parameters,
+        share=pair.draft.parameters / found.target.parameters,
+        same_tokens=pair.facts.vocabulary.all_tokens.same_id,
+        obstacles=pair.obstacles,
+        caveats=pair.caveats,
+    )
+    return proposal, found.target.parameters

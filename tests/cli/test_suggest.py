@@ -1,0 +1,78 @@
+"""`draftbench suggest`: rows of the table, and what the models' own files add to them."""
+
+import json
+import shutil
+
+import pytest
+
+TARGET = "Llama-3.3-70B-Instruct"
+ONE_B = "meta-llama/Llama-3.2-1B-Instruct"
+
+
+@pytest.fixture
+def models(embedded, tmp_path, monkeypatch):
+    """A working directory with a target, one of its usual drafts and one that cannot draft for it,
+    each under the name that the table has.
+    """
+    monkeypatch.chdir(tmp_path)
+    for name, model in (
+        (TARGET, "target"),
+        (ONE_B, "draft"),
+        ("meta-llama/Llama-3.2-3B-Instruct", "foreign"),
+    ):
+        shutil.copytree(embedded / model, tmp_path / name)
+    return tmp_path
+
+
+def proposals(command, target):
+    found = json.loads(command("suggest", "--target", target, "--format", "json").out)
+    return found, {row["pairing"]["draft"]: row for row in found["proposals"]}
+
+
+def test_drafts_are_held_against_the_models_own_files(command, models):
+    found, rows = proposals(command, TARGET)
+    one = rows[ONE_B]
+    assert (one["obstacles"], one["same_tokens"], one["unchecked"]) == ([], 1.0, None)
+    assert one["share"] == pytest.approx(one["parameters"] / found["parameters"])
+    (why,) = rows["meta-llama/Llama-3.2-3B-Instruct"]["obstacles"]
+    assert "their vocabularies differ" in why
+
+
+def test_what_could_not_be_read_is_said_and_its_size_stays_unknown(command, models):
+    outcome = command("suggest", "--target", TARGET)
+    assert outcome.code == 0
+    # The hub is named before it is asked, and only for what is not here.
+    assert outcome.err.startswith("note: reading configurations and tokenizers from the hub: ")
+    assert ONE_B not in outcome.err
+    assert "meta-llama/Llama-3.1-8B-Instruct" in outcome.err
+    rows = {line.split()[0]: line for line in outcome.out.splitlines() if "meta-llama/" in line}
+    assert "8.03 B" in rows["meta-llama/Llama-3.1-8B-Instruct"]
+    assert rows["meta-llama/Llama-3.1-8B-Instruct"].endswith("not checked")
+    assert rows[ONE_B].endswith("can work")
+    assert "Size and vocabulary not checked of meta-llama/Llama-3.1-8B-Instruct: " in outcome.out
+
+
+def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(command):
+    outcome = command("suggest", "--target", "Qwen/Qwen3-32B", "--format", "markdown")
+    assert outcome.code == 0
+    assert "Qwen/Qwen3-1.7B | unknown | – | – | not checked" in outcome.out
+    assert "https://github.com/vllm-project/vllm/pull/24322, 2025-09-05" in outcome.out
+    assert outcome.out.count("cannot load the configuration") == 1
+
+
+def test_a_target_that_is_usually_left_alone_is_said_to_be(command):
+    outcome = command("suggest", "--target", "openai/gpt-oss-120b")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "no draft: served with a trained head" in outcome.out
+
+
+def test_an_unknown_target_gets_no_guess(command):
+    outcome = command("suggest", "--target", "org/unheard-of-70b")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("No known pairing for org/unheard-of-70b\n")
+    assert "same" not in outcome.out
+
+
+def test_a_format_that_is_not_known_is_refused(failing):
+    said = failing(2, "suggest", "--target", "org/x", "--format", "csv")
+    assert "--format cannot be `csv`" in said

@@ -1,0 +1,71 @@
+"""What is exported for vLLM, against vLLM's own SpeculativeConfig.
+
+Runs only where DRAFTBENCH_VLLM_PYTHON names the interpreter of an environment with vLLM; last run
+with vLLM 0.32.0, on a CPU. Elsewhere the schema test of `test_engines` stands in.
+
+    DRAFTBENCH_VLLM_PYTHON=vllm/bin/python VLLM_CPU_KVCACHE_SPACE=1 pytest tests/export/test_vllm.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from importlib.resources import files
+
+import pytest
+
+from draftbench.export import export
+
+PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
+EMBEDDED = files("draftbench") / "embedded"
+SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
+VALIDATE = """
+import json, sys
+from vllm.config import ModelConfig, ParallelConfig
+from vllm.config.speculative import SpeculativeConfig
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as lookup
+
+def read(fields):
+    models = {"target_model_config": ModelConfig(model=sys.argv[1])}
+    models["target_parallel_config"] = ParallelConfig()
+    try:
+        found = SpeculativeConfig(**fields, **models)
+    except Exception as error:
+        return type(error).__name__
+    most, steps = found.num_speculative_tokens, found.num_speculative_tokens_per_batch_size
+    return lookup(steps, 40, most) if steps else most
+
+print(json.dumps([read(fields) for fields in json.load(sys.stdin)]))
+"""
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
+
+
+def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
+    pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
+    settings = [
+        setting(**pair),
+        setting(**pair, schedule=SCHEDULE),
+        setting(**pair, quant="fp8", sampled=True),
+        setting(**pair, vocabularies=(152064, 151936)),
+        setting(draft=None),
+        setting(draft=None, schedule=SCHEDULE),
+    ]
+    exported = [json.loads(export(one, "vllm").text) for one in settings]
+    wrong = exported[0] | {"speculative_model": "d"}
+    assert PYTHON is not None
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    ran = subprocess.run(
+        [PYTHON, "-c", VALIDATE, pair["target"]],
+        input=json.dumps([*exported, wrong]),
+        env=os.environ | quiet,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = json.loads(ran.stdout.splitlines()[-1])
+    by_batch_size = [0, *[6] * 7, *[3] * 24, *[0] * 9]
+    assert found[:6] == [4, by_batch_size, 4, 4, 4, by_batch_size]
+    assert found[6] != 4
