@@ -3,7 +3,8 @@ the end with a sweep that nobody killed.
 
     python scripts/kill_test.py --kills 100
 
-Every third kill strikes inside a write, after a random part of the line. The sweeps are forked from
+Every third kill strikes inside a write, after a random part of the line. Two responses decode
+together in half of the runs, and one after the other in the rest. The sweeps are forked from
 one process that has imported everything, so that the kills meet work and not imports. Prints the
 kills, the acknowledged records that were lost, and what differs at the end; leaves with 1 if
 anything does.
@@ -29,10 +30,13 @@ import draftbench.store.lines as lines
 from draftbench.plan.recommend import recommend
 from draftbench.records import DraftingMode
 from draftbench.store.folder import RunFolder, RunWriter
+from draftbench.store.machine import MachineState
 from draftbench.store.observed import read_run
-from draftbench.sweep import Prepared, SweepOptions, prepare, run
+from draftbench.sweep import Prepared, SweepOptions, prepare, responses, run
 from draftbench.traffic import TrafficQuery
 
+# Responses are kept by groups: small ones give a sweep of few requests many places to die between.
+responses.GROUP = 2
 MODELS = Path(draftbench.__file__).parent / "embedded"
 SHORTEST, LONGEST = 0.05, 8.0
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
@@ -45,11 +49,13 @@ class Silence:
 
     def advance(self) -> None: ...
 
+    def kept(self, records: object) -> None: ...
+
     def note(self, text: str) -> None: ...
 
 
 def prepared_sweep(temperature: float) -> Prepared:
-    query = TrafficQuery("suite:completion", 4, 0, None, None, None, False, b"key of the kill test")
+    query = TrafficQuery("suite:completion", 6, 0, None, None, None, False, b"key of the kill test")
     options = SweepOptions(
         target=str(MODELS / "target"),
         drafts=(str(MODELS / "draft"), "ngram"),
@@ -71,9 +77,9 @@ def acknowledge(pipe: int) -> None:
     for name in ("append", "append_private"):
         original = getattr(RunWriter, name)
 
-        def told(self, records, original=original, single=name == "append_private"):
-            kept = [records] if single else list(records)
-            original(self, records if single else kept)
+        def told(self, records, original=original):
+            kept = list(records)
+            original(self, kept)
             os.write(pipe, b"." * len(kept))
 
         setattr(RunWriter, name, told)
@@ -101,7 +107,9 @@ def readable(out: Path) -> int:
     if not (out / "run.json").exists():
         return 0
     folder = RunFolder(out)
-    return len(folder.observations()) + len(list(folder.private_texts()))
+    parts = (folder.observations(), folder.records(MachineState), folder.private_texts(),
+             folder.private_drafts())  # fmt: skip
+    return sum(len(list(part)) for part in parts)
 
 
 def sweep_once(prepared: Prepared, out: Path, chance: random.Random | None) -> tuple[bool, int]:
@@ -140,14 +148,16 @@ def essence(out: Path) -> dict[str, object]:
     found = read_run(folder)
     return {
         "texts": {(t.request, t.sample): t for t in folder.private_texts()},
+        "drafted": {(t.request, t.sample, t.draft): t for t in folder.private_drafts()},
         "trajectories": {(t.request, t.sample): t for t in found.trajectories},
         "replays": {(r.request, r.sample, r.draft, r.quant): r for r in found.replays},
         "decoding runs": Counter(
-            (d.block, d.request, d.sample, d.k, d.proposed, d.accepted, d.cut, d.digest)
+            (d.block, d.batch, d.request, d.repeat, d.k, d.proposed, d.accepted, d.cut, d.digest)
             for d in found.decodes
         ),
         "cost points": Counter(
-            (p.block, p.draft, p.what, p.new_tokens, p.context, len(p.seconds)) for p in found.costs
+            (p.block, p.batch, p.draft, p.what, p.new_tokens, p.context, len(p.seconds))
+            for p in found.costs
         ),
         "figures": {
             tuple(getattr(c, name) for name in ACCEPTANCE) for c in recommend(found).candidates

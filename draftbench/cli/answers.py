@@ -18,9 +18,12 @@ from draftbench.cli.values import (
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from draftbench.plan.recommendation import Recommendation
+    from draftbench.plan.sources import CostSource
     from draftbench.store.observed import Observed
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder that `sweep` made.", metavar="RUN")]
+OBJECTIVES = ["speedup", "latency", "throughput", "cost"]
 
 
 def recommend(
@@ -28,35 +31,81 @@ def recommend(
     min_speedup: Annotated[
         float, typer.Option(min=0.0, help="Least speed-up that is worth speculating for.")
     ] = 1.0,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Active decoding rows to answer for, e.g. 1,8,32 (default: the run's)."),
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="speedup (after the first token), latency (prefills included), or throughput and "
+            "cost, which choose among --concurrency too."
+        ),
+    ] = "speedup",
+    price_per_hour: Annotated[
+        float | None, typer.Option(help="Of the machine, for tokens per dollar.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Target, draft and caches together, e.g. 20GB.")
+    ] = None,
+    max_p99_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Most that the p99 of a request's time per output token may grow to."
+        ),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="Another run, or a YAML file of an engine's step times.", metavar="PATH"),
+    ] = None,
     output_format: FormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """Say whether to speculate, with which draft, quantization and k, and how sure that is.
 
+    Costs are this run's, or with --costs those of another run (same drafts by name) or of an
+    engine, from a file of seconds for all rows together: `engine`, and under `batches`, by number
+    of rows, `tokens_per_second` or `target_step_s`, `verify: {tokens: seconds}` and
+    `drafts: {NAME: {step_s: seconds}}`.
+
     draftbench recommend results/runs/RUN
+    draftbench recommend results/runs/RUN --concurrency 1,8,32 --max-memory 20GB
+    draftbench recommend results/runs/RUN --costs vllm.yaml
     draftbench recommend results/runs/RUN --format json | jq .choice
     """
+    from draftbench.plan.objective import Limits, Objective
+    from draftbench.plan.recommend import recommend as decide
     from draftbench.store.folder import RunFolder
     from draftbench.store.observed import read_run
 
     one_of("--format", output_format, FORMATS)
-    return show_recommendation(read_run(RunFolder(run)), output_format, output, min_speedup)
+    one_of("--objective", objective, OBJECTIVES)
+    wanted = Objective(objective, price_per_hour)  # type: ignore[arg-type]
+    limits = Limits(
+        max_memory=None if max_memory is None else size("--max-memory", max_memory),
+        max_p99_ratio=max_p99_ratio,
+    )
+    rows = () if concurrency is None else concurrencies(concurrency)
+    observed = _measured(read_run(RunFolder(run)))
+    answer = decide(
+        observed,
+        min_speedup=min_speedup,
+        objective=wanted,
+        limits=limits,
+        concurrency=rows,
+        costs=None if costs is None else _costs(costs, observed),
+    )
+    return _show(answer, observed, output_format, output)
 
 
 def show_recommendation(
     observed: Observed, output_format: str, output: str, min_speedup: float = 1.0
 ) -> int:
+    """Decide and write."""
     from draftbench.plan.recommend import recommend as decide
-    from draftbench.report.recommendation import render
 
-    if not observed.candidates:
-        raise UsageError(
-            "no candidate was measured in this run", hint="look at its failures, then sweep again"
-        )
-    write_result(
-        render(decide(observed, min_speedup=min_speedup), observed, output_format, width()), output
-    )
-    return 0
+    answer = decide(_measured(observed), min_speedup=min_speedup)
+    return _show(answer, observed, output_format, output)
 
 
 def suites() -> int:
@@ -67,4 +116,54 @@ def suites() -> int:
     for suite in built_in():
         typer.echo(f"suite:{suite.name}  {suite.title}, {suite.requests} requests")
         typer.echo(paragraph(suite.description, width(), "    ").replace("      ", "    "))
+    return 0
+
+
+def concurrencies(text: str) -> tuple[int, ...]:
+    """`1,8,32` → numbers of rows in the order given."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(
+            f"--concurrency {text} is no list of numbers from 1", hint="for example 1,8,32"
+        )
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def size(flag: str, text: str) -> float:
+    """`20GB` → bytes; GB, MB and kB are powers of ten, GiB and MiB of two."""
+    units = {"GiB": 2**30, "MiB": 2**20, "GB": 1e9, "MB": 1e6, "kB": 1e3}
+    unit = next((unit for unit in units if text.endswith(unit)), None)
+    number = text.removesuffix(unit or "").strip()
+    try:
+        found = float(number) * units[unit or ""]
+    except (KeyError, ValueError):
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise UsageError(f"{flag} {text} is no size", hint="for example 20GB or 40GiB")
+    return found
+
+
+def _measured(observed: Observed) -> Observed:
+    if not observed.candidates:
+        raise UsageError(
+            "no candidate was measured in this run", hint="look at its failures, then sweep again"
+        )
+    return observed
+
+
+def _costs(path: Path, observed: Observed) -> CostSource:
+    from draftbench.plan.engine_costs import read_engine_costs
+    from draftbench.plan.sources import costs_of_run
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    if path.is_dir():
+        return costs_of_run(read_run(RunFolder(path)), observed, f"`{path}`")
+    return read_engine_costs(path, observed.candidates)
+
+
+def _show(answer: Recommendation, observed: Observed, output_format: str, output: str) -> int:
+    from draftbench.report.recommendation import render
+
+    write_result(render(answer, observed, output_format, width()), output)
     return 0

@@ -34,6 +34,7 @@ def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
     observed, cells, timing = field.observed, standing.cells, field.timing
     found = [text for text in (unfinished(observed),) if text]
     found += [*field.source.caveats, *_of_sample(observed, standing.leader), *_of_processes(cells)]
+    found += _of_batches(standing)
     if timing is not None:
         found += [*_of_machine(timing), *_of_drift(timing)]
     found += _of_outputs(observed)
@@ -84,6 +85,20 @@ def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
         yield (
             "measured speed-ups are within one process: they move more from process to process "
             "than their intervals say"
+        )
+
+
+def _of_batches(standing: Standing) -> Iterable[str]:
+    if standing.concurrency == 1:
+        return
+    yield (
+        f"speeds at concurrency {standing.concurrency} are those of full batches between prompts: "
+        "what reading other requests' prompts takes from running ones is not in them"
+    )
+    if any(cell.measured is not None for cell in standing.cells):
+        yield (
+            "requests that ran side by side share their rounds: intervals of measured speed-ups "
+            "are approximate there"
         )
 
 

@@ -5,13 +5,14 @@ A cell is judged by both: its prediction for all requests, times what measuring 
 the prediction to be off by. A candidate that was measured competes with its measured cells only,
 and a cell that breaks a limit does not compete.
 The bootstrap over requests is shared by all cells, so that what requests have in common does not
-blur the comparison.
+blur the comparison; a cell that is a prediction alone is drawn over its timing samples too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.plan.measured import MeasuredCell
 from draftbench.plan.predict import Entrant, Forecast, forecast
+from draftbench.plan.timing import timing_factors
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
@@ -101,8 +103,8 @@ def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -
 
 @dataclass(frozen=True)
 class Certainty:
-    """Over resampled requests: how often an option is the best or ties with it, and what it loses
-    on average against the best, in speed-up.
+    """Over resampled requests and, for predictions, timing samples: how often an option is the best
+    or ties with it, and what it loses on average against the best, in speed-up.
     """
 
     probability: float
@@ -157,17 +159,31 @@ class Contest:
         """How sure a choice is, None meaning plain decoding, which always competes with speed 1."""
         if not self.cells:
             return None
-        generator = np.random.Generator(np.random.Philox(key=0))
-        requests = len(self.requests)
-        counts = generator.multinomial(requests, np.full(requests, 1 / requests), size=_RESAMPLES)
-        values = self._values(counts.astype(np.float64))
-        options = np.concatenate([np.ones((_RESAMPLES, 1)), values], axis=1)
-        own = options[:, 0 if choice is None else 1 + self.cells.index(choice)]
-        best, known = options.max(axis=1), np.isfinite(own)
+        own = self._options[:, 0 if choice is None else 1 + self.cells.index(choice)]
+        best, known = self._options.max(axis=1), np.isfinite(own)
         if not known.any():
             return None
         ties = own[known] >= (1 - TIMING_NOISE) * best[known]
         return Certainty(float(ties.mean()), float((best - own)[known].mean()))
+
+    @cached_property
+    def _options(self) -> Floats:
+        """Speed-ups of plain decoding and every cell over resampled requests [draws, 1 + cells].
+
+        Where a cell is a prediction alone, its timed passes are drawn anew too; a measurement has
+        the noise of its own runs.
+        """
+        generator = np.random.Generator(np.random.Philox(key=0))
+        requests = len(self.requests)
+        counts = generator.multinomial(requests, np.full(requests, 1 / requests), size=_RESAMPLES)
+        values = self._values(counts.astype(np.float64))
+        for at, cell in enumerate(self.cells):
+            if cell.measured is None:
+                whole = self.by == "whole"
+                values[:, at] *= timing_factors(
+                    cell.entrant, cell.forecast, _RESAMPLES, whole=whole
+                )
+        return np.concatenate([np.ones((_RESAMPLES, 1)), values], axis=1)
 
     def cross_fit(self, kind: Kind) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -33,6 +34,16 @@ class BlockCosts:
     proposal: Surface | None
     prefill: Surface | None
     draft_prefill: Surface | None
+
+    @cached_property
+    def redrawn(self) -> BlockCosts:
+        """The steps with their repeats drawn anew, every surface by the same draws."""
+        return replace(
+            self,
+            target=self.target.redrawn,
+            draft=self.draft and self.draft.redrawn,
+            proposal=self.proposal and self.proposal.redrawn,
+        )
 
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (prompt lookup: one whole proposal) over one target step."""

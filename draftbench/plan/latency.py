@@ -107,9 +107,9 @@ def _side(rows: Sequence[Decode]) -> Side | None:
     ]
     first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
     return Side(
-        time_per_output_token=_distribution("time per output token of a request", paces),
-        chunk_gap=_distribution("gap between the chunks of a stream", gaps),
-        time_to_first_token=_distribution("time to first token of a request", first),
+        time_per_output_token=_distribution("request: time per output token", paces),
+        chunk_gap=_distribution("stream: gap between chunks", gaps),
+        time_to_first_token=_distribution("request: time to first token", first),
     )
 
 

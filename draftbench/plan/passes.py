@@ -50,7 +50,7 @@ def pass_seconds(
     """
     if batch == 1:
         verify = costs.target.at(np.arange(1, rounds.k + 2), context[:, None])
-        alone: Floats = (rounds.by_draft_length * verify).sum(axis=1)
+        alone: Floats = (rounds.by_draft_length * verify).sum(axis=-1)
         return alone + _drafting_alone(costs, rounds, context)
     mass = np.ones(len(context)) if weights is None else weights
     together: Floats = rounds.by_draft_length.sum(axis=1) * _lockstep(

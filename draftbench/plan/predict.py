@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -87,17 +88,27 @@ class Entrant:
         """By memory; an unknown one counts as the largest."""
         return math.inf if self.memory_bytes is None else self.memory_bytes
 
-    @property
+    @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The responses that the candidate was replayed on."""
         return tuple(trajectory for trajectory, _ in self.replays)
 
-    @property
+    @cached_property
+    def contexts(self) -> Floats:
+        """Cached tokens half-way through every response [responses]."""
+        return np.array([context_of(t) for t in self.trajectories])
+
+    @cached_property
+    def weights(self) -> Floats:
+        """How often every response occurs in the traffic [responses]."""
+        return np.array([t.weight for t in self.trajectories])
+
+    @cached_property
     def context(self) -> float:
         """The mean context of a decoding step in tokens, each step counting once."""
-        steps = np.array([t.weight * max(t.output_tokens - 1, 0) for t in self.trajectories])
-        contexts = np.array([context_of(t) for t in self.trajectories])
-        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+        steps = self.weights * [max(t.output_tokens - 1, 0) for t in self.trajectories]
+        everywhere = self.contexts
+        return float(steps @ everywhere / steps.sum()) if steps.any() else float(everywhere.mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +168,19 @@ def entrant_of(
     Raises:
         RunFolderError: a replay does not fit its response.
     """
+    bare = replayed(observed, candidate)
+    return bare.at(batch, source or RunCosts(observed, measured), grid(observed))
+
+
+def replayed(observed: Observed, candidate: Candidate) -> Entrant:
+    """A candidate along the traffic, its costs still unknown.
+
+    Raises:
+        RunFolderError: a replay does not fit its response.
+    """
     mode = observed.manifest.question.mode
     replays = replays_of(candidate, observed.trajectories, observed.replays, mode)
-    bare = Entrant(
+    return Entrant(
         candidate=candidate,
         replays=replays,
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
@@ -167,7 +188,6 @@ def entrant_of(
         overheads={},
         memory_bytes=draft_memory(observed, candidate),
     )
-    return bare.at(batch, source or RunCosts(observed, measured), grid(observed))
 
 
 def grid(observed: Observed) -> tuple[int, ...]:
@@ -184,8 +204,7 @@ def forecast(entrant: Entrant, k: int) -> Forecast:
     rounds, trajectories = entrant.rounds(k), entrant.trajectories
     if entrant.costs is None:
         return Forecast(trajectories, rounds, None, None)
-    context = np.array([context_of(t) for t in trajectories])
-    weights = np.array([t.weight for t in trajectories])
+    context, weights = entrant.contexts, entrant.weights
     overheads = [entrant.overheads.get(each) or 0.0 for each in (0, k)]
     plain = plain_seconds(entrant.costs, rounds.tokens, context) + rounds.tokens * overheads[0]
     passes = pass_seconds(entrant.costs, rounds, context, entrant.batch, weights)
@@ -218,7 +237,7 @@ def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
     costs = entrant.costs
     if costs is None:
         return ()
-    contexts = np.array([context_of(t) for t in entrant.trajectories])
+    contexts = entrant.contexts
     prompts = np.array([t.prompt_tokens for t in entrant.trajectories])
     asked = (
         ("target passes", costs.target, largest_k + 1, contexts),

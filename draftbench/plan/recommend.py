@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+import msgspec
+
 from draftbench.acceptance.definitions import (
     Sample,
     accepted_per_drafted,
@@ -53,8 +55,9 @@ def recommend(
         min_speedup: the speed-up from which speculation is worth having.
         objective: what candidates are ranked by (default: the decode speed-up).
         limits: what a choice must keep.
-        concurrency: numbers of active decoding rows to answer for (default: the run's batch sizes).
-            The headline is the first's, or that of the one which `objective` chooses.
+        concurrency: numbers of active decoding rows to answer for (default: the batch sizes of the
+            run, or those that `costs` were timed at). The headline is the first's, or that of the
+            one which `objective` chooses.
         costs: where costs come from instead of this run.
 
     Raises:
@@ -62,7 +65,7 @@ def recommend(
     """
     wish = Wish(min_speedup, objective or Objective(), limits or Limits())
     field = Field(observed, wish, costs)
-    asked = tuple(dict.fromkeys(concurrency)) or tuple(sorted(observed.manifest.question.batches))
+    asked = tuple(dict.fromkeys(concurrency)) or field.concurrencies()
     levels = tuple(level_of(field, concurrency) for concurrency in asked)
     chosen = best_level(levels) if wish.objective.chooses_load else None
     standing = field.at(chosen.concurrency if chosen else asked[0])
@@ -130,7 +133,10 @@ def _candidates(observed: Observed, standing: Standing) -> tuple[CellFigures, ..
             chosen = cell is standing.choice
             reason = None if chosen else why_not(cell, contest, standing.leader, observed)
             first = best is not None and cell.k == best.k
-            figures.append(_figures(cell, contest.by, first, rate, reason))
+            found = _figures(cell, contest.by, first, rate, reason)
+            sure = contest.certainty(cell) if cell in contest.cells else None
+            chance = sure.probability if sure else None
+            figures.append(msgspec.structs.replace(found, probability_best=chance))
     return tuple(figures)
 
 

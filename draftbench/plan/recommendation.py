@@ -37,7 +37,9 @@ class CellFigures(Answer, frozen=True):
     `speedup_expected` is what the cell was judged by: the prediction for all requests, corrected by
     what was measured on some. `prediction_error` is predicted over measured speed-up less 1, on the
     same requests. `best` marks the candidate's best k, and none where its speed is unknown.
-    `reason` says why it was not chosen.
+    `reason` says why it was not chosen. `probability_best` is how often it is the best or as good,
+    plain decoding included, over resampled requests and timing samples; None where it does not
+    compete.
     """
 
     draft: str
@@ -60,6 +62,7 @@ class CellFigures(Answer, frozen=True):
     prediction_error: float | None
     memory_bytes: int | None
     reason: str | None
+    probability_best: float | None = None
 
 
 class CheckedCell(Answer, frozen=True):

@@ -102,7 +102,7 @@ class RunCosts:
         """From the block's steady rounds at this batch size."""
         own = (d for d in self.observed.decodes if self.decoded and d.block == str(candidate))
         rows = [row for d in own if d.batch == batch and (row := steady(d)) is not None]
-        passes = self._passes(self.costs(candidate, batch), batch)
+        passes = _once_a_cell(self._passes(self.costs(candidate, batch), batch))
         return {k: overhead(rows, k, passes) for k in (0, *ks)}
 
     def _passes(self, costs: BlockCosts | None, batch: int) -> Passes:
@@ -123,6 +123,19 @@ class RunCosts:
             return spent + float(pass_seconds(costs, counted, context, batch).sum())
 
         return seconds
+
+
+def _once_a_cell(passes: Passes) -> Passes:
+    """The same, computed once for each k: every cell's overhead asks for those of all others."""
+    known: dict[int, float] = {}
+
+    def seconds(rows: Sequence[Decode]) -> float:
+        k = rows[0].k
+        if k not in known:
+            known[k] = passes(rows)
+        return known[k]
+
+    return seconds
 
 
 def costs_of_run(other: Observed, own: Observed, name: str) -> RunCosts:

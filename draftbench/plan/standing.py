@@ -7,7 +7,6 @@ own costs, overheads and measured cells; acceptance is the same at all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -18,7 +17,7 @@ from draftbench.plan.choice import TIMING_NOISE, Cell, Contest, cell_of
 from draftbench.plan.limits import broken
 from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.objective import Limits, Objective
-from draftbench.plan.predict import Entrant, entrant_of, grid
+from draftbench.plan.predict import Entrant, grid, replayed
 from draftbench.plan.sources import CostSource, RunCosts
 from draftbench.records import SELF, Candidate
 from draftbench.store.observed import Observed
@@ -107,12 +106,18 @@ class Field:
         """Who leads with so many active rows, among all candidates or the k's of one."""
         key = concurrency, only
         if key not in self._standings:
-            chosen = [only] if only else self.observed.candidates
-            cells = self._cells(concurrency, chosen)
+            cells = self._cells(concurrency, only)
             running = [cell for cell in cells if only or cell.entrant.candidate.draft != SELF]
             contest = Contest(running, self.wish.objective.by)
             self._standings[key] = Standing(concurrency, cells, contest, self.wish.min_speedup)
         return self._standings[key]
+
+    def concurrencies(self) -> tuple[int, ...]:
+        """Those that the run asked about; with costs from elsewhere, those timed there."""
+        if not self.foreign:
+            return tuple(sorted(self.observed.manifest.question.batches))
+        timed = {batch for c in self.observed.candidates for batch in self.timed(c)}
+        return tuple(sorted(timed))
 
     def timed(self, candidate: Candidate) -> tuple[int, ...]:
         """The concurrencies that this candidate was timed at."""
@@ -127,11 +132,14 @@ class Field:
         """What was decoded by the runner that costs come from."""
         return {} if self.foreign else measured_cells(self.observed, concurrency)
 
-    def _cells(self, concurrency: int, candidates: Collection[Candidate]) -> tuple[Cell, ...]:
-        """Every candidate at every k of the grid."""
+    def _cells(self, concurrency: int, only: Candidate | None) -> tuple[Cell, ...]:
+        """Every candidate, or one, at every k of the grid."""
+        whole = self._standings.get((concurrency, None))
+        if only and whole:
+            return tuple(cell for cell in whole.cells if cell.entrant.candidate == only)
         measured = self.measured(concurrency)
         found = []
-        for candidate in candidates:
+        for candidate in [only] if only else self.observed.candidates:
             entrant = self._entrant(candidate)
             if not entrant.laws:
                 continue
@@ -144,9 +152,7 @@ class Field:
 
     def _entrant(self, candidate: Candidate) -> Entrant:
         if candidate not in self._entrants:
-            self._entrants[candidate] = entrant_of(
-                self.observed, candidate, batch=1, source=self.source
-            )
+            self._entrants[candidate] = replayed(self.observed, candidate)
         return self._entrants[candidate]
 
 

@@ -9,12 +9,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from textwrap import indent
 
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.objective import RANKS_BY
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import Candidate, Failure
+from draftbench.report.load import (
+    Table,
+    at_load,
+    break_even,
+    by_concurrency,
+    of_load,
+    of_waits,
+    waits,
+)
 from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain, times
 from draftbench.store.observed import Observed
 
@@ -52,7 +63,7 @@ def render(answer: Recommendation, observed: Observed, style: str, width: int) -
 
 def headline(answer: Recommendation) -> str:
     """The decision in one line."""
-    words = HEADLINES[answer.decision]
+    words = f"{HEADLINES[answer.decision]}{at_load(answer)}"
     if answer.choice is not None:
         return f"{words}: {_name(answer.choice)}, k = {answer.choice.k}"
     if answer.decision == "inconclusive" and answer.requests_needed:
@@ -62,6 +73,8 @@ def headline(answer: Recommendation) -> str:
 
 def evidence(answer: Recommendation) -> list[str]:
     """The figures behind the decision, a sentence each."""
+    if answer.leader is None and answer.decision == "do_not_speculate":
+        return ["No candidate keeps the limits."]
     if answer.leader is None:
         return ["No candidate's speed is known."]
     leader, cell = _name(answer.leader), _cell(answer, answer.leader)
@@ -80,6 +93,9 @@ def evidence(answer: Recommendation) -> list[str]:
         )
     if answer.runner_up is not None:
         lines.append(f"Runner-up: {_name(answer.runner_up)}, k = {answer.runner_up.k}.")
+    lines += [line for line in (break_even(answer),) if line]
+    if answer.objective != "speedup":
+        lines.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return lines
 
 
@@ -191,33 +207,48 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
         "one process; τ counts the bonus token; c is per draft token"
     )
     blocks.append(paragraph(legend, width, ""))
-    sections = (
-        ("Why the others lost", _losers(answer)),
-        ("Not measured", _failures(observed.failures)),
-        ("Checks", checks(answer)),
-        ("Read this with care", list(answer.caveats)),
-    )
-    for title, lines in sections:
-        if lines:
-            blocks.append("\n".join([title, *(paragraph(line, width, "  ") for line in lines)]))
+    for title, table, lines in _sections(answer, observed):
+        shown = [indent(columns(*table), "  ")] if table else []
+        shown += [paragraph(line, width, "  ") for line in lines]
+        blocks.append("\n".join([title, *shown]))
     return "\n\n".join(blocks)
 
 
+def _sections(
+    answer: Recommendation, observed: Observed
+) -> list[tuple[str, Table | None, list[str]]]:
+    """What follows the candidates: a title, perhaps a table, and sentences; empty ones left out."""
+    waited = answer.latency
+    sections = [
+        ("By concurrency", by_concurrency(answer), of_load(answer)),
+        ("Why the others lost", None, _losers(answer)),
+        ("Not measured", None, _failures(observed.failures)),
+        ("Checks", None, checks(answer)),
+        (
+            "Latency, measured",
+            waits(waited) if waited else None,
+            of_waits(waited) if waited else [],
+        ),
+        ("Read this with care", None, list(answer.caveats)),
+    ]
+    return [section for section in sections if section[1] or section[2]]
+
+
 def _markdown(answer: Recommendation, observed: Observed) -> str:
-    head, rows = _rows(answer, 200)
-    table = [head, ["---"] * len(head), *rows]
     lines = [f"## {escaped(headline(answer))}", "", *(escaped(s) for s in evidence(answer)), ""]
-    lines += ["| " + " | ".join(map(escaped, row)) + " |" for row in table]
-    sections = (
-        ("Why the others lost", _losers(answer)),
-        ("Not measured", _failures(observed.failures)),
-        ("Checks", checks(answer)),
-        ("Read this with care", list(answer.caveats)),
-    )
-    for title, items in sections:
-        if items:
-            lines += ["", f"### {title}", "", *(f"- {escaped(item)}" for item in items)]
+    lines += _piped(_rows(answer, 200))
+    for title, table, items in _sections(answer, observed):
+        lines += ["", f"### {title}", ""]
+        lines += [*_piped(table), ""] if table else []
+        lines += [f"- {escaped(item)}" for item in items]
     return "\n".join(lines)
+
+
+def _piped(table: Table) -> list[str]:
+    head, rows = table
+    return [
+        "| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]
+    ]
 
 
 def _json(answer: Recommendation, failures: Sequence[Failure]) -> str:

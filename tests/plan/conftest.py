@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from draftbench.records import (
@@ -52,7 +53,13 @@ class Scene:
         }
         self.records.append(Trajectory(**fields | changes))
 
-    def replay(self, name: str, accept: Sequence[float], candidate: Candidate = SMALL) -> None:
+    def replay(
+        self,
+        name: str,
+        accept: Sequence[float],
+        candidate: Candidate = SMALL,
+        draftable: int | None = None,
+    ) -> None:
         """What a model draft is accepted with at the positions 1 … L-1."""
         self.records.append(
             Replay(
@@ -61,7 +68,7 @@ class Scene:
                 draft=candidate.draft,
                 quant=candidate.quant,
                 mode=DraftingMode.GREEDY,
-                draftable=len(accept),
+                draftable=len(accept) if draftable is None else draftable,
                 accept=tuple(accept),
                 confidence=(0.9,) * len(accept),
                 margin=(5.0,) * len(accept),
@@ -191,9 +198,35 @@ class Scene:
             Failure(draft=draft, quant="none", stage="load", reason=reason, hint="")
         )
 
-    def observed(self, *ks: int) -> Observed:
-        """All of it as a run over the draft lengths `ks`."""
-        return observed(_manifest(ks), self.records)
+    def batch_run(
+        self,
+        name: str,
+        k: int,
+        accepted: Sequence[int],
+        seconds: Sequence[float],
+        **changes: Any,
+    ) -> None:
+        """A row of a batch of two, always both active: every round proposes k and takes `seconds`
+        for both rows.
+        """
+        rounds = len(accepted)
+        fields: dict[str, Any] = {
+            "proposed": (k,) * rounds,
+            "accepted": tuple(accepted),
+            "cut": (0,) * rounds,
+            "draft_seconds": (0.0,) * rounds,
+            "verify_seconds": tuple(seconds),
+            "output_tokens": 1 + sum(accepted) + rounds,
+            "batch": 2,
+            "active": (2,) * rounds,
+        }
+        self.decode(name, k, sum(seconds), **fields | changes)
+
+    def observed(self, *ks: int, **changes: Any) -> Observed:
+        """All of it as a run over the draft lengths `ks`; `changes` are of the question."""
+        manifest = _manifest(ks)
+        question = msgspec.structs.replace(manifest.question, **changes)
+        return observed(msgspec.structs.replace(manifest, question=question), self.records)
 
 
 def _manifest(ks: tuple[int, ...]) -> Manifest:

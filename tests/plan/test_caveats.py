@@ -100,3 +100,34 @@ def test_a_target_that_repeats_itself_is_said(scene: Any) -> None:
     scene.times(TARGET, CHEAP)
     # 6 of 18 tokens.
     assert says(recommend(scene.observed(1)), "33% of the output is the target repeating itself")
+
+
+def test_what_holds_of_several_candidates_is_said_once_naming_all(scene: Any) -> None:
+    for candidate in (Candidate(draft="small"), BIG):
+        scene.requests(2, ALL, candidate)
+        scene.times(TARGET, CHEAP, candidate)
+        scene.facts(candidate.draft, caveats=("the chat templates differ",))
+    found = recommend(scene.observed(1))
+    told = [caveat for caveat in found.caveats if "templates" in caveat]
+    assert told == ["small, big: the chat templates differ"]
+
+
+def test_costs_that_are_interpolated_are_a_caveat(scene: Any) -> None:
+    scene.requests(2, ALL)
+    for batch in (1, 4):
+        scene.times(TARGET, CHEAP, batch=batch)
+    found = recommend(scene.observed(1), concurrency=(2,))
+    assert says(found, "small: its costs are interpolated between 1 and 4 rows")
+    assert not says(recommend(scene.observed(1)), "interpolated")
+
+
+def test_what_speeds_of_a_batch_leave_out_is_said(scene: Any) -> None:
+    scene.requests(2, ALL)
+    for batch in (1, 2):
+        scene.times(TARGET, CHEAP, batch=batch)
+    scene.batch_run("r0", 0, (0,) * 8, (1.0,) * 8)
+    scene.batch_run("r0", 1, (1,) * 4, (1.2,) * 4)
+    found = recommend(scene.observed(1), concurrency=(2,))
+    assert says(found, "concurrency 2", "other requests' prompts")
+    assert says(found, "share their rounds")
+    assert not says(recommend(scene.observed(1)), "prompts")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.plan.costs import _isotonic, block_costs, overhead
-from draftbench.records import Candidate, Decode
+from draftbench.plan.costs import block_costs, timed_batches
+from draftbench.plan.surface import Surface, _isotonic, between
+from draftbench.records import Candidate
 
 SMALL = Candidate(draft="small")
 
@@ -99,33 +100,68 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
     assert block_costs(run, Candidate(draft="third")) is None
 
 
-def _rows(scene: Any) -> list[Decode]:
-    """Outside their passes: 1 s in 10 plain rounds, 2 s in 4 rounds at k = 1, 3 s in 2 at k = 2."""
-    for k, rounds, outside in ((0, 10, 1.0), (1, 4, 2.0), (2, 2, 3.0)):
-        scene.decode(
-            "r",
-            k,
-            5.0 + outside,
-            draft_seconds=(1.0 / rounds,) * rounds,
-            verify_seconds=(4.0 / rounds,) * rounds,
-        )
-    return [record for record in scene.records if isinstance(record, Decode)]
+def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any) -> None:
+    scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
+    scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
+    for draft, seconds in ((None, 2.0), ("small", 0.5)):
+        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
+    run = scene.observed(1)
+    one, four = block_costs(run, SMALL, 1), block_costs(run, SMALL, 4)
+    assert one is not None
+    assert four is not None
+    assert one.target.at(2, 500) == pytest.approx(1.1)
+    assert four.target.at(2, 500) == pytest.approx(3.6)
+    assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
+    assert four.prefill is not None
+    assert four.prefill.at(10, 0) == pytest.approx(2.0)
+    assert timed_batches(run, SMALL) == (1, 4)
+    assert block_costs(run, SMALL, 2) is None
 
 
-def own(row: Any) -> float:
-    """The run's own passes: what is left is what the loop took."""
-    return sum(row.draft_seconds) + sum(row.verify_seconds)
+def test_more_rows_never_cost_less(scene: Any) -> None:
+    # At two tokens the larger batch was timed faster than the smaller one, by noise.
+    scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
+    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
+    costs = block_costs(scene.observed(1), SMALL, 2)
+    assert costs is not None
+    assert costs.target.at(np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
 
 
-def test_the_overhead_of_a_cell_comes_from_other_cells(scene: Any) -> None:
-    rows = _rows(scene)
-    assert overhead(rows, 1, own) == pytest.approx(3.0 / 2)
-    assert overhead(rows, 2, own) == pytest.approx(2.0 / 4)
-    assert overhead(rows, 3, own) == pytest.approx(5.0 / 6)
+def test_rows_are_looked_up_one_after_the_other(scene: Any) -> None:
+    ngram = Candidate(draft="ngram")
+    scene.times({1: 1.0, 2: 1.0}, None, ngram)
+    scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
+    scene.cost("ngram", ngram, 2, 0.01, what="proposal")
+    costs = block_costs(scene.observed(1), ngram, 8)
+    assert costs is not None
+    assert costs.proposal is not None
+    assert costs.proposal.at(1, 0) == pytest.approx(0.08)
 
 
-def test_the_baseline_has_its_own_overhead_and_lends_it_where_nothing_else_ran(scene: Any) -> None:
-    rows = _rows(scene)
-    assert overhead(rows, 0, own) == pytest.approx(0.1)
-    assert overhead([row for row in rows if row.k in (0, 2)], 2, own) == pytest.approx(0.1)
-    assert overhead([], 2, own) is None
+@given(
+    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
+    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
+    st.floats(0, 1),
+)
+def test_between_two_batch_sizes_costs_lie_between_theirs(
+    fewer: list[float], more: list[float], share: float
+) -> None:
+    one, other = surface(fewer, (0, 100)), surface(more, (50, 200))
+    found = between(one, other, share)
+    assert found is not None
+    # Only the contexts that both were timed at.
+    assert found.contexts.tolist() == [50, 100]
+    for size, context in ((1, 50), (1.5, 75), (2, 100)):
+        ends = sorted((float(one.at(size, context)), float(other.at(size, context))))
+        assert ends[0] - 1e-9 <= found.at(size, context) <= ends[1] + 1e-9
+    assert between(one, other, 0).at(2, 100) == pytest.approx(one.at(2, 100))
+    assert between(one, other, 1).at(2, 100) == pytest.approx(other.at(2, 100))
+
+
+def test_surfaces_without_a_common_context_have_nothing_between_them() -> None:
+    assert between(surface([1.0] * 4, (0, 10)), surface([1.0] * 4, (20, 30)), 0.5) is None
+
+
+def surface(seconds: list[float], contexts: tuple[int, int]) -> Surface:
+    samples = np.array(seconds).reshape(2, 2, 1)
+    return Surface.of(np.array([1, 2]), np.array(contexts), samples)

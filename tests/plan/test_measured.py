@@ -81,3 +81,38 @@ def test_without_speculative_runs_there_is_nothing_to_audit(scene: Any) -> None:
     scene.decode("a", 0, 1.0)
     assert audit(scene.observed(1)) is None
     assert cells(scene) == {}
+
+
+def test_batches_are_measured_apart_and_by_their_steady_rounds(scene: Any) -> None:
+    # 2 + 2 tokens in 3 s against 4 in 4 s; the rounds that one row ran alone took 99 s.
+    scene.request("a")
+    scene.batch_run("a", 0, (0,) * 5, (1.0,) * 4 + (99.0,), active=(2,) * 4 + (1,))
+    scene.batch_run("a", 1, (1, 1, 1), (1.5, 1.5, 99.0), active=(2, 2, 1))
+    run = scene.observed(1)
+    assert measured_cells(run) == {}
+    (cell,) = measured_cells(run, 2).values()
+    assert cell.speedup.value == pytest.approx((4 / 3) / (4 / 4))
+    assert [row.k for _, row in cell.baseline] == [0]
+
+
+def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene: Any) -> None:
+    scene.request("a")
+    scene.decode("a", 0, 8.0)
+    scene.batch_run("a", 1, (1,), (1.5,))
+    assert measured_cells(scene.observed(1), 2) == {}
+
+
+def test_end_to_end_counts_the_prefills_by_the_steady_share(scene: Any) -> None:
+    # Alone: 8 tokens in 8 + 1 s against 8 in 4 + 1 + 1 s.
+    scene.request("a")
+    scene.decode("a", 0, 8.0)
+    scene.decode("a", 2, 4.0)
+    whole = cells(scene)[SMALL, 2].end_to_end
+    assert whole is not None
+    assert whole.value == pytest.approx(9 / 6)
+    # Of 4 tokens 2 are steady: half of the prefills beside 1.5 s, the baseline all steady.
+    scene.batch_run("a", 0, (0,) * 4, (1.0,) * 4)
+    scene.batch_run("a", 1, (1, 1), (1.5, 99.0), active=(2, 1))
+    whole = measured_cells(scene.observed(1), 2)[SMALL, 1].end_to_end
+    assert whole is not None
+    assert whole.value == pytest.approx((2 / (1.5 + 1)) / (4 / 5))

@@ -1,0 +1,141 @@
+"""`draftbench recommend` over load, limits and costs from elsewhere, on the kept reference run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli.answers import concurrencies, size
+from draftbench.errors import UsageError
+
+RUN = Path(__file__).parents[2] / "results" / "reference" / "qwen2.5-coder"
+ENGINE = """
+engine: an engine 1.0
+batches:
+  1:
+    tokens_per_second: 10
+    verify: {2: 0.11, 9: 0.2}
+    drafts: {"qwen0.5:int4": {step_s: 0.01}}
+  9:
+    target_step_s: 0.2
+    verify: {2: 0.4, 9: 1.8}
+    drafts: {"qwen0.5:int4": {step_s: 0.05}}
+"""
+
+
+@pytest.fixture
+def engine(tmp_path):
+    path = tmp_path / "engine.yaml"
+    path.write_text(ENGINE)
+    return path
+
+
+def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, engine):
+    outcome = command("recommend", RUN, "--costs", engine)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
+    assert "By concurrency\n" in outcome.out
+    assert "(0: do not speculate): 1 → " in outcome.out
+    assert "9 → 0." in outcome.out
+    assert "It clearly pays up to a concurrency of " in outcome.out
+    assert "costs of an engine 1.0." in outcome.out
+
+
+def test_json_has_a_level_for_each_concurrency_asked(command, engine):
+    words = ("--costs", engine, "--concurrency", "9,4,64", "--format", "json")
+    found = json.loads(command("recommend", RUN, *words).out)
+    assert [level["concurrency"] for level in found["levels"]] == [9, 4, 64]
+    nine, four, far = found["levels"]
+    assert (found["decision"], found["concurrency"]) == ("do_not_speculate", 9)
+    assert (nine["k"], nine["tokens_per_second_plain"]) == (0, pytest.approx(45))
+    assert four["costs"] == "interpolated between 1 and 9 rows"
+    assert (far["decision"], far["k"], far["speedup_expected"]) == (None, None, None)
+    assert 1 < found["crossover"] < 9 or found["crossover"] == 0
+    assert (found["runner"], found["latency"]) == ("an engine 1.0", None)
+
+
+def test_markdown_has_the_same_sections(command, engine):
+    out = command("recommend", RUN, "--costs", engine, "--format", "markdown").out
+    assert "### By concurrency\n\n| concurrency | draft | k |" in out
+    out = command("recommend", RUN, "--format", "markdown").out
+    assert "### Latency, measured\n\n| of | draft | values |" in out
+    assert "By concurrency" not in out
+
+
+def test_costs_of_another_run(command):
+    outcome = command("recommend", RUN, "--costs", RUN)
+    assert outcome.code == 0
+    assert "not measured." in outcome.out
+    assert "all speed-ups here are predictions" in " ".join(outcome.out.split())
+
+
+def test_costs_of_a_run_of_another_target(failing):
+    said = failing(2, "recommend", RUN, "--costs", RUN.with_name("tinyllama-stories"))
+    assert "another target" in said
+
+
+def test_latency_counts_prefills_and_says_so(command):
+    out = command("recommend", RUN, "--objective", "latency").out
+    assert "Ranked by time per output token of a request, both prefills included." in out
+
+
+def test_break_even_and_waits_are_shown(command):
+    out = " ".join(command("recommend", RUN).out.split())
+    assert "It breaks even with 0." in out
+    assert "request: time to first token without" in out
+    assert "The gap between chunks has a worse p99, 364 against 308 ms." in out
+
+
+def test_tokens_per_dollar(command, engine):
+    words = ("--costs", engine, "--objective", "cost", "--price-per-hour", "3.6")
+    outcome = command("recommend", RUN, *words)
+    assert "tokens/$" in outcome.out
+    assert outcome.out.startswith("Do not speculate at concurrency 9")
+    assert "45000" in outcome.out
+
+
+def test_a_limit_that_nobody_keeps(command):
+    out = " ".join(command("recommend", RUN, "--max-memory", "1GB").out.split())
+    assert out.startswith("Do not speculate No candidate keeps the limits.")
+    assert "over --max-memory (1 GB)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("--concurrency", "1,x"), "no list of numbers"),
+        (("--concurrency", "0"), "no list of numbers"),
+        (("--concurrency", ""), "no list of numbers"),
+        (("--objective", "latencies"), "did you mean `latency`?"),
+        (("--objective", "cost"), "--price-per-hour"),
+        (("--price-per-hour", "0"), "cannot be used"),
+        (("--max-memory", "20"), "for example 20GB"),
+        (("--max-memory", "-1GB"), "for example 20GB"),
+        (("--max-p99-ratio", "-1"), "--max-p99-ratio"),
+        (("--costs", "none.yaml"), "cannot read `none.yaml`"),
+        (("--costs", "."), "run"),
+    ],
+)
+def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
+    monkeypatch.chdir(tmp_path)
+    assert meant in failing(2, "recommend", RUN, *words)
+
+
+def test_sizes_and_concurrencies_are_read_as_written():
+    assert (size("--x", "20GB"), size("--x", "1.5 GiB")) == (20e9, 1.5 * 2**30)
+    assert concurrencies("8,1, 8") == (8, 1)
+    with pytest.raises(UsageError):
+        size("--x", "nanGB")
+
+
+def test_no_model_library_is_imported():
+    code = (
+        "import sys; from draftbench.cli import main; "
+        f"main(['recommend', {str(RUN)!r}, '--concurrency', '1,4', '-o', {'/dev/null'!r}]); "
+        "sys.exit(bool({'torch', 'transformers', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
