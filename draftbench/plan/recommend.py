@@ -36,6 +36,7 @@ from draftbench.plan.recommendation import (
 )
 from draftbench.plan.sources import CostSource
 from draftbench.plan.standing import Field, Standing, Wish, decide
+from draftbench.plan.stopped import stopped_cells
 from draftbench.records import Candidate
 from draftbench.store.observed import Observed
 
@@ -100,6 +101,7 @@ def recommend(
         crossover=crossover(field, draft) if draft else None,
         break_even=break_even(leader) if leader else None,
         latency=latency(leader) if leader else None,
+        stopped=stopped_cells(observed),
     )
 
 

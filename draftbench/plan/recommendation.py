@@ -132,6 +132,20 @@ class Step(Answer, frozen=True):
     k: int | None
 
 
+class StoppedCell(Answer, frozen=True):
+    """One draft that stops before the first token whose confidence is below `stop_below`, k at
+    most, as it was measured on `requests`.
+    """
+
+    draft: str
+    quant: str
+    k: int
+    stop_below: float
+    requests: int
+    tokens_per_round: Estimate | None
+    speedup_measured: Estimate | None
+
+
 class Recommendation(Answer, frozen=True):
     """Whether to speculate and how.
 
@@ -145,7 +159,8 @@ class Recommendation(Answer, frozen=True):
     All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
     leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
     `crossover` the largest at which speculation still pays: 0 where it never does, None where it
-    does at all that were timed. `break_even` and `latency` are the leader's.
+    does at all that were timed. `break_even` and `latency` are the leader's. `stopped` are drafts
+    that stop when unsure, where the run decoded such; none of them is chosen.
     """
 
     decision: Decision
@@ -175,3 +190,4 @@ class Recommendation(Answer, frozen=True):
     crossover: int | None
     break_even: BreakEven | None
     latency: Latency | None
+    stopped: tuple[StoppedCell, ...] = ()

@@ -47,6 +47,23 @@ def of_load(answer: Recommendation) -> list[str]:
     return lines
 
 
+def stopped(answer: Recommendation) -> Table | None:
+    """Drafts that stop when unsure; None where none was decoded."""
+    head = ["draft", "at most k", "stops below", "tokens/round", "measured ×", "requests"]
+    rows = [
+        [
+            str(Candidate(draft=cell.draft, quant=cell.quant)),
+            str(cell.k),
+            f"{cell.stop_below:g}",
+            figure(cell.tokens_per_round),
+            figure(cell.speedup_measured),
+            str(cell.requests),
+        ]
+        for cell in answer.stopped
+    ]
+    return (head, rows) if rows else None
+
+
 def break_even(answer: Recommendation) -> str | None:
     """How much acceptance the leader has to spare, in one line."""
     found = answer.break_even

@@ -14,6 +14,7 @@ from textwrap import indent
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.plan.advice import advice
 from draftbench.plan.objective import RANKS_BY
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import Candidate, Failure
@@ -24,6 +25,7 @@ from draftbench.report.load import (
     by_concurrency,
     of_load,
     of_waits,
+    stopped,
     waits,
 )
 from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain, times
@@ -53,7 +55,7 @@ WIDE = 96
 def render(answer: Recommendation, observed: Observed, style: str, width: int) -> str:
     """The answer as table, json, markdown or csv; `width` in columns matters to the table only."""
     if style == "json":
-        return _json(answer, observed.failures)
+        return _json(answer, observed)
     if style == "csv":
         return _csv(answer)
     if style == "markdown":
@@ -229,6 +231,12 @@ def _sections(
             waits(waited) if waited else None,
             of_waits(waited) if waited else [],
         ),
+        ("Drafting that stops when unsure, measured", stopped(answer), []),
+        (
+            "What practice would add",
+            None,
+            [f"{one.sentence} ({one.source})" for one in advice(answer, observed)],
+        ),
         ("Read this with care", None, list(answer.caveats)),
     ]
     return [section for section in sections if section[1] or section[2]]
@@ -251,9 +259,10 @@ def _piped(table: Table) -> list[str]:
     ]
 
 
-def _json(answer: Recommendation, failures: Sequence[Failure]) -> str:
+def _json(answer: Recommendation, observed: Observed) -> str:
     fields = msgspec.to_builtins(answer)
-    fields["failures"] = msgspec.to_builtins(list(failures))
+    fields["failures"] = msgspec.to_builtins(list(observed.failures))
+    fields["advice"] = msgspec.to_builtins(list(advice(answer, observed)))
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 

@@ -259,7 +259,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
     assert "error: interrupted" in said
     assert f"`--out {folder}`" in said
     kept = (folder / "observations" / "trajectory.jsonl").read_text()
-    assert kept.count("\n") == 3
+    assert kept.count('"kind":"trajectory"') == 3
     assert command(*words).code == 0
     assert (folder / "observations" / "trajectory.jsonl").read_text() == kept
     assert (folder / "observations" / "lookupreplay.jsonl").exists()
