@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 import msgspec
+import numpy as np
 
 from draftbench.acceptance.definitions import (
     Sample,
@@ -26,6 +27,7 @@ from draftbench.plan.latency import latency
 from draftbench.plan.levels import best_level, crossover, error, level_of, pick, schedule
 from draftbench.plan.measured import audit
 from draftbench.plan.objective import Limits, Objective
+from draftbench.plan.passes import context_of, pass_seconds
 from draftbench.plan.predict import entrant_of, grid
 from draftbench.plan.reasons import why_not
 from draftbench.plan.recommendation import (
@@ -175,7 +177,19 @@ def _figures(
         prediction_error=error(cell),
         memory_bytes=entrant.memory_bytes,
         reason=reason,
+        round_overhead=_round_overhead(cell),
     )
+
+
+def _round_overhead(cell: Cell) -> float | None:
+    """Measured seconds of rounds over those of their passes; None where either is unknown."""
+    if cell.measured is None or cell.entrant.costs is None:
+        return None
+    context = np.array([context_of(trajectory) for trajectory, _ in cell.measured.runs])
+    rows = [run for _, run in cell.measured.runs]
+    rounds, batch = counted_rounds(rows), cell.entrant.batch
+    passes = float(pass_seconds(cell.entrant.costs, rounds, context, batch).sum())
+    return sum(row.decode_seconds for row in rows) / passes if passes else None
 
 
 def _errors(field: Field) -> PredictionError | None:

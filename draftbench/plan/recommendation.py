@@ -36,7 +36,9 @@ class CellFigures(Answer, frozen=True):
     `mean_accepted_length` come from replay, the figures `…_measured` were counted in decoding runs.
     `speedup_expected` is what the cell was judged by: the prediction for all requests, corrected by
     what was measured on some. `prediction_error` is predicted over measured speed-up less 1, on the
-    same requests. `best` marks the candidate's best k, and none where its speed is unknown.
+    same requests. `round_overhead` is what the measured rounds took over what their draft steps and
+    target passes should have by the timed points. `best` marks the candidate's best k, and none
+    where its speed is unknown.
     `reason` says why it was not chosen. `probability_best` is how often it is the best or as good,
     plain decoding included, over resampled requests and timing samples; None where it does not
     compete.
@@ -63,6 +65,7 @@ class CellFigures(Answer, frozen=True):
     memory_bytes: int | None
     reason: str | None
     probability_best: float | None = None
+    round_overhead: float | None = None
 
 
 class CheckedCell(Answer, frozen=True):

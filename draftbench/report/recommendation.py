@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from statistics import median
 from textwrap import indent
 
 import msgspec
@@ -111,6 +112,12 @@ def checks(answer: Recommendation) -> list[str]:
             f"{error.worst:.1%} over {error.cells} measured cells; from timed passes alone, as "
             f"for what was not decoded, by {error.passes_only_median:.1%} and at most "
             f"{error.passes_only_worst:.1%}."
+        )
+    rounds = [c.round_overhead for c in answer.candidates if c.round_overhead is not None]
+    if rounds:
+        lines.append(
+            f"A round took {median(rounds):.3f} times its draft steps and target pass (median over "
+            f"measured cells; at most {max(rounds):.3f})."
         )
     audit = answer.audit
     if audit is not None and audit.requests:
