@@ -25,7 +25,7 @@ from transformers import GenerationConfig
 
 from draftbench.decode.clock import HostClock
 from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decode.loop import decode
+from draftbench.decode.loop import decode_all
 from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import Uniforms
 from draftbench.decode.task import Response, Task
@@ -168,15 +168,30 @@ def drafter_of(draft: Runner | None, target: Runner) -> Drafter:
 
 
 def check(
-    draft: Runner | None, target: Runner, known: list[Reference], k: int, task: tuple[int, Any]
+    draft: Runner | None,
+    target: Runner,
+    known: list[Reference],
+    how: tuple[int, int],
+    task: tuple[int, Any],
 ) -> Tally:
-    """Decode every request with one draft; `task` is the length limit and the end tokens."""
-    limit, ends = task
+    """Decode every request with one draft; `how` is k and the rows that decode together, `task`
+    the length limit and the end tokens.
+    """
+    (k, rows), (limit, ends) = how, task
+    tasks = [
+        Task(
+            reference.prompt,
+            limit,
+            GREEDY,
+            Uniforms(str(index), 0, limit + 1),
+            lambda out: out[-1] in ends,
+        )
+        for index, reference in enumerate(known)
+    ]
+    drafter = drafter_of(draft, target)
+    responses = decode_all(tasks, target, drafter, k, HostClock(), rows)
     tally = Tally()
-    for index, reference in enumerate(known):
-        uniforms = Uniforms(str(index), 0, limit + 1)
-        work = Task(reference.prompt, limit, GREEDY, uniforms, lambda out: out[-1] in ends)
-        response = decode(work, target, drafter_of(draft, target), k, HostClock())
+    for index, (reference, response) in enumerate(zip(known, responses, strict=True)):
         tally.add(index, reference, response)
     return tally
 
@@ -189,6 +204,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=96, help="length limit of every response")
     parser.add_argument("--k", type=int, default=4)
+    parser.add_argument("--rows", default="1", help="responses decoded together, e.g. 1,4,16")
     options = parser.parse_args()
     source = ModelSource(options.target)
     ends = TextSide(source).end_tokens
@@ -200,14 +216,16 @@ def main() -> int:
     print(
         f"{len(known)} requests, {total} tokens of transformers' greedy generate, k = {options.k}"
     )
-    head = f"{'draft':22}{'equal':>7}{'ties':>6}{'faults':>8}{'rejecting':>11}"
+    head = f"{'draft':22}{'rows':>5}{'equal':>7}{'ties':>6}{'faults':>8}{'rejecting':>11}"
     print(head + f"{'rounds':>8}{'proposed':>10}{'accepted':>10}")
     faulty = False
-    for name, draft in drafts(source, target, options.draft):
-        tally = check(draft, target, known, options.k, (options.tokens, ends))
+    batches = [int(rows) for rows in options.rows.split(",")]
+    every = ((one, rows) for one in drafts(source, target, options.draft) for rows in batches)
+    for (name, draft), rows in every:
+        tally = check(draft, target, known, (options.k, rows), (options.tokens, ends))
         ends_of = f"{tally.equal:7}{tally.ties:6}{len(tally.faults):8}{tally.rejecting:11}"
         counts = f"{tally.rounds:8}{tally.proposed:10}{tally.accepted:10}"
-        print(f"{name:22}{ends_of}{counts}", flush=True)
+        print(f"{name:22}{rows:5}{ends_of}{counts}", flush=True)
         for fault in tally.faults:
             print(f"    fault: {fault}")
         faulty |= bool(tally.faults)
