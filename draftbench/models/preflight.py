@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from torch import nn
 from draftbench.decode.general import general_obstacle
 from draftbench.decode.linear import INT4_GROUP, fits_level
 from draftbench.errors import ModelError
+from draftbench.models.counting import kv_bytes_per_token
 from draftbench.models.engines import engine_answers
 from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
+from draftbench.models.levels import LEVELS
 from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of
-from draftbench.models.quantize import LEVELS, kv_bytes_per_token
 from draftbench.models.source import ModelSource
+from draftbench.models.stored import format_of, missing_packages, stored_bytes, stored_level
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -70,12 +73,15 @@ def _pair(
     drafted = _sheet(draft, skeleton)
     facts = pair_facts(target, draft, traffic)
     rooms = _rooms(sheet, drafted, memory_bytes)
+    stored = stored_level(draft)
+    if stored and rooms:
+        rooms = (replace(rooms[0], level=stored),)
     refusal = refusal_of(facts)
     obstacles = [*([refusal] if refusal else []), *own, *_obstacles(draft, skeleton)]
     least = min(sheet.weight_bytes.values()) + min(drafted.weight_bytes.values())
     if least > memory_bytes:
         obstacles.append("the weights of both do not fit the memory at any quantization")
-    caveats = list(caveats_of(facts))
+    caveats = [*caveats_of(facts), *_stored_caveats(target), *_stored_caveats(draft)]
     if sheet.family != drafted.family:
         caveats.append(f"another family: {drafted.family} for {sheet.family}")
     if drafted.parameters >= sheet.parameters:
@@ -115,9 +121,21 @@ def _obstacles(source: ModelSource, skeleton: Any) -> tuple[str, ...]:
     obstacle = general_obstacle(skeleton)
     if obstacle:
         found.append(f"`{source.name}` cannot speculate: {obstacle}")
-    if getattr(source.config, "quantization_config", None):
-        found.append(f"`{source.name}` is already quantized: give the unquantized checkpoint")
+    level = stored_level(source)
+    lacking = missing_packages(level) if level else []
+    if lacking:
+        found.append(f"`{source.name}` is stored as {level}: pip install {' '.join(lacking)}")
     return tuple(found)
+
+
+def _stored_caveats(source: ModelSource) -> list[str]:
+    """What is left unknown of a checkpoint that is stored quantized."""
+    level = stored_level(source)
+    if level is None:
+        return []
+    known = format_of(level)
+    own = "measured as it is" if known and known.computes else "unpacked here, its cost unknown"
+    return [f"{source.name} is stored as {level}: {own}"]
 
 
 def _sheet(source: ModelSource, skeleton: Any) -> ModelSheet:
@@ -130,11 +148,20 @@ def _sheet(source: ModelSource, skeleton: Any) -> ModelSheet:
         width=config.hidden_size,
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
-        weight_bytes={level: _bytes_at(skeleton, level, dtype.itemsize) for level in LEVELS},
+        weight_bytes=_sizes(source, skeleton, dtype.itemsize),
         # A recurrent model keeps no keys and values.
         kv_bytes_per_token=kv_bytes_per_token(config, dtype) if _attends(config) else 0,
         context=context_of(source),
     )
+
+
+def _sizes(source: ModelSource, skeleton: nn.Module, itemsize: int) -> dict[str, int]:
+    """Bytes by level; those of its files at all of them where a checkpoint is stored quantized."""
+    stored = stored_bytes(source) if stored_level(source) else None
+    return {
+        level: _bytes_at(skeleton, level, itemsize) if stored is None else stored
+        for level in LEVELS
+    }
 
 
 def _attends(config: Any) -> bool:

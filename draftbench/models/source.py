@@ -18,8 +18,11 @@ from typing import Any
 import torch
 
 from draftbench.errors import ModelError
+from draftbench.models.checkpoint import check_files
+from draftbench.reading import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
+_UNSOUND = "take the whole checkpoint from whoever made it; an adapter is first merged into a model"
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,15 @@ class ModelSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer; reads no weights."""
+        """The transformers tokenizer, which has read a letter; reads no weights."""
         from transformers import AutoTokenizer
 
-        return self._load("tokenizer", AutoTokenizer.from_pretrained)
+        def tried(where: str, **options: Any) -> Any:
+            found = AutoTokenizer.from_pretrained(where, **options)
+            found("a")  # settings of a wrong type are only noticed here
+            return found
+
+        return self._load("tokenizer", tried)
 
     def load(self, dtype: torch.dtype, device: str) -> Any:
         """The causal language model in evaluation mode on `device` ("auto": transformers' own
@@ -125,6 +133,7 @@ class ModelSource:
         _quiet_libraries()
         where, fixed = self._arguments()
         try:
+            check_files(self._path.resolve() if self.local else _fetched(where, fixed["revision"]))
             return loader(where, **fixed, **options)
         except MemoryError:
             raise
@@ -133,9 +142,10 @@ class ModelSource:
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            reason = _first_sentence(error)
+            hint = _UNSOUND if isinstance(error, UnreadableError) else self._hint(what)
             raise ModelError(
-                f"cannot load the {what} of `{self.spec}`: {reason}", hint=self._hint(what)
+                f"cannot load the {what} of `{self.spec}`: {reason}", hint=hint
             ) from error
 
     def _hint(self, what: str) -> str:
@@ -172,6 +182,22 @@ class ModelSource:
         return digest.hexdigest()[:16]
 
 
+def _fetched(repository: str, revision: str) -> Path:
+    """The folder in the cache that holds the configuration of a model of the hub, fetched if need
+    be, and whatever else was fetched before.
+    """
+    from transformers.utils.hub import cached_file
+
+    return Path(cached_file(repository, "config.json", revision=revision)).parent
+
+
+def _first_sentence(error: Exception) -> str:
+    """transformers adds advice for its own users; of torch's errors the end says what happened."""
+    whole = " ".join(str(error).split())
+    said = whole if isinstance(error, RuntimeError) else whole.split(". ")[0]
+    return said[:300] or type(error).__name__
+
+
 def _quiet_libraries() -> None:
     """Keep the libraries' progress bars and notes off stderr, which belongs to the command."""
     from transformers.utils import logging as transformers_logging
@@ -185,18 +211,37 @@ def _quiet_libraries() -> None:
 def end_tokens(source: ModelSource) -> frozenset[int]:
     """Token ids that end a response: the generation configuration's, the model's and the
     tokenizer's.
+
+    Raises:
+        ModelError: one of them names no token ids.
     """
+    found: set[int] = set()
+    named = [source.config.get_text_config().eos_token_id, source.tokenizer.eos_token_id]
+    for value in [*named, _generation_end(source)]:
+        ids = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        if not all(isinstance(token, int) for token in ids):
+            raise ModelError(
+                f"the end tokens of `{source.spec}` are not token ids",
+                hint="mend `eos_token_id` in its generation_config.json or config.json",
+            )
+        found.update(ids)
+    return frozenset(found)
+
+
+def _generation_end(source: ModelSource) -> Any:
+    """`eos_token_id` of the generation configuration, whose file is optional."""
     from transformers import GenerationConfig
 
-    found: set[int] = set()
-    candidates = [source.config.get_text_config().eos_token_id, source.tokenizer.eos_token_id]
+    where, options = source._arguments()
+    revision = options.get("revision", "main")
     try:
-        where, options = source._arguments()
-        revision = options.get("revision", "main")
-        generation = GenerationConfig.from_pretrained(where, revision=revision)
-        candidates.append(generation.eos_token_id)
-    except OSError:  # the file is optional
-        pass
-    for value in candidates:
-        found.update([value] if isinstance(value, int) else value or [])
-    return frozenset(found)
+        return GenerationConfig.from_pretrained(where, revision=revision).eos_token_id
+    except OSError:
+        return None
+    # It is made from any values that the file has, by code that does not look at them.
+    except Exception as error:
+        reason = _first_sentence(error)
+        raise ModelError(
+            f"cannot read generation_config.json of `{source.spec}`: {reason}",
+            hint="mend or remove the file",
+        ) from error

@@ -26,7 +26,7 @@ from draftbench.plan.timing import timing_factors
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
 _FOLDS = 5
-_RESAMPLES = 2000
+_RESAMPLES, _AT_ONCE = 2000, 100
 
 # Of the decode speed-up; `whole` is judged with both prefills included.
 Kind = Literal["predicted", "measured", "judged", "whole"]
@@ -175,8 +175,13 @@ class Contest:
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
-        counts = generator.multinomial(requests, np.full(requests, 1 / requests), size=_RESAMPLES)
-        values = self._values(counts.astype(np.float64))
+        alike = np.full(requests, 1 / requests)
+        # Some draws at a time: counts of all of them grow with the traffic.
+        drawn = (
+            generator.multinomial(requests, alike, size=_AT_ONCE)
+            for _ in range(_RESAMPLES // _AT_ONCE)
+        )
+        values = np.concatenate([self._values(counts.astype(np.float64)) for counts in drawn])
         for at, cell in enumerate(self.cells):
             if cell.measured is None:
                 whole = self.by == "whole"

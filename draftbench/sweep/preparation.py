@@ -21,6 +21,7 @@ from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.pair import check_pair, context_of
 from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
 from draftbench.models.source import ModelSource
+from draftbench.models.stored import stored_level
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
 from draftbench.store.key import key_id, keyed_hash
 from draftbench.store.manifest import (
@@ -188,17 +189,20 @@ def _check_candidates(
         source = ModelSource(spec, options.trust)
         name = source.name if source.name not in taken else portable(spec)
         taken.add(name)
+        levels = options.quants
         try:
             caveats[name] = check_pair(target, source)
+            stored = stored_level(source)
+            levels = options.quants if stored is None else (stored,)
         # Configurations and tokenizers are read by code that raises what it likes.
         except Exception as error:
             failures.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"
-            own = [Candidate(draft=name, quant=level) for level in options.quants]
+            own = [Candidate(draft=name, quant=level) for level in levels]
             records += [failure(candidate, error, stage) for candidate in own]
             continue
         sources[name] = source
-        candidates.update({Candidate(draft=name, quant=q): None for q in options.quants})
+        candidates.update({Candidate(draft=name, quant=q): None for q in levels})
     if not candidates:
         raise (
             failures[0]

@@ -25,7 +25,7 @@ from draftbench.measure.candidate import replay as replay_all
 from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
-from draftbench.models.quantize import build_runner, check_level
+from draftbench.models.quantize import build_runner
 from draftbench.plan.recommend import best_cells
 from draftbench.records import (
     LOOKUP,
@@ -79,8 +79,8 @@ class Worker:
         self.deadline: float | None = None
         watcher.note(f"loading the target {prepared.target.name}")
         try:
-            self.target, facts = build_runner(prepared.target, prepared.build, None)
-            self._keep_facts(facts)
+            self.target, self.facts = build_runner(prepared.target, prepared.build, None)
+            self._keep_facts(self.facts)
             self.responses = self._responses()
         except DraftbenchError:
             raise
@@ -144,8 +144,10 @@ class Worker:
     def _measure(self, candidate: Candidate) -> None:
         contender = self._load(candidate)
         self._replay(contender)
-        if not check_level(candidate.quant, self.target.device, simulate=True):
-            return
+        own = (candidate.draft, candidate.quant)
+        facts = [f for f in self.folder.records(ModelFacts) if (f.draft, f.quant) == own]
+        if not all(found.has_kernel for found in (*facts[-1:], self.facts)):
+            return  # seconds of a level without a kernel say nothing of it
         for batch in self.options.batches:
             self._time(contender, batch)
             if ks := self._cells(candidate, batch):

@@ -54,12 +54,10 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder) -> None:
     writer.add_eos_token_id(0)
 
 
-@pytest.fixture(scope="session")
-def gguf_file(tmp_path_factory, embedded):
-    folder = embedded / "draft"
+def write(path, folder, kind=gguf.GGMLQuantizationType.F32):
+    """The model of a directory as a GGUF file with its matrices of this kind."""
     source = ModelSource(str(folder))
     config = source.config
-    path = tmp_path_factory.mktemp("gguf") / "draft.F32.gguf"
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("draft")
     writer.add_context_length(config.max_position_embeddings)
@@ -81,12 +79,37 @@ def gguf_file(tmp_path_factory, embedded):
             weight = interleaved(weight, config.num_attention_heads)
         elif "k_proj" in name:
             weight = interleaved(weight, config.num_key_value_heads)
-        writer.add_tensor(tensor_name(name), np.ascontiguousarray(weight))
+        own = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+        stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
+        writer.add_tensor(tensor_name(name), stored, raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+@pytest.fixture(scope="session")
+def gguf_file(tmp_path_factory, embedded):
+    path = tmp_path_factory.mktemp("gguf") / "draft.F32.gguf"
+    write(path, embedded / "draft")
     return path
+
+
+def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, embedded):
+    path = tmp_path / "draft.Q8_0.gguf"
+    write(path, embedded / "draft", gguf.GGMLQuantizationType.Q8_0)
+    build = Build(torch.bfloat16, "none", "cpu")
+    runner, facts = build_runner(ModelSource(str(path)), build, None)
+    plain, exact = build_runner(ModelSource(str(embedded / "draft")), build, None)
+    assert (facts.quant, facts.has_kernel) == ("gguf-q8_0", False)
+    assert facts.caveats == (
+        "stored as gguf-q8_0 and unpacked here: right acceptance, its own cost and size unknown",
+    )
+    assert (facts.parameters, facts.weight_bytes) == (exact.parameters, exact.weight_bytes)
+    ids = torch.arange(5, 45)
+    one, other = (r.forward(ids, r.new_cache(40), every=True).float() for r in (runner, plain))
+    closeness = torch.nn.functional.cosine_similarity(one, other, dim=-1)
+    assert 0.99 < closeness.min() < 1
 
 
 def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
@@ -97,7 +120,7 @@ def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
             ModelSource(str(spec)), Build(torch.float32, "none", "cpu"), "draft"
         )
         assert facts.runner.startswith("draftbench lean")
-        logits.append(runner.forward(ids, runner.new_cache(40), 40))
+        logits.append(runner.forward(ids, runner.new_cache(40), every=True))
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-4)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from draftbench.errors import ModelError
+from draftbench.models import stored
 from draftbench.models.facts import Overlap
 from draftbench.models.pair import pair_facts
 from draftbench.models.preflight import memory_here, preflight
@@ -98,11 +99,22 @@ def test_a_draft_as_large_as_the_target_is_a_caveat(workshop):
     assert "not smaller" in look(source, source).pairs[0].caveats[-1]
 
 
-def test_a_quantized_checkpoint_cannot_be_measured(workshop):
+def test_a_format_without_its_package_cannot_be_measured(workshop, monkeypatch):
+    monkeypatch.setattr(stored, "find_spec", lambda name: None)
     source = workshop.source("model")
-    source.config.quantization_config = {"quant_method": "awq"}
+    source.config.quantization_config = {"quant_method": "awq", "bits": 4}
     found = look(workshop.source("target"), source).pairs[0].obstacles
-    assert "already quantized" in found[0]
+    assert found == ("`model` is stored as awq-int4: pip install gptqmodel",)
+
+
+def test_a_stored_checkpoint_takes_what_its_files_take_at_every_level(workshop):
+    source = workshop.weighted("model")
+    source.config.quantization_config = {"quant_method": "torchao", "quant_type": "int8"}
+    (pair,) = look(workshop.source("target"), source).pairs
+    size = (stored.Path(source.spec) / "model.safetensors").stat().st_size
+    assert set(pair.draft.weight_bytes.values()) == {size}
+    assert [room.level for room in pair.rooms] == ["torchao-int8"]
+    assert "model is stored as torchao-int8: measured as it is" in pair.caveats
 
 
 def test_what_is_no_language_model_is_refused(workshop):

@@ -9,8 +9,6 @@ words. Per layer q 64·64, k and v 32·64 each, o 64·64, gate, up and down 128�
     embedding (and head)        300·64 = 19 200
 """
 
-import json
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig
@@ -19,7 +17,8 @@ from draftbench.decode.general import GeneralRunner
 from draftbench.decode.linear import INT4_GROUP
 from draftbench.errors import ModelError
 from draftbench.models import quantize
-from draftbench.models.quantize import LEVELS, Build, build_runner, check_level
+from draftbench.models.levels import LEVELS, level_table
+from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
@@ -34,6 +33,20 @@ def test_which_levels_have_kernels():
     table = {name: sorted(level.kernels) for name, level in LEVELS.items()}
     both = ["cpu", "cuda"]
     assert table == {"none": both, "fp8": ["cuda"], "int8": both, "int4": both}
+
+
+def test_the_table_says_what_each_level_is_on_a_device():
+    rows = {row.level: row for row in level_table("cpu")}
+    assert list(rows) == list(LEVELS)
+    assert {name: row.bytes_per_weight for name, row in rows.items()} == {
+        "none": None,
+        "fp8": 1.0,
+        "int8": 1.0,
+        "int4": 0.625,  # half a byte, and 2 + 2 bytes for every 32
+    }
+    assert [name for name, row in rows.items() if row.kernel is None] == ["fp8"]
+    assert all(row.kernel for row in level_table("cuda:1"))
+    assert all("the output head included" in row.layers for row in rows.values())
 
 
 def test_a_level_without_a_kernel_is_refused_unless_simulated():
@@ -121,20 +134,9 @@ def test_a_recurrent_model_is_refused_by_name(workshop, tmp_path):
         built(ModelSource(str(path)), "none", torch.float32)
 
 
-def test_a_checkpoint_that_is_quantized_already_is_refused_by_name(workshop, tmp_path):
-    source = workshop.weighted("packed")
-    file = tmp_path / "packed" / "config.json"
-    quantization = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "quantization_config": quantization}))
-    with pytest.raises(ModelError, match=r"`packed` is already quantized \(gptq\)") as caught:
-        built(source, "none")
-    assert "--quant" in caught.value.hint
-
-
 def test_a_lean_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkeypatch):
     source = workshop.weighted("model")
-    monkeypatch.setattr(quantize.LeanRunner, "forward", lambda *_: torch.ones(12, 300))
+    monkeypatch.setattr(quantize.LeanRunner, "forward", lambda *_, every: torch.ones(12, 300))
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert isinstance(runner, GeneralRunner)
     assert "the lean runner's logits differ" in facts.caveats[0]

@@ -1,0 +1,64 @@
+"""A built runner → what its weights are and take, counted by their real types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decode.linear import Int4Linear, Int8Linear, PackedLinear, SimulatedLinear
+from draftbench.decode.runner import Runner
+from draftbench.models.stored import StoredLinear, tensor_bytes
+
+Linear = nn.Linear | PackedLinear | Int8Linear | Int4Linear | SimulatedLinear | StoredLinear
+_ROUNDED = (Int8Linear, Int4Linear, SimulatedLinear, StoredLinear)
+
+
+def linears(runner: Runner) -> list[Linear]:
+    """Every linear layer once; the wide twin inside an int4 layer is not another."""
+    layers = [module for module in runner.modules() if isinstance(module, Linear)]
+    twins = {id(layer.wide) for layer in layers if isinstance(layer, Int4Linear)}
+    return [layer for layer in layers if id(layer) not in twins]
+
+
+def quantized_share(runner: Runner) -> float:
+    """Share of multiplied weights that are of a quantized type, or were rounded to one.
+
+    Experts that a model keeps stacked in one tensor of three dimensions are weights too, and no
+    layer of theirs is replaced.
+    """
+    total = sum(tensor.numel() for tensor in runner.tensors() if tensor.ndim > 2)
+    quantized = 0
+    for layer in linears(runner):
+        size = layer.in_features * layer.out_features
+        total += size
+        if isinstance(layer, _ROUNDED) or not _is_plain(layer):
+            quantized += size
+    return quantized / total if total else 0.0
+
+
+def weight_bytes(runner: Runner) -> int:
+    """Bytes of all that is kept, by its real type; what is shared (a tied head) counts once."""
+    plain = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
+    other = 0
+    for layer in linears(runner):
+        if not isinstance(layer, nn.Linear):
+            other += layer.weight_bytes
+        elif _is_plain(layer):
+            plain[layer.weight.data_ptr()] = layer.weight.nbytes
+        else:
+            other += tensor_bytes(layer.weight)
+    return sum(plain.values()) + other
+
+
+def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of keys and values per token over all layers, for a text configuration."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * head * dtype.itemsize)
+
+
+def _is_plain(layer: Linear) -> bool:
+    """Not one of torchao's tensor classes."""
+    return not isinstance(layer, nn.Linear) or type(layer.weight.data) is Tensor

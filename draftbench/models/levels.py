@@ -1,0 +1,79 @@
+"""The table of quantization levels: what each does, and by which kernels where.
+
+Levels of checkpoints that are stored quantized are not in it: see `stored`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from draftbench.decode.linear import INT4_GROUP
+
+
+@dataclass(frozen=True)
+class Level:
+    """A quantization level: what it does, its kernel on each kind of device that has one, the bytes
+    that a weight takes beside one scale per output (None: as loaded), and which layers it covers.
+    """
+
+    meaning: str
+    kernels: Mapping[str, str]
+    bytes_per_weight: float | None
+    layers: str
+
+
+EVERY_LAYER = "every linear layer, the output head included"
+LEVELS = {
+    "none": Level(
+        "weights as loaded",
+        {"cpu": "oneDNN, bfloat16 packed", "cuda": "cuBLAS"},
+        None,
+        EVERY_LAYER,
+    ),
+    "fp8": Level(
+        "e4m3 weights and activations, one scale per row",
+        {"cuda": "torchao, dynamic fp8"},
+        1.0,
+        EVERY_LAYER,
+    ),
+    "int8": Level(
+        "8-bit weights, one scale per output",
+        {"cpu": "PyTorch, weight-only", "cuda": "torchao, weight-only"},
+        1.0,
+        EVERY_LAYER,
+    ),
+    "int4": Level(
+        f"4-bit weights, scale and offset for every {INT4_GROUP}",
+        {"cpu": "PyTorch, weight-only", "cuda": "torchao, weight-only"},
+        0.5 + 4 / INT4_GROUP,
+        f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """What a level is on one device. `kernel` None: acceptance can be simulated, its cost is
+    unknown. `bytes_per_weight` None: as loaded.
+    """
+
+    level: str
+    meaning: str
+    kernel: str | None
+    bytes_per_weight: float | None
+    layers: str
+
+
+def level_table(device: str) -> tuple[LevelRow, ...]:
+    """Every level on this device (`cpu`, `cuda`, `cuda:1`, `auto`), in the table's order."""
+    kind = kind_of(device)
+    return tuple(
+        LevelRow(name, level.meaning, level.kernels.get(kind), level.bytes_per_weight, level.layers)
+        for name, level in LEVELS.items()
+    )
+
+
+def kind_of(device: str) -> str:
+    """Which kernels a device name means."""
+    return "cpu" if device == "cpu" else "cuda"

@@ -1,0 +1,118 @@
+"""A small file from anywhere → its bytes, or the plain values of its YAML; JSON and text → the
+same without what moves a cursor.
+
+Nothing read here can make a reader wait, swell or leave the file: pipes and devices are refused, so
+are more bytes than such a file has, YAML's aliases (which multiply what they name), its tags, and
+nesting without end. What the values mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+MAX_YAML_BYTES = 64 << 10
+MAX_YAML_DEPTH = 20
+
+# Controls of a terminal (C0, C1, delete) and what turns the direction of writing around.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# The same in JSON, as they are or escaped; escapes of other characters begin alike.
+_MAY_HOLD_CONTROLS = re.compile(
+    rb"\\u00[01789]|\\u20[26]|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
+    re.IGNORECASE,
+)
+
+
+class UnreadableError(Exception):
+    """A file that cannot be used; the message says why, for whoever names the file and a hint."""
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """All bytes of a plain file.
+
+    Raises:
+        UnreadableError: not there, no plain file, or more than `most` bytes.
+    """
+    try:
+        # Opening a pipe would wait for somebody to write.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UnreadableError("it is not a plain file")
+            raw = stream.read(most + 1)
+    except OSError as error:
+        raise UnreadableError(error.strerror or "it cannot be opened") from error
+    if len(raw) > most:
+        raise UnreadableError(f"it is larger than the {most >> 10} KiB that such a file may have")
+    return raw
+
+
+def read_yaml(path: Path) -> Any:
+    """The values of a YAML file: text, numbers, booleans, lists and mappings.
+
+    Raises:
+        UnreadableError: as for `read_limited`, or no such YAML; names the line.
+    """
+    raw = read_limited(path, MAX_YAML_BYTES)
+    import yaml
+
+    class Plain(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.composer.ComposerError(None, None, "aliases are not read", mark)
+            self.depth += 1
+            if self.depth > MAX_YAML_DEPTH:
+                raise RecursionError
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            if isinstance(node, yaml.ScalarNode):
+                node.value.encode()  # an escape can stand for half a character
+            return node
+
+    try:
+        return yaml.load(raw.decode("utf-8-sig"), Plain)
+    except RecursionError as error:
+        raise UnreadableError("it is not YAML: nested too deeply") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise UnreadableError(f"it is not YAML: {where}{error.problem}") from error
+    # ValueError: an impossible date, a number of thousands of digits, no text.
+    except (yaml.YAMLError, ValueError) as error:
+        raise UnreadableError(f"it is not YAML: {str(error).splitlines()[0]}") from error
+
+
+def without_controls(text: str) -> str:
+    """A label or a name that can be printed anywhere: its control characters become �."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def json_without_controls(raw: bytes) -> bytes:
+    """A JSON document with its texts as `without_controls` leaves them; most have nothing to change
+    and stay as they are.
+
+    Raises:
+        msgspec.DecodeError: no JSON.
+        RecursionError: nested too deeply.
+    """
+    if not _MAY_HOLD_CONTROLS.search(raw):
+        return raw
+    return msgspec.json.encode(_cleaned(msgspec.json.decode(raw)))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_controls(value)
+    if isinstance(value, list):
+        return [_cleaned(inner) for inner in value]
+    if isinstance(value, dict):
+        return {without_controls(key): _cleaned(inner) for key, inner in value.items()}
+    return value

@@ -1,0 +1,89 @@
+"""Speeds of several contestants on the same requests → medians of ratios with their intervals, and
+whether a promise was kept.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+CONSOLE = Console(width=120)
+
+
+@dataclass
+class Part:
+    """What one interleaved comparison found: by contestant, request by request."""
+
+    code: list[bool] = field(default_factory=list)
+    speeds: dict[str, list[float]] = field(default_factory=dict)
+    texts: dict[str, list[list[int]]] = field(default_factory=dict)
+    responses: dict[str, list] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names) -> "Part":
+        """Nothing yet of these contestants."""
+        return cls([], *({name: [] for name in names} for _ in range(3)))
+
+    def add(self, name: str, tokens: list[int], seconds: float, *response) -> None:
+        """One run of a contestant."""
+        self.speeds[name].append(len(tokens) / seconds)
+        self.texts[name].append(tokens)
+        self.responses[name] += response
+
+    def ratio(self, name: str, other: str, *, code: bool = False) -> str | None:
+        """Median and interval of one contestant's speed over another's; None where one is
+        missing.
+        """
+        figures = median_ratio(self.ratios(name, other, code=code))
+        return figures and "{:.2f} ({:.2f}–{:.2f})".format(*figures)
+
+    def ratios(self, name: str, other: str, *, code: bool) -> list[float]:
+        if name not in self.speeds or other not in self.speeds:
+            return []
+        both = zip(self.speeds[name], self.speeds[other], self.code, strict=True)
+        return [a / b for a, b, is_code in both if is_code or not code]
+
+
+def median_ratio(ratios: list[float]) -> tuple[float, float, float] | None:
+    """The median and the narrowest pair of order statistics around it with 90 % coverage or more
+    (all there is, where so few requests cannot have that).
+    """
+    if not ratios:
+        return None
+    own, n, left = sorted(ratios), len(ratios), 0
+    outside = 0.5**n
+    while 1 - 2 * (outside + math.comb(n, left + 1) * 0.5**n) >= 0.9:
+        left += 1
+        outside += math.comb(n, left) * 0.5**n
+    return statistics.median(own), own[left], own[n - 1 - left]
+
+
+def show(title, part: Part, against: list[tuple[str, str]], costs):
+    """One comparison as a table; `against` are (column head, peer)."""
+    table = Table(title=f"{title}: {len(part.code)} requests")
+    for head in ("", "tok/s", *(head for head, _ in against), "same text", "round/passes"):
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    reference = part.texts[against[0][1]]
+    for name, speeds in part.speeds.items():
+        same = sum(a == b for a, b in zip(part.texts[name], reference, strict=True))
+        rounds = costs.overhead(name, part.responses[name]) if costs else None
+        table.add_row(
+            name,
+            f"{statistics.median(speeds):.1f}",
+            *(part.ratio(name, peer, code="code" in head) or "–" for head, peer in against),
+            f"{same}/{len(speeds)}",
+            "" if rounds is None else f"{rounds:.3f}",
+        )
+    CONSOLE.print(table)
+
+
+def verdict(what: str, part: Part | None, pair: tuple[str, str], least: float, *, code=False):
+    """One line for a figure that was promised."""
+    found = median_ratio(part.ratios(*pair, code=code)) if part else None
+    if found is None:
+        CONSOLE.print(f"NOT RUN  {what}")
+        return
+    mark = "reached" if found[0] >= least else "MISSED "
+    CONSOLE.print(f"{mark}  {what}: {found[0]:.2f} × (asked: {least:g}; {pair[0]} / {pair[1]})")
