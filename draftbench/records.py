@@ -126,7 +126,8 @@ class Replay(Observation, frozen=True):
     distributions were at hand. The draft could draft at the positions 1 … `draftable` only (its
     context may end before the response or its limit does); `accept` is 0 beyond. `kinds` sums over
     the positions where the target wrote one kind of token: positions, Σ of the mode's acceptance
-    (overlap where known), Σ confidence; where each stood is not kept.
+    (overlap where known), Σ confidence; kinds with few positions are left out, and where each
+    stood is not kept.
     """
 
     request: str

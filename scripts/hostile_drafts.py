@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +48,8 @@ class Silence:
     def stage(self, what: str, total: int) -> None: ...
 
     def advance(self) -> None: ...
+
+    def kept(self, records: object) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -85,6 +86,11 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "weights-missing": unlink("*.safetensors"),
     "weights-nan": poison,
     "unknown-architecture": lambda model: change_config(model, model_type="mindreader"),
+    "a-billion-layers": lambda model: change_config(model, num_hidden_layers=10**9),
+    "leads-elsewhere": lambda model: (
+        (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../b"}}')
+        and None
+    ),
     "recurrent-layers": lambda model: change_config(model, model_type="mamba"),
     "no-tokenizer": unlink("tokenizer*"),
     "config-cut": lambda model: (model / "config.json").write_text('{"model_type": "ll') and None,
@@ -117,11 +123,10 @@ def main() -> int:
         )
         folder = run(prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence())
         found = read_run(folder)
+    print("| draft | what the run says of it | hint |\n|---|---|---|")
     for failure in found.failures:
         told = failure.reason.replace(f"{place}/", "")
-        print(failure.draft)
-        for line in (told, f"hint: {failure.hint}"):
-            print(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="      "))
+        print(f"| {failure.draft} | {told} | {failure.hint} |")
     measured = ", ".join(map(str, found.candidates))
     print(f"{len(found.failures)} failed; measured: {measured}")
     told_of = {failure.draft for failure in found.failures}

@@ -4,6 +4,7 @@ runs here; `--show-text` loads the target's tokenizer.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,12 +41,17 @@ def acceptance(
         bool,
         typer.Option("--show-text", help="Show the tokens that drafts got wrong. Private text!"),
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="Every definition, position, stopping rule and tree."),
+    ] = False,
     output_format: values.FormatOption = "table",
     output: values.OutputOption = "-",
 ) -> int:
-    """Show acceptance by every definition, where it is lost, and what other rules would reach.
+    """Show acceptance: one screen, or with --all by every definition.
 
-    draftbench acceptance results/runs/RUN --k 1-16
+    draftbench acceptance results/runs/RUN
+    draftbench acceptance results/runs/RUN --all --k 1-16
     draftbench acceptance results/runs/RUN --candidate qwen0.5:int4 --candidate qwen0.5
     """
     from draftbench.acceptance.card import acceptance_report
@@ -68,7 +74,8 @@ def acceptance(
         report = msgspec.structs.replace(report, disagreements=found)
         tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    values.write_result(render(report, output_format, values.width(), texts), output)
+    text = render(report, output_format, values.width(), texts, whole=whole)
+    values.write_result(text, output)
     return 0
 
 
@@ -80,8 +87,11 @@ def _chosen(observed: Observed, names: Sequence[str] | None) -> list[Candidate]:
         )
     for name in names or ():
         if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean `{near[0]}`? " if near else ""
             raise RunFolderError(
-                f"the run has no candidate `{name}`", hint=f"its candidates are {', '.join(known)}"
+                f"the run has no candidate `{name}`",
+                hint=f"{meant}its candidates are {', '.join(known)}",
             )
     return [known[name] for name in dict.fromkeys(names or known)]
 

@@ -8,12 +8,14 @@ command runs, like one on the command line.
 from __future__ import annotations
 
 import difflib
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftbench.errors import UsageError
+from draftbench.reading import UnreadableError, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,19 +87,12 @@ def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
 
 
 def _mapping(file: Path) -> dict[Any, Any]:
-    import yaml
-
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        found = read_yaml(file)
+    except UnreadableError as error:
         raise UsageError(
-            f"cannot read `{file}`: {error.strerror}",
-            hint="give a YAML file, or flags; `--print-config` writes one",
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0]
-        raise UsageError(
-            f"`{file}` is not YAML: {first}", hint="write `flag: value` lines"
+            f"cannot read `{file}`: {error}",
+            hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
         ) from error
     if not isinstance(found, dict):
         raise UsageError(f"`{file}` holds no settings", hint="write `flag: value` lines")
@@ -111,7 +106,14 @@ def _checked(what: str, known: Any, value: Any) -> Any:
             raise UsageError(f"{what} is not true or false", hint="write true or false")
         return value
     parts = value if isinstance(value, list) else [value]
-    if any(isinstance(part, (dict, list, bool)) or part is None for part in parts):
+    if not all(_is_plain(part) for part in parts):
         raise UsageError(f"{what} is not a value", hint="write text, a number or a list of these")
     texts = [str(part) for part in parts]
     return texts if known.multiple else ",".join(texts)
+
+
+def _is_plain(part: Any) -> bool:
+    """Text or a number that has a text; Python writes out no number of thousands of digits."""
+    if isinstance(part, int):
+        return not isinstance(part, bool) and part.bit_length() < 64
+    return isinstance(part, (str, float, date))

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from draftbench.cli.gating import gate
 from draftbench.cli.sweeping import run_sweep
-from draftbench.cli.values import QuietOption, ThreadsOption
+from draftbench.cli.values import QuietOption
 
 DEMO_TRAFFIC = "suite:completion"
 
@@ -22,7 +23,7 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: results/runs/demo-TIME).")
     ] = None,
-    threads: ThreadsOption = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads: these models are small.")] = 1,
     quiet: QuietOption = False,
 ) -> int:
     """Sweep, recommend and gate on small embedded models, in about a minute and without a network.
@@ -30,6 +31,7 @@ def demo(
     draftbench demo
     """
     from draftbench.records import DraftingMode
+    from draftbench.report.progress import TerminalWatcher
     from draftbench.store.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
@@ -58,9 +60,8 @@ def demo(
         threads=threads,
     )
     out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    code = run_sweep(
-        options, out, "draftbench demo", dry_run=False, rendering=("table", "-", quiet)
-    )
+    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
+    code = run_sweep(options, out, "draftbench demo", watcher, ("table", "-"))
     if code not in (0, 1):
         return code
     baseline = out / "baseline.json"

@@ -1,4 +1,4 @@
-"""`draftbench runs`: which runs are there, and deleting what of a run may not be shared."""
+"""`draftbench runs`: which runs are there, and deleting old ones or what of one is private."""
 
 from __future__ import annotations
 
@@ -7,44 +7,59 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.values import OutputOption, one_of, write_result
+from draftbench.cli.values import OutputOption, help_of, one_of, write_result
 from draftbench.errors import RunFolderError, UsageError
 
 runs = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List run folders, or redact one."
+    no_args_is_help=True, rich_markup_mode=None, help="List, prune or redact run folders."
 )
+FolderArgument = Annotated[Path, typer.Argument(help="Where to look.", metavar="FOLDER")]
+USUAL_FOLDER = Path("results/runs")
 
 
-@runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.", metavar="FOLDER")] = Path(
-        "results/runs"
-    ),
+    folder: FolderArgument = USUAL_FOLDER,
     output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     output: OutputOption = "-",
 ) -> int:
-    """List the runs in a folder, the newest first.
+    """List the runs in a folder, the newest first; n counts their requests.
 
     draftbench runs list
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
     import msgspec
 
-    from draftbench.report.text import columns
+    from draftbench.report.text import columns, plain
 
     one_of("--format", output_format, ["table", "json"])
+    found = _newest_first(folder)
+    if output_format == "json":
+        write_result(msgspec.json.format(msgspec.json.encode(found), indent=2).decode(), output)
+    else:
+        head = ("run", "created", "target", "traffic", "n", "texts")
+        broken = [plain(f"{_name(run)}: {run['problem']}") for run in found if run["problem"]]
+        rows = [_row(run) for run in found if not run["problem"]]
+        write_result("\n".join([columns(head, rows), *broken]), output)
+    return 0
+
+
+def _newest_first(folder: Path) -> list[dict[str, str | int | None]]:
     if not folder.is_dir():
         raise UsageError(
             f"no folder `{folder}`", hint="`draftbench sweep` makes it; or name another one"
         )
-    found = sorted(_runs(folder), key=lambda run: str(run["created"]), reverse=True)
-    if output_format == "json":
-        write_result(msgspec.json.format(msgspec.json.encode(found), indent=2).decode(), output)
-    else:
-        head = ("run", "created", "target", "traffic", "requests", "private", "problem")
-        rows = [tuple(str(run[name] or "") for name in head) for run in found]
-        write_result(columns(head, rows), output)
-    return 0
+    return sorted(_runs(folder), key=lambda run: str(run["created"]), reverse=True)
+
+
+def _name(run: dict[str, str | int | None]) -> str:
+    return Path(str(run["run"])).name
+
+
+def _row(run: dict[str, str | int | None]) -> tuple[str, ...]:
+    """Short enough for a terminal; the JSON has everything in full."""
+    created = str(run["created"]).replace("T", " ")[:16]
+    target, traffic = (str(run[key]).rsplit("/", 1)[-1] for key in ("target", "traffic"))
+    return _name(run), created, target, traffic, str(run["requests"]), str(run["private"])
 
 
 def _runs(folder: Path) -> list[dict[str, str | int | None]]:
@@ -73,7 +88,38 @@ def _runs(folder: Path) -> list[dict[str, str | int | None]]:
     return rows
 
 
-@runs.command()
+def prune(
+    folder: FolderArgument = USUAL_FOLDER,
+    keep: Annotated[int, typer.Option(min=0, help="The newest runs that stay.")] = 10,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, say what would go.")] = (
+        False
+    ),
+) -> int:
+    """Delete the oldest runs of a folder. Runs that cannot be read, or are being made, stay.
+
+    draftbench runs prune --keep 20
+    draftbench runs prune results/runs --keep 20 --yes
+    """
+    import shutil
+
+    from draftbench.store.folder import RunFolder
+
+    known = [run for run in _newest_first(folder) if not run["problem"]]
+    for run in known[keep:]:
+        path = Path(str(run["run"]))
+        if yes:
+            try:
+                with RunFolder(path).writer():  # nobody else may be writing to it
+                    shutil.rmtree(path)
+            except (OSError, RunFolderError) as error:
+                typer.echo(f"kept {path}: {error}", err=True)
+                continue
+        typer.echo(f"{'deleted' if yes else 'would delete'} {path}")
+    if not yes and known[keep:]:
+        typer.echo("`--yes` deletes them", err=True)
+    return 0
+
+
 def redact(
     run: Annotated[Path, typer.Argument(help="A run folder that `sweep` made.", metavar="RUN")],
 ) -> int:
@@ -86,3 +132,7 @@ def redact(
     RunFolder(run).redact()
     typer.echo(f"deleted the private part of {run}; its figures are as before", err=True)
     return 0
+
+
+for name, command in (("list", list_runs), ("prune", prune), ("redact", redact)):
+    runs.command(name, help=help_of(command))(command)

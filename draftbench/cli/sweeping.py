@@ -273,18 +273,22 @@ def _dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, outp
 
 def _plan(prepared: Prepared) -> Plan:
     """What a sweep would do, with its models counted from their configurations."""
+    from draftbench.measure.teacher import TOKENS_AT_ONCE
     from draftbench.models.preflight import memory_here, preflight
     from draftbench.report.dry_run import Plan
+    from draftbench.sweep.responses import GROUP
 
     answer = preflight(prepared.target, list(prepared.drafts.values()), memory_here())
     sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
     options = prepared.options
+    longest = max(map(sum, prepared.prompt_tokens))
     cells = {"best": min(3, len(options.ks)), "all": len(options.ks), "none": 0}[options.measure]
     return Plan(
         candidates=prepared.candidates,
         prompts=prepared.prompt_tokens,
         target=answer.target,
         sheets=sheets,
+        scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
         decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
         cells=cells,
     )

@@ -40,7 +40,7 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-LARGEST_BATCH = 1024
+LARGEST_BATCH = 256
 
 
 def draft_lengths(text: str) -> tuple[int, ...]:

@@ -20,6 +20,16 @@ from transformers.cache_utils import Cache, DynamicLayer
 from draftbench.decode.linear import make_linear
 from draftbench.decode.runner import only_row
 
+# Families that take the masks they are given, so that rows of different lengths may share a pass:
+# seen with random models of each, where every row gets the logits that it gets alone. Others build
+# more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi) and run row by row.
+SIDE_BY_SIDE = frozenset(
+    """
+    cohere cohere2 deepseek_v3 exaone4 gemma gemma2 gemma3_text glm4 gpt2 gpt_bigcode gpt_neox
+    gpt_oss gptj granite llama mistral mixtral olmo olmo2 opt phi phi3 qwen2 qwen3 qwen3_moe smollm3
+    stablelm starcoder2
+    """.split()  # noqa: SIM905
+)
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 
 
@@ -60,8 +70,12 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         place = self.owner.place
         if isinstance(place, _LeftPadded):
-            self.keys[place.row, :, place.position] = key_states[place.row, :, place.slot]
-            self.values[place.row, :, place.position] = value_states[place.row, :, place.slot]
+            # A model's layers may lie on several devices.
+            row, slot, position = (
+                index.to(self.keys.device) for index in (place.row, place.slot, place.position)
+            )
+            self.keys[row, :, position] = key_states[row, :, slot]
+            self.values[row, :, position] = value_states[row, :, slot]
             return self.keys[:, :, : place.end], self.values[:, :, : place.end]
         start = self.owner.lengths[place]
         end = start + key_states.shape[-2]
@@ -146,12 +160,14 @@ class GeneralRunner:
         self.dtype, self.device = model.dtype, str(model.device)
         self._layer_kinds = _layer_kinds(config)
         self._window = getattr(config, "sliding_window", None)
+        self._side_by_side = config.model_type in SIDE_BY_SIDE
         if len({p.device for p in model.parameters()}) == 1:
             replace_linears(model, level, simulate=simulate)
 
     @property
     def name(self) -> str:
-        return f"transformers forward ({self.dtype}, {self.device})".replace("torch.", "")
+        rows = "" if self._side_by_side else ", rows one by one"
+        return f"transformers forward ({self.dtype}, {self.device}{rows})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
         """Every layer, for counting."""
@@ -178,14 +194,18 @@ class GeneralRunner:
     ) -> Tensor:
         """Append tokens [n]; logits after every one, or after each row's last."""
         counts = counts or [tokens.shape[0]]
-        row = only_row(counts)
-        if row is None:
+        if self._side_by_side and only_row(counts) is None:
             logits = self._several(tokens, cache, counts, every=every)
         else:
-            cache.place = row
-            logits = self._pass(tokens[None], cache, self._range(cache.lengths[row], tokens), every)
-            logits = logits[0]
+            parts = enumerate(tokens.split(list(counts)))
+            logits = torch.cat([self._one(r, part, cache, every) for r, part in parts if len(part)])
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        return logits
+
+    def _one(self, row: int, tokens: Tensor, cache: SlabTransformersCache, every: bool) -> Tensor:
+        cache.place = row
+        positions = torch.arange(len(tokens), device=tokens.device) + cache.lengths[row]
+        logits: Tensor = self._pass(tokens[None], cache, positions[None], every)[0]
         return logits
 
     def _several(
@@ -219,10 +239,6 @@ class GeneralRunner:
             use_cache=True,
             logits_to_keep=0 if every else 1,
         ).logits
-
-    @staticmethod
-    def _range(start: int, tokens: Tensor) -> Tensor:
-        return torch.arange(start, start + tokens.shape[0], device=tokens.device)[None]
 
 
 def _layer_kinds(config: Any) -> list[str]:

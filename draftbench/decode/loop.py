@@ -197,7 +197,7 @@ class Batch:
         counts = self._counts(active, sizes)
         logits = self.target.forward(read, self.cache, every=True, counts=counts).split(sizes)
         own = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
-        # The only time in a round that the host waits for the device.
+        # Here the host waits for the device: once a round, whatever the rows.
         tokens, said = torch.stack([read, torch.cat(own)]).tolist()
         ends = list(accumulate(sizes))
         return [

@@ -7,37 +7,57 @@ from collections.abc import Sequence
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pairing import TIMED
+from draftbench.gate.pairing import TIMED, Paired
 from draftbench.gate.result import Check, GateResult
+from draftbench.gate.suspicion import prompts_changed, responses_changed
 
 
-def notes(result: GateResult, old: Baseline, new: Baseline, missing: int) -> tuple[str, ...]:
+def notes(result: GateResult, old: Baseline, new: Baseline, paired: Paired) -> tuple[str, ...]:
     """Everything that a reader of this verdict should know, the most urgent first."""
-    said = [f"suspected fault: {fault}" for fault in new.faults]
+    faults = dict.fromkeys((*result.faults, *new.faults))
+    said = [f"suspected fault: {fault}" for fault in faults]
+    said += filter(None, [prompts_changed(paired.pairs)])
     if result.verdict is Verdict.FAIL:
         said += _where_to_look(result, old, new)
+    if result.verdict is not Verdict.PASS:
+        said += filter(None, [responses_changed(paired.pairs)])
     said += [_inconclusive(check) for check in result.pooled if check.verdict == "inconclusive"]
-    if result.verdict is Verdict.PASS:
-        better = ", ".join(check.metric for check in result.pooled if check.improved)
-        if better:
-            said.append(f"improved: {better}; save a new baseline to keep the gain")
-    return (*said, *_caveats(result, old, new, missing))
+    better = ", ".join(check.metric for check in result.pooled if check.improved)
+    if better and result.verdict is Verdict.PASS:
+        said.append(f"improved: {better}; save a new baseline to keep the gain")
+    elif better and result.verdict is Verdict.INCONCLUSIVE and prompts_changed(paired.pairs):
+        said.append(
+            f"improved: {better}, but on other prompts, which may be easier or broken: read some "
+            "responses, and save a new baseline if the change is wanted"
+        )
+    return (*said, *_caveats(result, old, new, paired.missing))
 
 
 def _inconclusive(check: Check) -> str:
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
+    known = f"{check.metric} is inconclusive over {check.sample} {unit}"
+    if check.smallest_detectable_drop is not None:
+        known += f", which detect a drop from {check.amount(check.smallest_detectable_drop)} on"
     if check.requests_needed is None:
         return (
-            f"{check.metric} is inconclusive over {check.sample} {unit}, and no sample of a "
-            "reasonable size would settle it: the drop lies at the limit, or its spread is unknown"
+            f"{known}; no sample of a reasonable size would settle it: "
+            "the drop lies at the limit, or its spread is unknown"
         )
-    return (
-        f"{check.metric} is inconclusive over {check.sample} {unit}: "
-        f"about {check.requests_needed} would settle it"
-    )
+    return f"{known}; about {check.requests_needed} would settle it"
 
 
 def _where_to_look(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
+    said = _largest_drops(result, old, new)
+    if result.changes:
+        names = ", ".join(change.what for change in result.changes)
+        said.append(f"changed since the baseline: {names}")
+    return said
+
+
+def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
+    """Where acceptance was lost, if it was that which failed."""
+    if not any(check.verdict is Verdict.FAIL for check in result.checks):
+        return []
     said = []
     known = [c for c in result.segments if c.difference and c.metric == "mean_accepted_length"]
     if known:
@@ -53,9 +73,6 @@ def _where_to_look(result: GateResult, old: Baseline, new: Baseline) -> list[str
             f"largest drop by draft position: position {at + 1} of {result.k}; all tokens up to it "
             f"were accepted in {old.survival[at]:.1%} of the rounds, now in {new.survival[at]:.1%}"
         )
-    if result.changes:
-        names = ", ".join(change.what for change in result.changes)
-        said.append(f"changed since the baseline: {names}")
     return said
 
 

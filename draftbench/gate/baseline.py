@@ -9,19 +9,24 @@ which requests changed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Record
+from draftbench.records import DraftingMode, Record
 
-# 1: first layout.
-SCHEMA_VERSION = 1
+# 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
+SCHEMA_VERSION = 2
 MAX_BYTES = 64 << 20
 
-Count = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+# Bounded, so that no sum of them overflows.
+_MOST = 1e12
+# What is rounded to three digits when it is saved.
+_ROUNDING = 0.01
+
+Count = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 _EMPTY = b'"requests": []\n}'
 
 
@@ -34,11 +39,11 @@ class Question(Record, frozen=True):
 
     key_id: str
     metric_version: int
-    mode: str
+    mode: DraftingMode
     k: Annotated[int, msgspec.Meta(ge=1)]
-    responses: str
-    samples: int
-    max_new_tokens: int | None
+    responses: Literal["target", "log"]
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None
 
 
 class Speed(Record, frozen=True):
@@ -55,7 +60,9 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
 
     Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes` (the
     rounds with nothing to draft too) and of `tokens` after the first. `alpha_sum` is taken over
-    `positions`; None for prompt lookup, which has no α.
+    `positions`; None for prompt lookup, which has no α. `prompt_tokens` is the length of the
+    rendered prompt, `output` a keyed hash of the responses; None where they are unknown. `looping`
+    tokens at the end of the response repeat one passage.
     """
 
     id: str
@@ -69,6 +76,9 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     alpha_sum: Count | None = None
     segment: str | None = None
     speed: Speed | None = None
+    prompt_tokens: int | None = None
+    output: str | None = None
+    looping: Count = 0.0
 
 
 class Baseline(Record, frozen=True):
@@ -115,7 +125,8 @@ def read_baseline(path: Path) -> Baseline:
     """Read a baseline strictly.
 
     Raises:
-        RunFolderError: no such file, too large, of a newer schema, or changed by something else.
+        RunFolderError: no such file, too large, of a newer schema, or changed by something else
+            into what no run can have counted.
     """
     raw = _read_limited(path)
     try:
@@ -132,11 +143,23 @@ def read_baseline(path: Path) -> Baseline:
             f"`{path}` is not a baseline: {error}",
             hint="make one with `draftbench gate --save FILE RUN`",
         ) from error
-    if len({counts.id for counts in baseline.requests}) < len(baseline.requests):
-        raise RunFolderError(
-            f"`{path}` holds a request twice", hint="the file was edited; save it again"
-        )
+    wrong = _contradiction(baseline)
+    if wrong:
+        raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
     return baseline
+
+
+def _contradiction(baseline: Baseline) -> str | None:
+    """What no run can have counted."""
+    if not baseline.requests:
+        return "holds no request"
+    if len({counts.id for counts in baseline.requests}) < len(baseline.requests):
+        return "holds a request twice"
+    for counts in baseline.requests:
+        accepted, tried = counts.alpha_sum or 0.0, counts.positions
+        if accepted > tried + _ROUNDING or counts.rounds > counts.passes + _ROUNDING:
+            return f"counts more of request {counts.id} than there was"
+    return None
 
 
 def _read_limited(path: Path) -> bytes:

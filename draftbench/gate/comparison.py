@@ -1,8 +1,10 @@
 """Two baselines and limits → the gate's verdict.
 
-*fail* where a metric over all requests fails, or a segment does after Holm's correction over all
-segments and metrics. *pass* where every metric over all requests passes; a segment is too small to
-be asked for that and can only fail. *inconclusive* otherwise.
+*fail* where a metric over all requests fails, a segment does after Holm's correction over all
+segments and metrics, or the new run shows a suspected fault that the old did not. *pass* where
+every metric over all requests passes; a segment is too small to be asked for that and can only
+fail. *inconclusive* otherwise, and where acceptance rose on prompts that are not the same: other
+questions may be easier.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from draftbench.gate.result import (
     GateResult,
     Level,
 )
+from draftbench.gate.suspicion import new_faults, prompts_changed
 
 SPEEDUP = Figure(
     name="speed-up (decode)",
@@ -102,7 +105,11 @@ def compare(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMI
             hint="prompt lookup has no alpha; limit mean_accepted_length",
         )
     segments = _segments(limits, paired.segments())
-    verdict = _overall(checks, segments)
+    faults = new_faults(old, new, paired.pairs)
+    verdict = Verdict.FAIL if faults else _overall(checks, segments)
+    improved = any(check.improved for check in checks)
+    if verdict is Verdict.PASS and improved and prompts_changed(paired.pairs):
+        verdict = Verdict.INCONCLUSIVE
     result = GateResult(
         schema_version=RESULT_SCHEMA_VERSION,
         verdict=verdict,
@@ -115,9 +122,10 @@ def compare(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMI
         requests=len(paired.pairs),
         checks=(*checks, *segments),
         changes=_changes(old, new),
+        faults=faults,
         notes=(),
     )
-    said = notes(result, old, new, paired.missing)
+    said = notes(result, old, new, paired)
     return msgspec.structs.replace(result, notes=said)
 
 

@@ -21,7 +21,9 @@ from draftbench.gate.pairing import TIMED
 from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Level
 from draftbench.records import Record
 
-MIN_RUNS = 5
+# Two points are one comparison, which the gate has judged; a line has a spread from three on, and a
+# useful one from five.
+MIN_CHAIN, MIN_RUNS = 3, 5
 MAX_LINE_BYTES = 1 << 20
 
 
@@ -37,29 +39,37 @@ class HistoryEntry(Record, frozen=True):
 
 
 class Trend(Record, frozen=True):
-    """The fitted change of a metric from the first of `runs` passing runs to the last, in the unit
-    of `limit`; negative where it got worse.
+    """How a metric went from the first of `runs` passing runs to the last, in the unit of `limit`;
+    negative where it got worse. `chained` is the last against the first, `total` the change along
+    a fitted line, None under five runs.
     """
 
     metric: str
     runs: int
     since: str
-    total: Estimate
+    chained: float
+    total: Estimate | None
     limit: Limit
 
     @property
     def drifting(self) -> bool:
-        """The whole interval is below zero, and the change reaches half of one run's limit: less is
-        no matter yet.
+        """Passing runs went further together than one may: the last against the first, or along a
+        line that surely falls and by half of the limit at least (less is no matter yet).
         """
-        return self.total.high < 0 and self.total.value <= -self.limit.value / 2
+        if self.chained < -self.limit.value:
+            return True
+        total = self.total
+        return total is not None and total.high < 0 and total.value <= -self.limit.value / 2
 
     def __str__(self) -> str:
         unit, scale = ("%", 100) if self.limit.relative else ("", 1)
-        total, low, high = (scale * x for x in (self.total.value, self.total.low, self.total.high))
+        words = f"{scale * self.chained:.3g}{unit}"
+        if self.total is not None:
+            total = self.total
+            value, low, high = (scale * x for x in (total.value, total.low, total.high))
+            words = f"{value:.3g}{unit} [{low:.3g}, {high:.3g}]"
         return (
-            f"{self.metric} changed by {total:.3g}{unit} [{low:.3g}, {high:.3g}] "
-            f"over {self.runs} passing runs since {self.since}, "
+            f"{self.metric} changed by {words} over {self.runs} passing runs since {self.since}, "
             f"against a limit of {scale * self.limit.value:.3g}{unit} for one"
         )
 
@@ -126,19 +136,29 @@ def trends(entries: Sequence[HistoryEntry], checks: Sequence[Check]) -> tuple[Tr
     found = []
     for check in checks:
         having = [entry for entry in passed if check.metric in entry.figures]
-        if check.metric in TIMED or len(having) < MIN_RUNS:
+        if check.metric in TIMED or len(having) < MIN_CHAIN:
             continue
+        relative = check.limit.relative
         values = [entry.figures[check.metric].value for entry in having]
+        enough = len(having) >= MIN_RUNS and (not relative or min(values) > 0)
         found.append(
             Trend(
                 metric=check.metric,
                 runs=len(having),
                 since=having[0].created,
-                total=fitted_change(values, relative=check.limit.relative),
+                chained=_chained(values, relative=relative),
+                total=fitted_change(values, relative=relative) if enough else None,
                 limit=check.limit,
             )
         )
     return tuple(found)
+
+
+def _chained(values: Sequence[float], *, relative: bool) -> float:
+    first, last = values[0], values[-1]
+    if not relative:
+        return last - first
+    return last / first - 1 if first > 0 else 0.0
 
 
 def fitted_change(values: Sequence[float], *, relative: bool) -> Estimate:

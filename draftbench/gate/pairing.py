@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -42,20 +42,49 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
             to be compared between different machines; names what differs.
     """
     _same_question(old, new)
+    check_requests(old, {counts.id: counts.sampling for counts in new.requests})
     by_id = {counts.id: counts for counts in new.requests}
     pairs = tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
-    if not pairs or len(pairs) < MIN_OVERLAP * len(old.requests):
-        raise IncomparableError(
-            f"only {len(pairs)} of the baseline's {len(old.requests)} requests are in this run "
-            f"of {len(new.requests)}",
-            hint="run the same traffic and sample, or save a new baseline if the traffic changed "
-            "on purpose",
-        )
-    _same_sampling(pairs)
     for limit in limits:
         if limit.metric in TIMED:
             _same_machine(limit.metric, old, new)
     return Paired(pairs, missing=len(old.requests) - len(pairs))
+
+
+def check_key(old: Baseline, key_id: str) -> None:
+    """Refuse a run whose request hashes were made with another key.
+
+    Raises:
+        IncomparableError: no request could be paired.
+    """
+    if key_id != old.question.key_id:
+        raise _another_question("key_id", old.question.key_id, key_id)
+
+
+def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
+    """Refuse a run over these requests, given by hash with the label of their sampling; needs
+    nothing that is measured.
+
+    Raises:
+        IncomparableError: other traffic, or another sampling.
+    """
+    known = {counts.id: counts.sampling for counts in old.requests}
+    common = known.keys() & sampling.keys()
+    if len(common) < MIN_OVERLAP * len(known):
+        raise IncomparableError(
+            f"other traffic: only {len(common)} of the baseline's {len(known)} requests are among "
+            f"the {len(sampling)} of this run",
+            hint="run the same traffic and sample, or save a new baseline if the traffic changed "
+            "on purpose",
+        )
+    different = sorted(request for request in common if known[request] != sampling[request])
+    if different:
+        was, now = known[different[0]], sampling[different[0]]
+        raise IncomparableError(
+            f"the baseline answers another question: the sampling of {len(different)} of "
+            f"{len(common)} requests differs (one was {was}, is {now})",
+            hint="run with the baseline's temperature and sampling, or save a new baseline",
+        )
 
 
 def question_digest(baseline: Baseline) -> str:
@@ -70,25 +99,18 @@ def _same_question(old: Baseline, new: Baseline) -> None:
     now["definition of alpha"] = new.alpha_definition or old.alpha_definition
     for field, value in before.items():
         if now[field] != value:
-            hints = {
-                "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
-                "metric_version": "save the baseline again with this draftbench",
-            }
-            raise IncomparableError(
-                f"the baseline answers another question: {field} was {value}, is {now[field]}",
-                hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
-            )
+            raise _another_question(field, value, now[field])
 
 
-def _same_sampling(pairs: Sequence[Pair]) -> None:
-    different = [(old, new) for old, new in pairs if old.sampling != new.sampling]
-    if different:
-        old, new = different[0]
-        raise IncomparableError(
-            f"the baseline answers another question: the sampling of {len(different)} of "
-            f"{len(pairs)} requests differs (one was {old.sampling}, is {new.sampling})",
-            hint="run with the baseline's temperature and sampling, or save a new baseline",
-        )
+def _another_question(field: str, before: object, now: object) -> IncomparableError:
+    hints = {
+        "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
+        "metric_version": "save the baseline again with this draftbench",
+    }
+    return IncomparableError(
+        f"the baseline answers another question: {field} was {before}, is {now}",
+        hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
+    )
 
 
 def _same_machine(metric: str, old: Baseline, new: Baseline) -> None:

@@ -5,10 +5,12 @@ Knows which facts of a run make up the question and which are the thing tested; 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import PurePath
+from statistics import fmean
 
 from draftbench.acceptance.definitions import (
     Sample,
@@ -31,16 +33,25 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
+from draftbench.store.folder import PrivateText
 from draftbench.store.observed import Observed
 
 # Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
 METRIC_VERSION = 1
 
+# So many different prompts do not begin alike by chance.
+_MIN_PROMPTS = 5
+
 _Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
 
-def make_baseline(observed: Observed, candidate: Candidate, k: int) -> Baseline:
+def make_baseline(
+    observed: Observed, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
+) -> Baseline:
     """What `candidate` did at draft length k on every request that it was replayed on.
+
+    Responses of one token, which no draft is replayed on, count with nothing drafted. `texts` are
+    looked at for faults of the prompts and leave nothing else behind.
 
     Raises:
         RunFolderError: no replay of the candidate, or one that does not fit its response.
@@ -54,7 +65,10 @@ def make_baseline(observed: Observed, candidate: Candidate, k: int) -> Baseline:
     trajectories = [trajectory for trajectory, _ in pairs]
     survivals = [survival(trajectories, rounds, i).value for i in range(1, k + 1)]
     # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
-    faults = suspected_faults(candidate, pairs, [rounds], math.inf)
+    found = suspected_faults(candidate, pairs, [rounds], math.inf)
+    faults = [*(fault.message for fault in found), *_doubled({t.prompt for t in texts})]
+    counted = request_counts(trajectories, rounds, rate, _speeds(observed.decodes, candidate, k))
+    silent = _silent(observed.trajectories, {c.id for c in counted}, has_alpha=rate is not None)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=observed.manifest.created,
@@ -62,20 +76,18 @@ def make_baseline(observed: Observed, candidate: Candidate, k: int) -> Baseline:
         question=Question(
             key_id=observed.manifest.key_id,
             metric_version=METRIC_VERSION,
-            mode=asked.mode.value,
+            mode=asked.mode,
             k=k,
-            responses=asked.responses,
+            responses="log" if asked.responses == "log" else "target",
             samples=asked.samples,
             max_new_tokens=asked.max_new_tokens,
         ),
         tested=_tested(observed, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survivals if share is not None),
-        faults=tuple(fault.message for fault in faults),
+        faults=tuple(faults),
         cost_ratios=_cost_ratios(observed.costs, candidate),
-        requests=request_counts(
-            trajectories, rounds, rate, _speeds(observed.decodes, candidate, k)
-        ),
+        requests=tuple(sorted((*counted, *silent), key=lambda counts: counts.id)),
     )
 
 
@@ -90,14 +102,17 @@ def request_counts(
     """
     length = mean_accepted_length(trajectories, rounds)
     passes = tokens_per_round(trajectories, rounds)
-    one = {trajectory.request: trajectory for trajectory in trajectories}
+    responses: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        responses[trajectory.request].append(trajectory)
     rows = []
     for row, request in enumerate(length.requests):
         emitted, drafting = length.addends[row].tolist()
+        one = responses[request][0]
         counts = RequestCounts(
             id=request,
             weight=float(length.weights[row]),
-            sampling=sampling_label(one[request].sampling),
+            sampling=sampling_label(one.sampling),
             tokens=round(float(passes.addends[row, 0]), 3),
             passes=round(float(passes.addends[row, 1]), 3),
             rounds=round(drafting, 3),
@@ -105,11 +120,14 @@ def request_counts(
             accepted=max(0.0, round(emitted - drafting, 3)),
             positions=float(rate.addends[row, 1]) if rate else 0.0,
             alpha_sum=round(float(rate.addends[row, 0]), 3) if rate else None,
-            segment=one[request].segment,
+            segment=one.segment,
             speed=speeds.get(request),
+            prompt_tokens=one.prompt_tokens,
+            output=_output(responses[request]),
+            looping=fmean(t.looping for t in responses[request]),
         )
         rows.append(counts)
-    return tuple(sorted(rows, key=lambda counts: counts.id))
+    return tuple(rows)
 
 
 def sampling_label(sampling: Sampling) -> str:
@@ -123,6 +141,52 @@ def sampling_label(sampling: Sampling) -> str:
         "min_p": sampling.min_p,
     }
     return " ".join(f"{name}={value:g}" for name, value in named.items() if value is not None)
+
+
+def _silent(
+    trajectories: Sequence[Trajectory], counted: Collection[str], *, has_alpha: bool
+) -> list[RequestCounts]:
+    """Requests whose every response ended at once."""
+    responses: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.request not in counted:
+            responses[trajectory.request].append(trajectory)
+    return [
+        RequestCounts(
+            id=request,
+            weight=own[0].weight,
+            sampling=sampling_label(own[0].sampling),
+            tokens=0.0,
+            passes=0.0,
+            rounds=0.0,
+            accepted=0.0,
+            alpha_sum=0.0 if has_alpha else None,
+            segment=own[0].segment,
+            prompt_tokens=own[0].prompt_tokens,
+            output=_output(own),
+        )
+        for request, own in responses.items()
+        if all(t.output_tokens < 2 for t in own)
+    ]
+
+
+def _doubled(prompts: Collection[tuple[int, ...]]) -> list[str]:
+    """A special token that every prompt begins with twice: no text of a user does that."""
+    if len(prompts) < _MIN_PROMPTS or len({prompt[:2] for prompt in prompts}) > 1:
+        return []
+    first = next(iter(prompts))[:2]
+    if len(first) < 2 or first[0] != first[1]:
+        return []
+    return [
+        f"all {len(prompts)} prompts begin with the same token twice, as when both the chat "
+        "template and the tokenizer write the first one"
+    ]
+
+
+def _output(responses: Sequence[Trajectory]) -> str:
+    """One hash of all responses to a request; each of theirs is keyed."""
+    digests = [r.digest for r in sorted(responses, key=lambda r: r.sample)]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
 
 
 def _check(observed: Observed, candidate: Candidate, pairs: _Pairs, k: int) -> None:

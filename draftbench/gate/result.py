@@ -45,6 +45,10 @@ class Check(Record, frozen=True):
     smallest_detectable_drop: float | None
     holm_p: float | None = None
 
+    def amount(self, value: float) -> str:
+        """A change in the unit of the limit."""
+        return f"{100 * value:.2g} %" if self.limit.relative else f"{value:.2g}"
+
 
 class Change(Record, frozen=True):
     """A fact about the thing tested that is not what it was; None where it was not recorded."""
@@ -55,7 +59,9 @@ class Change(Record, frozen=True):
 
 
 class GateResult(Record, frozen=True):
-    """The gate's answer. `question` identifies what was asked, for the history."""
+    """The gate's answer. `question` identifies what was asked, for the history. `faults` are
+    suspected faults that the baseline did not show: they fail the gate whatever the checks say.
+    """
 
     schema_version: int
     verdict: Verdict
@@ -68,6 +74,7 @@ class GateResult(Record, frozen=True):
     requests: int
     checks: tuple[Check, ...]
     changes: tuple[Change, ...]
+    faults: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property

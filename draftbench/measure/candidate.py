@@ -7,7 +7,7 @@ is the sweep's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as with_fields
@@ -30,7 +30,7 @@ from draftbench.records import (
     Replay,
     Trajectory,
 )
-from draftbench.store.folder import PrivateDraft, PrivateText
+from draftbench.store.folder import Key, PrivateDraft, PrivateText
 
 Material = tuple[Prompt, PrivateText, Trajectory]
 # How often each row of a batch is filled, at least.
@@ -118,9 +118,10 @@ def decode_cells(
     chosen: Sequence[Material],
     ks: Sequence[int],
     batch: int,
+    done: Collection[Key] = (),
 ) -> Iterator[list[Decode]]:
-    """The baseline and each k on the chosen requests, in lists that are only worth something whole:
-    a request's for one row, all of them for several.
+    """The baseline and each k on the chosen requests. For one row a list per request, without those
+    that are done; for several a list per cell, of which all or none are worth something.
     """
     cells = contender.cells(setting, ks)
     bench = Bench(
@@ -133,11 +134,15 @@ def decode_cells(
         tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
     )
-    once = [Chosen(prompt, trajectory, text.tokens) for prompt, text, trajectory in chosen]
+    once = [
+        Chosen(prompt, trajectory, text.tokens, turn=turn)
+        for turn, (prompt, text, trajectory) in enumerate(chosen)
+    ]
+    left = [one for one in once if (one.trajectory.request, one.trajectory.sample) not in done]
     if batch == 1:
-        yield from run_in_turn(bench, once, cells)
-    elif once:
+        yield from run_in_turn(bench, left, cells)
+    elif left:
         # Rows are only refilled, and a batch is only full, while requests are waiting.
         repeats = -(-FILLS * batch // len(once))
         often = [replace(one, repeat=repeat) for repeat in range(repeats) for one in once]
-        yield run_together(bench, often, cells, batch)
+        yield from run_together(bench, often, cells, batch)

@@ -51,12 +51,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A response of the target that is decoded again; `repeat` counts how often it was before."""
+    """A response of the target that is decoded again; `repeat` counts how often it was before,
+    `turn` is its place among all that are.
+    """
 
     prompt: Prompt
     trajectory: Trajectory
     tokens: tuple[int, ...]
     repeat: int = 0
+    turn: int = 0
 
 
 def run_in_turn(
@@ -65,10 +68,10 @@ def run_in_turn(
     """One row: every cell once for each request, in an order that turns by one with every request.
     One list per request: only together can its runs be compared.
     """
-    for turn, one in enumerate(chosen):
-        at = turn % len(cells)
+    for number, one in enumerate(chosen):
+        at = one.turn % len(cells)
         task = task_of(one.prompt, one.trajectory.sample, bench.text)
-        if turn == 0:
+        if number == 0:
             _warm(bench, [task], cells, rows=1)
         rows = []
         for cell in (*cells[at:], *cells[:at]):
@@ -80,8 +83,10 @@ def run_in_turn(
 
 def run_together(
     bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell], rows: int
-) -> list[Decode]:
-    """`rows` rows: every cell decodes all requests, a few rounds of each cell in turn."""
+) -> Iterator[list[Decode]]:
+    """`rows` rows: every cell decodes all requests, a few rounds of each cell in turn. One list per
+    cell, when all are done.
+    """
     tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for one in chosen]
     _warm(bench, tasks[:rows], cells, rows)
     batches = []
@@ -91,11 +96,9 @@ def run_together(
     left = list(batches)
     while left:
         left = [batch for batch in left if _take_turn(batch)]
-    return [
-        _record(bench, cell, one, response, rows)
-        for cell, batch in zip(cells, batches, strict=True)
-        for one, response in zip(chosen, batch.responses, strict=True)
-    ]
+    for cell, batch in zip(cells, batches, strict=True):
+        decoded = zip(chosen, batch.responses, strict=True)
+        yield [_record(bench, cell, one, response, rows) for one, response in decoded]
 
 
 def _take_turn(batch: Batch) -> bool:

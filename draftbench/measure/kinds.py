@@ -11,6 +11,7 @@ from typing import Any
 from draftbench.records import Replay
 
 KINDS = ("whitespace", "digits", "punctuation", "word start", "inside a word", "special")
+LEAST_POSITIONS = 8
 # How tokenizers write the space before a word (SentencePiece, byte-level BPE), and bytes of
 # whitespace.
 _SPACES = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"})
@@ -55,11 +56,13 @@ def kind_of(piece: str) -> str:
 def tally(
     replay: Replay, tokens: Sequence[int], kinds: TokenKinds
 ) -> dict[str, tuple[int, float, float]]:
-    """What `Replay.kinds` holds, for a replay along the response `tokens`."""
+    """What `Replay.kinds` holds, for a replay along the response `tokens`: the kinds of which there
+    are enough. From sums over a few positions one could tell which positions they were.
+    """
     found: dict[str, tuple[int, float, float]] = {}
     accepted = replay.accept if replay.overlap is None else replay.overlap
     rows = zip(tokens[1:], accepted, replay.confidence, strict=True)
     for token, own, confidence in islice(rows, replay.draftable):
         count, both, sure = found.get(kind := kinds.of(token), (0, 0.0, 0.0))
         found[kind] = count + 1, round(both + own, 3), round(sure + confidence, 3)
-    return found
+    return {kind: sums for kind, sums in found.items() if sums[0] >= LEAST_POSITIONS}

@@ -7,6 +7,7 @@ Chunks bound the memory to [CHUNK × vocabulary], however long and many the resp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -17,6 +18,8 @@ from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 
 CHUNK = 128
+# Tokens of cache that the rows of one pass may take together; a longer text passes alone.
+TOKENS_AT_ONCE = 16_384
 Tokens = Sequence[int]
 
 
@@ -41,30 +44,61 @@ def teacher_forced(
         ModelError: NaN logits.
     """
     longest = min(runner.context_length, context or runner.context_length)
-    rows = [row for row, (prompt, _) in enumerate(texts) if len(prompt) <= longest]
-    if not rows:
-        return
-    prompts = [texts[row][0] for row in rows]
-    known = [
-        texts[row][1][: min(len(texts[row][1]) - 1, longest - len(texts[row][0]))] for row in rows
+    rows = [
+        _Row(row, prompt, response[: min(len(response) - 1, longest - len(prompt))])
+        for row, (prompt, response) in enumerate(texts)
+        if len(prompt) <= longest
     ]
-    capacity = max(len(p) + len(k) for p, k in zip(prompts, known, strict=True))
-    cache = runner.new_cache(capacity, len(rows))
+    for together in _passes(rows):
+        yield from _side_by_side(runner, together, first)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The tokens to read: all of a prompt, and of its response what predicts another token."""
+
+    row: int
+    prompt: Tokens
+    known: Tokens
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.known)
+
+
+def _passes(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+    """Rows in their order, as many together as their caches may take."""
+    together: list[_Row] = []
+    for row in rows:
+        longest = max((other.length for other in together), default=0)
+        if together and (len(together) + 1) * max(longest, row.length) > TOKENS_AT_ONCE:
+            yield together
+            together = []
+        together.append(row)
+    if together:
+        yield together
+
+
+def _side_by_side(
+    runner: Runner, rows: Sequence[_Row], first: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """One pass over the prompts and responses of some rows, by parts of each."""
+    cache = runner.new_cache(max(row.length for row in rows), len(rows))
     share = max(1, PIECE // len(rows))
-    for start in range(0, max(map(len, prompts)), share):
-        parts = [prompt[start : start + share] for prompt in prompts]
+    for start in range(0, max(len(row.prompt) for row in rows), share):
+        parts = [row.prompt[start : start + share] for row in rows]
         logits = _read(runner, parts, cache, every=False)
-        busy = [at for at, part in enumerate(parts) if part]
-        for at, last in zip(busy, logits.split(1), strict=True):
-            if first == 0 and start + len(parts[at]) == len(prompts[at]):
-                yield rows[at], 0, _finite(last)
+        busy = [(row, part) for row, part in zip(rows, parts, strict=True) if part]
+        for (row, part), last in zip(busy, logits.split(1), strict=True):
+            if first == 0 and start + len(part) == len(row.prompt):
+                yield row.row, 0, _finite(last)
     share = max(1, CHUNK // len(rows))
-    for start in range(0, max(map(len, known)), share):
-        parts = [response[start : start + share] for response in known]
+    for start in range(0, max(len(row.known) for row in rows), share):
+        parts = [row.known[start : start + share] for row in rows]
         logits = _finite(_read(runner, parts, cache, every=True))
         for row, own in zip(rows, logits.split([len(part) for part in parts]), strict=True):
             if len(own):
-                yield row, start + 1, own
+                yield row.row, start + 1, own
 
 
 def _read(runner: Runner, parts: Sequence[Tokens], cache: object, *, every: bool) -> Tensor:

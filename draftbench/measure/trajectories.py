@@ -18,7 +18,7 @@ from draftbench.decode.runner import Runner
 from draftbench.decode.sampling import Uniforms, distribution
 from draftbench.decode.task import Task
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.measure.teacher import teacher_forced, top_two_margin
+from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
 from draftbench.records import Trajectory
 from draftbench.store.folder import PrivateText
 
@@ -49,7 +49,9 @@ def generate(
     side.
     """
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
-    responses = decode_all(tasks, target, None, 0, clock, rows=RESPONSE_ROWS)
+    longest = max(task.capacity for task in tasks)
+    rows = max(1, min(RESPONSE_ROWS, TOKENS_AT_ONCE // longest))
+    responses = decode_all(tasks, target, None, 0, clock, rows)
     return [(tuple(response.tokens), response.finish) for response in responses]
 
 

@@ -11,6 +11,7 @@ from statistics import median
 from draftbench.acceptance.faults import suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.plan.choice import Cell
+from draftbench.plan.disturbed import disturbances
 from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
@@ -106,8 +107,8 @@ def _of_machine(observed: Observed) -> Iterable[str]:
     load = observed.manifest.environment.load
     if load is not None and load > _BUSY:
         yield (
-            f"other processes kept {load:.0%} of the cores busy when the run began: its times are "
-            "noisy, its acceptance is not"
+            f"the machine was busy when the run began, with a load of {load:.1f} for each core: "
+            "its times are noisy, its acceptance is not"
         )
     stalled = sum(_stalled(row) for row in observed.decodes)
     if stalled:
@@ -115,6 +116,7 @@ def _of_machine(observed: Observed) -> Iterable[str]:
             f"{stalled} decoding runs stood still in a round (a suspended process, a clock's jump, "
             "another job): their seconds are too long"
         )
+    yield from disturbances(observed.states)
 
 
 def _stalled(row: Decode) -> bool:

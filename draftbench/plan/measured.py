@@ -32,7 +32,7 @@ SPEEDUP_MEASURED = Figure(
 END_TO_END_MEASURED = Figure(
     name="end-to-end speed-up, measured",
     symbol="S",
-    formula="as the decode speed-up, with the prefills of both sides",
+    formula="a request's seconds per token without speculation / with it, prefills included",
 )
 # An interval over requests alone is too narrow; this many processes make a spread visible.
 ENOUGH_PROCESSES = 3
@@ -115,7 +115,7 @@ def audit(observed: Observed) -> Audit | None:
         if t.origin == "target" and t.sampling.temperature == 0
     }
     worst: dict[Key, int] = {}
-    for row in observed.decodes:
+    for row in (*observed.decodes, *observed.stopped):
         key = (row.request, row.sample)
         if row.k > 0 and key in own:
             found = 0 if row.first_difference is None else 1 if row.tie else 2

@@ -38,6 +38,7 @@ from draftbench.plan.recommendation import (
 )
 from draftbench.plan.sources import CostSource
 from draftbench.plan.standing import Field, Standing, Wish, decide
+from draftbench.plan.steady import steady
 from draftbench.plan.stopped import stopped_cells
 from draftbench.records import Candidate
 from draftbench.store.observed import Observed
@@ -103,7 +104,7 @@ def recommend(
         crossover=crossover(field, draft) if draft else None,
         break_even=break_even(leader) if leader else None,
         latency=latency(leader) if leader else None,
-        stopped=stopped_cells(observed),
+        stopped=stopped_cells(observed, standing.concurrency),
     )
 
 
@@ -185,8 +186,9 @@ def _round_overhead(cell: Cell) -> float | None:
     """Measured seconds of rounds over those of their passes; None where either is unknown."""
     if cell.measured is None or cell.entrant.costs is None:
         return None
-    context = np.array([context_of(trajectory) for trajectory, _ in cell.measured.runs])
-    rows = [run for _, run in cell.measured.runs]
+    steadily = [(t, row) for t, run in cell.measured.runs if (row := steady(run)) is not None]
+    context = np.array([context_of(trajectory) for trajectory, _ in steadily])
+    rows = [row for _, row in steadily]
     rounds, batch = counted_rounds(rows), cell.entrant.batch
     passes = float(pass_seconds(cell.entrant.costs, rounds, context, batch).sum())
     return sum(row.decode_seconds for row in rows) / passes if passes else None

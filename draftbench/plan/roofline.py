@@ -27,6 +27,7 @@ import msgspec
 from draftbench.errors import ModelError, UsageError
 from draftbench.plan.cards import Card
 from draftbench.plan.memory import Footprint, MemoryPlan, Serving, plan
+from draftbench.reading import UnreadableError, read_limited
 
 # By name: at 4 bits, groups of 128 weights share a 16-bit scale and a 16-bit offset.
 BITS = {16: 16.0, 8: 8.0, 4: 4.25}
@@ -35,6 +36,8 @@ _UNKNOWN_SHAPES = ("num_local_experts", "num_experts", "n_routed_experts", "kv_l
 # otherwise (`gpu_memory_utilization`).
 MEMORY_SHARE = 0.92
 _ALIKE = 1.25
+
+MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -181,13 +184,13 @@ def read_shape(path: Path) -> Shape:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        config = json.loads(read_limited(file, MOST_BYTES))
+    except UnreadableError as error:
         raise UsageError(
-            f"cannot read `{file}`: {error.strerror}",
+            f"cannot read `{file}`: {error}",
             hint="give a model's config.json, or the folder that holds it",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"`{file}` is not JSON: {error}", hint="give a config.json") from error
     if not isinstance(config, dict):
         raise UsageError(f"`{file}` holds no object", hint="give a model's config.json")

@@ -21,7 +21,9 @@ def stopped_cells(observed: Observed, batch: int = 1) -> tuple[StoppedCell, ...]
     """Every candidate decoded at a threshold, by the speed-up that was measured."""
     plain = tuple(row for row in observed.decodes if row.k == 0)
     found = []
-    for threshold in sorted({row.stop_below for row in observed.stopped if row.stop_below}):
+    for threshold in sorted(
+        {row.stop_below for row in observed.stopped if row.stop_below is not None}
+    ):
         own = tuple(row for row in observed.stopped if row.stop_below == threshold)
         cells = measured_cells(replace(observed, decodes=(*plain, *own)), batch)
         for (candidate, k), cell in cells.items():

@@ -17,6 +17,7 @@ from draftbench.acceptance.breakdown import Disagreement
 from draftbench.acceptance.card import AcceptanceReport, Card, Reading
 from draftbench.acceptance.definitions import FIGURES, TOKENS_PER_ROUND, Figure
 from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
+from draftbench.report.overview import overview
 from draftbench.report.sections import Section
 from draftbench.report.text import figure
 
@@ -36,17 +37,27 @@ Texts = Mapping[int, str]
 _SPEED = TOKENS_PER_ROUND.symbol
 
 
-def render(report: AcceptanceReport, style: str, width: int, texts: Texts | None = None) -> str:
+def render(
+    report: AcceptanceReport,
+    style: str,
+    width: int,
+    texts: Texts | None = None,
+    *,
+    whole: bool = True,
+) -> str:
     """The report as table, json, markdown or csv; `width` in columns wraps the table's sentences.
 
     Args:
         texts: what token ids stand for; ids are shown for those it lacks.
+        whole: every definition of every candidate, or one screen of table or Markdown.
     """
     if style == "json":
         return _json(report, texts or {})
     if style == "csv":
         return _csv(report)
-    sections = _sections(report, texts or {})
+    sections = _sections(report, texts or {}) if whole else overview(report)
+    if not whole:
+        sections += _all_disagreements(report, texts or {})
     if style == "markdown":
         return "\n\n".join(section.markdown() for section in sections)
     return "\n\n".join(section.text(width) for section in sections)
@@ -56,8 +67,7 @@ def _sections(report: AcceptanceReport, texts: Texts) -> list[Section]:
     found = [section for card in report.cards for section in _of_card(card, report.width)]
     if report.differences:
         found.append(_differences(report))
-    for candidate, costly in (report.disagreements or {}).items():
-        found.append(_disagreements(candidate, costly, texts))
+    found += _all_disagreements(report, texts)
     definitions = [f"{_definition(known)}." for known in FIGURES]
     return [*found, Section("Definitions", notes=[LEGEND, *definitions])]
 
@@ -109,9 +119,10 @@ def _at_each_k(card: Card, width: float) -> list[Section]:
         own = [figure(reading.pooled) for reading in readings]
         pooled.append([str(k), *own, "–" if needed is None else str(needed)])
         means.append([str(k), *(figure(reading.per_request) for reading in readings)])
-    title, enough = f"{card.candidate} by draft length", f"requests for {_SPEED} ±{width:.1%}"
+    title, enough = f"{card.candidate} by draft length", f"n for ±{100 * width:g} %"
+    needs = f"n: requests like these for {_SPEED} within ±{100 * width:g} %."
     return [
-        Section(f"{title}, pooled", ["k", *symbols, enough], pooled),
+        Section(f"{title}, pooled", ["k", *symbols, enough], pooled, [needs]),
         Section(f"{title}, mean of requests", ["k", *symbols], means),
     ]
 
@@ -205,10 +216,11 @@ def _trees(card: Card) -> Section:
 
 
 def _differences(report: AcceptanceReport) -> Section:
+    symbols = {known.name: known.symbol for known in FIGURES}
     rows = [
         [
             f"{d.candidate} − {d.against}",
-            d.figure,
+            symbols.get(d.figure, d.figure),
             "" if d.k is None else str(d.k),
             str(d.requests),
             _signed(d.value),
@@ -217,6 +229,11 @@ def _differences(report: AcceptanceReport) -> Section:
     ]
     head = ["candidates", "figure", "k", "requests", "difference"]
     return Section("Differences, paired by request", head, rows)
+
+
+def _all_disagreements(report: AcceptanceReport, texts: Texts) -> list[Section]:
+    costly = (report.disagreements or {}).items()
+    return [_disagreements(candidate, found, texts) for candidate, found in costly]
 
 
 def _disagreements(candidate: str, found: Sequence[Disagreement], texts: Texts) -> Section:

@@ -13,6 +13,8 @@ LEGEND = (
     "paired), – is unknown; two k's are each run's own best. S of one process each knows nothing "
     "of how another start would have come out."
 )
+# Columns of three cells beside each other that a terminal of 80 has room for.
+_WIDE = 74
 
 
 def render(comparison: Comparison, style: str, width: int) -> str:
@@ -52,11 +54,12 @@ def _candidate(change: CandidateChange) -> Section:
         [row.figure, _lengths(row), figure(row.a), figure(row.b), _signed(row), _reading(row)]
         for row in change.figures
     ]
-    notes = [
-        f"{row.figure}{f' at k = {_lengths(row)}' if row.k_a else ''}: {row.obstacle}"
-        for row in change.figures
-        if row.obstacle
-    ]
+    obstacles: dict[str, list[str]] = {}
+    for row in change.figures:
+        if row.obstacle:
+            name = f"{row.figure}{f' at k = {_lengths(row)}' if row.k_a else ''}"
+            obstacles.setdefault(row.obstacle, []).append(name)
+    notes = [f"{'; '.join(names)}: {why}" for why, names in obstacles.items()]
     return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
 
 
@@ -82,4 +85,6 @@ def _signed(row: FigureChange) -> str:
 
 def _changes(title: str, changes: tuple[Changed, ...]) -> Section:
     rows = [[change.what, change.a or "–", change.b or "–"] for change in changes]
+    if any(len(what) + len(a) + len(b) > _WIDE for what, a, b in rows):
+        return Section(title, notes=[f"{what}: {a} → {b}" for what, a, b in rows])
     return Section(title, ["", "A", "B"], rows)

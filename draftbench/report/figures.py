@@ -22,10 +22,11 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
-from draftbench.plan.measured import measured_cells
+from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.predict import grid
 from draftbench.plan.recommendation import Pick, Recommendation
-from draftbench.records import SELF, Candidate, Trajectory
+from draftbench.plan.steady import steady
+from draftbench.records import SELF, Candidate, Decode, Trajectory
 from draftbench.report.recommendation import shown
 from draftbench.store.observed import Observed
 
@@ -81,16 +82,6 @@ class TokenTimes:
     plain: tuple[float, ...]
     speculative: tuple[float, ...]
 
-    def percentiles(self) -> tuple[tuple[int, float, float], ...]:
-        """(percent, plain, speculative) over requests, as far as their number reaches: a
-        percentile needs one request beyond it.
-        """
-        known = [p for p in (50, 90, 99) if p == 50 or len(self.plain) * (100 - p) >= 100]
-        return tuple(
-            (p, float(np.percentile(self.plain, p)), float(np.percentile(self.speculative, p)))
-            for p in known
-        )
-
 
 @dataclass(frozen=True)
 class Figures:
@@ -115,16 +106,18 @@ def figures_of(observed: Observed, answer: Recommendation) -> Figures:
     order = [Candidate(draft=cell.draft, quant=cell.quant) for cell in shown(answer)]
     pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
     pick, target = answer.choice or answer.leader, observed.facts_of(None)
+    cells = measured_cells(observed, answer.concurrency) if pick else {}
+    cell = cells.get((Candidate(draft=pick.draft, quant=pick.quant), pick.k)) if pick else None
     largest = max(grid(observed))
     k = pick.k if pick else largest
     parts = {str(c): part for c, own in pairs.items() if (part := breakdown(own))}
     return Figures(
         positions=tuple(_positions(c, own, largest) for c, own in pairs.items()),
-        lengths=_lengths(observed, pairs, pick) if pick else None,
+        lengths=_lengths(pairs, pick, cell) if pick else None,
         segments=_by_group("segment", _segment, pairs, parts, k),
         temperatures=_by_group("temperature", _temperature, pairs, parts, k),
         breakdowns=parts,
-        times=_token_times(observed, pick) if pick else None,
+        times=_token_times(pick, cell) if pick else None,
         target_bytes=target.weight_bytes if target else None,
     )
 
@@ -145,7 +138,7 @@ def _positions(candidate: Candidate, pairs: Pairs, k: int) -> DraftPositions:
 
 
 def _lengths(
-    observed: Observed, pairs: Mapping[Candidate, Pairs], pick: Pick
+    pairs: Mapping[Candidate, Pairs], pick: Pick, cell: MeasuredCell | None
 ) -> AcceptedLengths | None:
     candidate = Candidate(draft=pick.draft, quant=pick.quant)
     trajectories, rounds = _rounds(pairs[candidate], pick.k)
@@ -153,7 +146,6 @@ def _lengths(
     if expected is None:
         return None
     counted = ran = None
-    cell = measured_cells(observed).get((candidate, pick.k))
     if cell is not None:
         ran = counted_rounds([decode for _, decode in cell.runs])
         counted = _shares([trajectory for trajectory, _ in cell.runs], ran)
@@ -220,19 +212,27 @@ def _temperature(trajectory: Trajectory) -> str:
     return f"{trajectory.sampling.temperature:g}"
 
 
-def _token_times(observed: Observed, pick: Pick) -> TokenTimes | None:
-    candidate = Candidate(draft=pick.draft, quant=pick.quant)
-    found: dict[int, dict[tuple[str, int], list[float]]] = {0: {}, pick.k: {}}
-    for row in observed.decodes:
-        own = row.block == str(candidate) and row.batch == 1 and row.k in found
-        if own and row.output_tokens > 1:
-            seconds = row.decode_seconds / (row.output_tokens - 1)
-            found[row.k].setdefault((row.request, row.sample), []).append(seconds)
-    both = [key for key in found[pick.k] if key in found[0]]
+def _token_times(pick: Pick, cell: MeasuredCell | None) -> TokenTimes | None:
+    """A request's steady rounds, averaged over its repeats."""
+    sides = [] if cell is None else [_paces(cell.baseline), _paces(cell.runs)]
+    both = [key for key in sides[0] if key in sides[1]] if sides else []
     if not both:
         return None
-    plain, speculative = (tuple(float(np.mean(found[k][key])) for key in both) for k in (0, pick.k))
-    return TokenTimes(str(candidate), pick.k, plain, speculative)
+    plain, speculative = (tuple(float(np.mean(side[key])) for key in both) for side in sides)
+    return TokenTimes(
+        str(Candidate(draft=pick.draft, quant=pick.quant)), pick.k, plain, speculative
+    )
+
+
+def _paces(runs: Sequence[tuple[Trajectory, Decode]]) -> dict[tuple[str, int], list[float]]:
+    """Seconds per output token after the first, by request and sample."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for _, run in runs:
+        part = steady(run)
+        if part is not None and part.output_tokens > 1:
+            pace = part.decode_seconds / (part.output_tokens - 1)
+            found.setdefault((run.request, run.sample), []).append(pace)
+    return found
 
 
 def _rounds(pairs: Pairs, k: int) -> tuple[list[Trajectory], Rounds]:

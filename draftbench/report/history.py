@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.gate.history import MIN_RUNS, HistoryEntry, Trend, series, trends
+from draftbench.gate.history import MIN_CHAIN, MIN_RUNS, HistoryEntry, Trend, series, trends
 from draftbench.gate.result import GateResult, Level
 from draftbench.report.plots import PALETTE, Drawing, save
 from draftbench.report.text import columns, paragraph, plain
@@ -83,9 +83,11 @@ def _panels(same: Sequence[HistoryEntry], metrics: Sequence[str], ax: Axes) -> N
 
 def _words(trend: Trend | None) -> str:
     if trend is None:
-        return f"trend: unknown, under {MIN_RUNS} passing runs"
+        return f"trend: unknown, under {MIN_CHAIN} passing runs"
     if trend.drifting:
         return f"trend: slow drift, {trend}"
+    if trend.total is None:
+        return f"trend: unknown, under {MIN_RUNS} passing runs; {trend}"
     falling, rising = trend.total.high < 0, trend.total.low > 0
     word = "falling" if falling else "rising" if rising else "none that stands out"
     return f"trend: {word}, {trend}"

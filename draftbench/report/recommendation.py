@@ -50,7 +50,7 @@ FIGURES = (
     "mean_accepted_length_measured",
     "accepted_per_drafted_measured",
 )
-WIDE = 96
+ROOMY, WIDE = 88, 96
 
 
 def render(answer: Recommendation, observed: Observed, style: str, width: int) -> str:
@@ -170,6 +170,9 @@ Column = tuple[str, Callable[[CellFigures], str]]
 
 def _columns(width: int) -> list[Column]:
     wide: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))] if width >= WIDE else []
+    bytes_too: list[Column] = [
+        ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes))
+    ]
     return [
         ("draft", lambda c: _name(Pick(draft=c.draft, quant=c.quant, k=c.k))),
         ("k", lambda c: str(c.k)),
@@ -179,7 +182,7 @@ def _columns(width: int) -> list[Column]:
         *wide,
         ("predicted ×", lambda c: figure(c.speedup_predicted)),
         ("measured ×", lambda c: figure(c.speedup_measured)),
-        ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes)),
+        *(bytes_too if width >= ROOMY else []),
     ]
 
 

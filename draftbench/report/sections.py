@@ -19,7 +19,7 @@ class Section:
 
     def text(self, width: int) -> str:
         """Aligned columns; sentences are wrapped at `width` columns."""
-        table = [columns(self.head, self.rows)] if self.rows else []
+        table = [columns(self.head, self.rows).lstrip("\n")] if self.rows else []
         notes = [paragraph(note, width, "  ") for note in self.notes]
         return "\n".join([plain(self.title), *table, *notes])
 

@@ -68,3 +68,13 @@ def paragraph(text: str, width: int, indent: str) -> str:
 def escaped(text: str) -> str:
     """For Markdown: its own characters in names, tokens and reasons stay characters."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 12 s, 3:05 min or 1:02 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

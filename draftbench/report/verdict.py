@@ -1,5 +1,5 @@
 """A gate's verdict → text for a terminal: the verdict first, each check with its limit, then what
-changed and what to do.
+to know and to do, and what changed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def text(result: GateResult, width: int) -> str:
     if result.segments:
         count = f"Segments: {len(result.segments)} checks, {len(failing)} fail"
         blocks.append("\n".join([count, *(paragraph(describe(c), width, "  ") for c in failing)]))
+    if result.notes:
+        blocks.append("\n".join(paragraph(note, width, "") for note in result.notes))
     if result.changes:
         rows = [(c.what, c.old or "unknown", c.new or "unknown") for c in result.changes]
         blocks.append(columns(("changed", "baseline", "this run"), rows))
-    if result.notes:
-        blocks.append("\n".join(paragraph(note, width, "") for note in result.notes))
     return "\n\n".join(blocks)

@@ -23,11 +23,13 @@ from draftbench.records import (
 MOST = 1e15
 """Above any count of bytes or tokens and any seconds, and exact as a float."""
 
+_SIGNED = frozenset({"jump"})
+
 
 def objection(record: Observation) -> str | None:
     """What is impossible in an observation, with its field; None where nothing is."""
     for name in record.__struct_fields__:
-        if not _counts(getattr(record, name)):
+        if name not in _SIGNED and not _counts(getattr(record, name)):
             return f"`{name}` is negative or too large"
     return next(_CHECKS.get(type(record), lambda _: iter(()))(record), None)
 
@@ -46,6 +48,8 @@ def _of_replay(record: Replay) -> Iterator[str]:
         yield from _lengths(record, len(record.accept), "overlap")
     if max(record.accept, default=0.0) > 1:
         yield "`accept` holds a probability above 1"
+    if not all(count > 0 and _counts(sums) for count, *sums in record.kinds.values()):
+        yield "`kinds` holds a count of 0 or an impossible sum"
 
 
 def _of_lookup(record: LookupReplay) -> Iterator[str]:
@@ -64,6 +68,8 @@ def _of_decode(record: Decode) -> Iterator[str]:
     if not record.batch or not record.output_tokens:
         yield "`batch` or `output_tokens` is 0"
     used = zip(record.proposed, record.accepted, record.cut, strict=False)
+    if max(record.proposed, default=0) > record.k or max(record.active, default=0) > record.batch:
+        yield "`proposed` is more than k, or `active` more than the batch"
     if any(accepted + cut > proposed for proposed, accepted, cut in used):
         yield "`accepted` and `cut` are more than was proposed"
 
@@ -99,6 +105,6 @@ def _counts(value: Any) -> bool:
     """Whether all numbers in a field lie between 0 and what can be counted."""
     if isinstance(value, int | float):
         return 0 <= value <= MOST
-    if isinstance(value, tuple) and value and isinstance(value[0], int | float):
+    if isinstance(value, tuple | list) and value and isinstance(value[0], int | float):
         return min(value) >= 0 and max(value) <= MOST
     return True

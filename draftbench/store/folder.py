@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from draftbench.errors import RunFolderError
+from draftbench.reading import json_without_controls
 from draftbench.records import AnyObservation, Observation, Record, Trajectory
 from draftbench.store.indexed import Indexed
 from draftbench.store.lines import append_line, cannot_write, read_lines, sync_folder
@@ -253,7 +254,7 @@ def _read_manifest(folder: Path) -> Manifest:
         )
     try:
         with path.open("rb") as stream:
-            raw = stream.read(MAX_MANIFEST_BYTES)
+            raw = json_without_controls(stream.read(MAX_MANIFEST_BYTES))
         version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise RunFolderError(

@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from draftbench.errors import RunFolderError
+from draftbench.reading import json_without_controls
 from draftbench.records import Observation, Record
 from draftbench.store.consistency import objection
+from draftbench.store.sharing import share
 
 MAX_LINE_BYTES = 64 << 20
 
@@ -40,9 +42,15 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
     """Append records as one line and sync it to disk.
 
     Raises:
-        RunFolderError: it cannot be written; the file is as it was before.
+        RunFolderError: it cannot be written, or is longer than a reader takes; the file is as it
+        was before.
     """
     line = msgspec.json.encode(records[0] if len(records) == 1 else list(records)) + b"\n"
+    if len(line) >= MAX_LINE_BYTES:
+        raise RunFolderError(
+            f"what one step measured, {len(line) >> 20} MiB, is more than a line of `{path}` holds",
+            hint="fewer rows together (--batch) or shorter responses (--max-new-tokens) fit",
+        )
     try:
         new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -111,15 +119,19 @@ def decoded(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> list
         RunFolderError: it holds something else.
     """
     try:
-        found = decoder.decode(line)
+        found = decoder.decode(json_without_controls(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"{where}: {error}", hint="the file was changed by something else"
         ) from error
     records = found if isinstance(found, list) else [found]
     for record in records:
-        if isinstance(record, Observation) and (what := objection(record)):
-            raise RunFolderError(f"{where}: {what}", hint="the file was changed by something else")
+        if isinstance(record, Observation):
+            if what := objection(record):
+                raise RunFolderError(
+                    f"{where}: {what}", hint="the file was changed by something else"
+                )
+            share(record)
     return records
 
 

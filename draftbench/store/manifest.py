@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from draftbench.reading import without_controls
 from draftbench.records import DraftingMode, Record
 
-# 1: first layout.
-SCHEMA_VERSION = 1
+# 1: first layout. 2: batch sizes, active rows, looks at the machine.
+SCHEMA_VERSION = 2
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
@@ -121,8 +122,10 @@ def _facts(manifest: Manifest) -> dict[str, object]:
 
 
 def portable(text: str) -> str:
-    """Without this user's home directory, which names the user in files that may be shared."""
-    return text.replace(f"{Path.home()}/", "~/")
+    """Without this user's home directory, which names the user in files that may be shared, and
+    without control characters.
+    """
+    return without_controls(text.replace(f"{Path.home()}/", "~/"))
 
 
 def environment(threads: int, accelerator: str | None) -> Environment:

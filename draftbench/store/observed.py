@@ -93,7 +93,7 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
-    decodes = [r for r in records if isinstance(r, Decode)]
+    decodes = _decodes([r for r in records if isinstance(r, Decode)])
     return Observed(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
@@ -104,6 +104,18 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=_standing([r for r in records if isinstance(r, Failure)]),
     )
+
+
+def _decodes(rows: Sequence[Decode]) -> list[Decode]:
+    """All runs of one row; of a batch, whose cells were interleaved, only what was measured last:
+    where an interruption left some of its cells, all were measured again.
+    """
+    together = {
+        (r.block, r.batch, r.k, r.stop_below, r.request, r.sample, r.repeat): r
+        for r in rows
+        if r.batch > 1
+    }
+    return [row for row in rows if row.batch == 1] + list(together.values())
 
 
 def _standing(failures: Sequence[Failure]) -> tuple[Failure, ...]:

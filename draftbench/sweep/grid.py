@@ -11,9 +11,9 @@ from pathlib import Path
 
 from draftbench.decode.audit import law_fault
 from draftbench.errors import AuditError, RunFolderError
-from draftbench.records import Candidate, DraftingMode, Failure
+from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.store.folder import RunFolder, RunWriter
-from draftbench.store.observed import Observed, read_run
+from draftbench.store.observed import observed
 from draftbench.sweep.isolation import Isolated
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -36,9 +36,9 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         watcher.advance()
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
-        before = read_run(folder)
-        _refuse_changed_models(prepared, before)
-        writer.append(f for f in prepared.failures if f not in before.failures)
+        _refuse_changed_models(prepared, folder)
+        known = set(folder.records(Failure))
+        writer.append(failed for failed in prepared.failures if failed not in known)
         work = Isolated if prepared.options.isolate else Worker
         hands = work(prepared, folder, writer, watcher)
         for candidate in prepared.candidates:
@@ -63,7 +63,8 @@ def _audit(mode: DraftingMode) -> None:
 def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> None:
     """Earlier failures of a candidate that now went through do not hold any more."""
     own = (candidate.draft, candidate.quant)
-    if any((f.draft, f.quant) == own for f in read_run(folder).failures):
+    standing = observed(folder.manifest, list(folder.records(Failure))).failures
+    if any((f.draft, f.quant) == own for f in standing):
         record = Failure(
             draft=candidate.draft,
             quant=candidate.quant,
@@ -75,9 +76,9 @@ def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> No
         writer.append([record])
 
 
-def _refuse_changed_models(prepared: Prepared, before: Observed) -> None:
+def _refuse_changed_models(prepared: Prepared, folder: RunFolder) -> None:
     """A model whose files changed since it was measured is another model under the same name."""
-    known = {facts.draft: facts.fingerprint for facts in before.facts}
+    known = {facts.draft: facts.fingerprint for facts in folder.records(ModelFacts)}
     for name, source in [(None, prepared.target), *prepared.drafts.items()]:
         if name in known and source.fingerprint() != known[name]:
             who = "the target" if name is None else f"the draft `{name}`"

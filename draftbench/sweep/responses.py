@@ -1,5 +1,5 @@
 """Prompts → the target's responses in the run folder, group by group; read back from there, so that
-memory does not grow with the traffic.
+of the traffic memory holds the prompts and one entry a response.
 
 A group is made, scored and kept whole or not at all: its composition follows from the plan alone,
 so that a run that was interrupted computes what an uninterrupted one would have. The longest
@@ -39,11 +39,7 @@ class Author(Protocol):
 
 
 class Responses:
-    """What the target answered to every request of a sweep.
-
-    Args:
-        keep: writes records and, before them, their private part.
-    """
+    """What the target answered to every request of a sweep."""
 
     def __init__(self, prepared: Prepared, folder: RunFolder) -> None:
         tasks = [
@@ -66,6 +62,9 @@ class Responses:
 
     def make(self, author: Author, keep: Keep) -> None:
         """Write and score what is missing.
+
+        Args:
+            keep: writes records and, before them, their private part.
 
         Raises:
             TrafficError: nothing can be drafted, or logged responses are not the target's.

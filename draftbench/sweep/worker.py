@@ -43,6 +43,7 @@ from draftbench.records import (
 )
 from draftbench.store.folder import Key, PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
+from draftbench.store.machine import Watch
 from draftbench.store.observed import Observed, observed
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import Watcher
@@ -79,6 +80,8 @@ class Worker:
         self.deadline: float | None = None
         watcher.note(f"loading the target {prepared.target.name}")
         try:
+            self.process = uuid.uuid4().hex[:8]
+            self.machine = Watch(self.process)
             self.target, self.facts = build_runner(prepared.target, prepared.build, None)
             self._keep_facts(self.facts)
             self.responses = self._responses()
@@ -122,7 +125,7 @@ class Worker:
             lookup=self.options.lookup,
             dtype=self.prepared.manifest.question.dtype,
             clock=clock_for(self.target.device),
-            process=uuid.uuid4().hex[:8],
+            process=self.process,
             digest=self.digest,
         )
 
@@ -194,17 +197,16 @@ class Worker:
         """
         block = str(contender.candidate)
         cells = {(cell.k, cell.stop_below) for cell in contender.cells(self._setting, ks)}
-        done: dict[Key, set[tuple[int, float | None]]] = {}
+        seen: dict[Key, set[tuple[int, float | None]]] = {}
         for row in self.folder.records(Decode):
             if (row.block, row.batch) == (block, batch):
-                done.setdefault((row.request, row.sample), set()).add((row.k, row.stop_below))
+                seen.setdefault((row.request, row.sample), set()).add((row.k, row.stop_below))
         chosen = self.responses.chosen(self.options.measure_requests)
-        left = [m for m in chosen if cells - done.get((m[2].request, m[2].sample), set())]
-        if batch > 1 and left:
-            left = chosen
+        done = {key for key, found in seen.items() if not cells - found}
+        left = [m for m in chosen if (m[2].request, m[2].sample) not in done]
         listed = ", ".join(map(str, ks))
         self.watcher.stage(f"{block}: decoding at k = {listed}{_of_rows(batch)}", len(left))
-        for rows in decode_cells(contender, self._setting, left, ks, batch):
+        for rows in decode_cells(contender, self._setting, chosen, ks, batch, done):
             self._keep(rows)
 
     def _keep(
@@ -221,6 +223,9 @@ class Worker:
             self.sink.append_private(private)
         self.sink.append(records)
         self.watcher.kept(records)
+        state = self.machine.look()
+        if state is not None:
+            self.sink.append([state])
         for _ in {(r.request, r.sample) for r in records if isinstance(r, PER_RESPONSE)} or (None,):
             self.watcher.advance()
         if self.deadline is not None and time.monotonic() > self.deadline:

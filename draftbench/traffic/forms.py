@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from draftbench.reading import without_controls
 from draftbench.records import Request
 from draftbench.traffic.conversations import read_messages, split_answer, split_sharegpt
 from draftbench.traffic.parameters import request_fields
@@ -203,7 +204,7 @@ def _label(text: str, what: str) -> str:
     text.encode()  # a lone surrogate is not UTF-8
     if len(text) > _MAX_LABEL:
         raise BadRowError(f"the {what} is longer than {_MAX_LABEL} characters")
-    return text
+    return without_controls(text)
 
 
 def _response(row: Mapping[str, Any], path: str | None, inside: str | None) -> str | None:

@@ -7,13 +7,13 @@ library's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from draftbench.errors import TrafficError
-from draftbench.traffic.readers import Row
+from draftbench.traffic.readers import Row, can_read, read_rows
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class Dataset:
         import datasets
 
         try:
-            split = self.split or self._only_split()
-            stream: Any = datasets.load_dataset(
-                self.path, self.config, split=split, streaming=self.local
-            )
-            for number, row in enumerate(stream, 1):
-                yield Row(number, dict(row))
+            found = self._files() if self.local else None
+            split = self.split or self._only(found or self._splits())
+            rows = self._rows(split) if found is None else _rows_of(found, split)
+            for number, row in enumerate(rows, 1):
+                yield Row(number, row)
         except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
             # Only the kind of error: the library's messages may quote the rows.
             raise TrafficError(
@@ -53,16 +52,45 @@ class Dataset:
                 hint="write `hf:DATASET[/CONFIG][:SPLIT]`, or `hf:FOLDER`; the hub needs a network",
             ) from None
 
-    def _only_split(self) -> str:
+    def _files(self) -> dict[str, list[Path]] | None:
+        """A folder's files by split, where draftbench reads them itself: the library would hold a
+        whole row group, which can be the whole file.
+        """
         import datasets
 
-        splits = datasets.get_dataset_split_names(self.path, self.config)
+        config = datasets.load_dataset_builder(self.path, self.config).config
+        found = {
+            str(split): list(map(Path, names)) for split, names in (config.data_files or {}).items()
+        }
+        ours = all(can_read(file) for files in found.values() for file in files)
+        return found if found and ours else None
+
+    def _splits(self) -> list[str]:
+        import datasets
+
+        return list(map(str, datasets.get_dataset_split_names(self.path, self.config)))
+
+    def _only(self, splits: Collection[str]) -> str:
         if len(splits) != 1:
             raise TrafficError(
                 f"data set `{self.path}` has {len(splits)} splits",
                 hint=f"name one: {', '.join(f'hf:{self.path}:{split}' for split in splits)}",
             )
-        return str(splits[0])
+        return next(iter(splits))
+
+    def _rows(self, split: str) -> Iterator[dict[str, Any]]:
+        import datasets
+
+        stream: Any = datasets.load_dataset(
+            self.path, self.config, split=split, streaming=self.local
+        )
+        return map(dict, stream)
+
+
+def _rows_of(files: Mapping[str, Sequence[Path]], split: str) -> Iterator[Any]:
+    if split not in files:
+        raise ValueError(split)
+    return (row.data for file in files[split] for row in read_rows(file))
 
 
 def parse_dataset(text: str) -> Dataset:

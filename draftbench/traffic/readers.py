@@ -27,8 +27,15 @@ from draftbench.errors import TrafficError
 MAX_ROW = 16 << 20
 """Bytes of one row as it stands in the file; a longer one is a bad row."""
 
+MAX_ROWS = 50_000_000
+"""Rows of one file: run-length coding lets a few bytes stand for billions."""
+
+MAX_COLUMNS = 1000
 MAX_UNPACKED = 8 << 30
 """Bytes of a compressed parquet file once unpacked (it needs a seekable copy on disk)."""
+
+MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
+"""How many times its own size a compressed file may hold, beyond the first gibibyte."""
 
 _CHUNK = 1 << 20
 _BATCH = 64
@@ -65,7 +72,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     read, compression = _reader(path)
     try:
         with _open(path, compression) as stream:
-            yield from read(stream)
+            for count, row in enumerate(read(stream), 1):
+                if count > MAX_ROWS:
+                    raise ValueError(f"more than {MAX_ROWS} rows")
+                yield row
     except (OSError, ValueError, NotImplementedError, RecursionError, csv.Error) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TrafficError(
@@ -85,16 +95,30 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
             f"traffic file `{path}` not found",
             hint="give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT]`",
         )
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
-    if compression:
-        suffixes.pop()
-    if not suffixes or suffixes[-1] not in _READERS:
+    if not path.is_file():  # a pipe could be read once only, and a device without end
+        raise TrafficError(f"`{path}` is not a plain file", hint="write the requests to a file")
+    kind, compression = _kind(path)
+    if kind is None:
         raise TrafficError(
             f"`{path.name}` is of no kind that draftbench reads",
             hint=f"use {', '.join(_READERS)}, each also with .gz or .zst",
         )
-    return _READERS[suffixes[-1]], compression
+    return _READERS[kind], compression
+
+
+def can_read(path: Path) -> bool:
+    """Whether a file of this name is one of the kinds read here."""
+    return _kind(path)[0] is not None
+
+
+def _kind(path: Path) -> tuple[str | None, str | None]:
+    """What the file holds and how it is compressed, by its name."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    if compression:
+        suffixes.pop()
+    known = bool(suffixes) and suffixes[-1] in _READERS
+    return (suffixes[-1] if known else None), compression
 
 
 def _open(path: Path, compression: str | None) -> BinaryIO:
@@ -103,7 +127,31 @@ def _open(path: Path, compression: str | None) -> BinaryIO:
     # pyarrow, because zstandard ends a truncated stream without a word: rows would be lost.
     import pyarrow
 
-    return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression), _CHUNK)
+    most = max(_ALWAYS_UNPACKED, MAX_RATIO * path.stat().st_size)
+    unpacked = pyarrow.input_stream(str(path), compression=compression)
+    return io.BufferedReader(_Limited(unpacked, most), _CHUNK)
+
+
+class _Limited(io.RawIOBase):
+    """A stream that may not hold more than so many bytes."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self.stream, self.left = stream, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found: bytes = self.stream.read(len(buffer))
+        self.left -= len(found)
+        if self.left < 0:
+            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size")
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -165,6 +213,8 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
 
     csv.field_size_limit(MAX_ROW)
     reader = csv.DictReader(lines(), strict=True)
+    if len(reader.fieldnames or ()) > MAX_COLUMNS:
+        raise ValueError(f"more than {MAX_COLUMNS} columns")
     start = 2
     for cells in reader:
         yield Row(start, {name: _cell(name, text) for name, text in cells.items() if text})
@@ -184,7 +234,8 @@ def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
 
     with tempfile.TemporaryFile() as copy:
         source = stream if stream.seekable() else _unpack(stream, copy)
-        file = pyarrow.parquet.ParquetFile(source, buffer_size=_CHUNK)
+        # Buffering ahead would hold a whole row group, which can be the whole file.
+        file = pyarrow.parquet.ParquetFile(source, buffer_size=_CHUNK, pre_buffer=False)
         number = 0
         for batch in file.iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():

@@ -10,9 +10,9 @@ import difflib
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from draftbench.errors import TrafficError
+from draftbench.reading import UnreadableError, read_yaml
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -58,8 +58,8 @@ def _folder() -> Path:
 
 def _read(path: Path) -> Suite:
     try:
-        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Suite)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return msgspec.convert(read_yaml(path), Suite)
+    except (UnreadableError, msgspec.ValidationError) as error:
         raise TrafficError(
             f"suite `{path.name}` cannot be read: {error}", hint="install draftbench again"
         ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftbench.cli import main
+from draftbench.store.folder import RunFolder
 
 SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-1"
 
@@ -38,6 +39,30 @@ def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
 def test_a_table_has_a_line_for_every_run(runs, capsys):
     assert main(["runs", "list", str(runs)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_a_broken_run_is_named_with_its_problem(runs, capsys):
+    main(["runs", "list", str(runs)])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("broken: ")
+
+
+def test_pruning_says_what_would_go_and_deletes_nothing(runs, capsys):
+    assert main(["runs", "prune", str(runs), "--keep", "1"]) == 0
+    assert capsys.readouterr().out == f"would delete {runs / 'old'}\n"
+    assert (runs / "old").exists()
+
+
+def test_pruning_keeps_the_newest_and_what_it_cannot_read(runs, capsys):
+    assert main(["runs", "prune", str(runs), "--keep", "1", "--yes"]) == 0
+    assert capsys.readouterr().out == f"deleted {runs / 'old'}\n"
+    assert sorted(path.name for path in runs.iterdir()) == ["broken", "new", "notes"]
+
+
+def test_a_run_that_is_being_made_is_not_pruned(runs, capsys):
+    with RunFolder(runs / "old").writer():
+        assert main(["runs", "prune", str(runs), "--keep", "1", "--yes"]) == 0
+    assert "kept" in capsys.readouterr().err
+    assert (runs / "old").exists()
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):

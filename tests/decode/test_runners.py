@@ -8,10 +8,12 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GPTNeoConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -56,6 +58,26 @@ GENERAL = {
     "phi": PhiConfig(**SIZES),
     "phi3": Phi3Config(**SIZES),
     "olmo2": Olmo2Config(**SIZES),
+    "gpt neo": GPTNeoConfig(
+        vocab_size=128,
+        hidden_size=64,
+        num_layers=3,
+        num_heads=4,
+        attention_types=[[["global", "local", "local"], 1]],
+        window_size=8,
+        max_position_embeddings=128,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "falcon with alibi": FalconConfig(
+        vocab_size=128,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        alibi=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
     "gpt2": GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2),
 }
 PASSES = ((5, 1), (5, 2), (20, 5), (30, 1), (30, 7))

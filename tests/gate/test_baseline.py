@@ -20,7 +20,7 @@ MakeCounts = Callable[..., RequestCounts]
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(
-    accepted=st.lists(st.floats(0, 1e6), max_size=5),
+    accepted=st.lists(st.floats(0, 40), min_size=1, max_size=5),
     segment=st.text() | st.none(),
     tested=st.dictionaries(st.text(), st.text(), max_size=3),
 )
@@ -56,10 +56,12 @@ def changed(path: Path, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 2}, "schema 2, newer than"),
+        ({"schema_version": 3}, "schema 3, newer than"),
         ({"extra": 1}, "unknown field `extra`"),
         ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),
         ({"survival": [-0.1]}, r">= 0.* at `\$.survival"),
+        ({"cost_ratios": [1e300]}, r"<= 1000000000000.* at `\$.cost_ratios"),
+        ({"requests": []}, "holds no request"),
     ],
 )
 def test_a_changed_file_is_refused_with_the_place(
@@ -78,6 +80,51 @@ def test_a_request_that_stands_twice_is_refused(
     write_baseline(baseline([counts("r"), counts("r")]), tmp_path / "b.json")
     with pytest.raises(RunFolderError, match="holds a request twice"):
         read_baseline(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("alpha_sum", 41.0), ("rounds", 10.5)],
+    ids=["more accepted than positions", "more rounds than passes"],
+)
+def test_counts_that_no_run_can_have_are_refused(
+    tmp_path: Path, baseline: Make, counts: MakeCounts, field: str, value: float
+) -> None:
+    write_baseline(baseline([counts("a"), counts("b", **{field: value})]), tmp_path / "b.json")
+    with pytest.raises(RunFolderError, match="counts more of request b than there was"):
+        read_baseline(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1", "null", '"3"'])
+def test_a_count_that_is_no_number_is_refused(
+    tmp_path: Path, baseline: Make, counts: MakeCounts, number: str
+) -> None:
+    path = tmp_path / "b.json"
+    write_baseline(baseline([counts()]), path)
+    path.write_text(path.read_text().replace('"rounds":10.0', f'"rounds":{number}'))
+    with pytest.raises(RunFolderError, match="is not a baseline"):
+        read_baseline(path)
+
+
+def test_a_file_cut_at_any_place_is_refused(
+    tmp_path: Path, baseline: Make, counts: MakeCounts
+) -> None:
+    path = tmp_path / "b.json"
+    write_baseline(baseline([counts("a"), counts("b")]), path)
+    whole = path.read_bytes().rstrip()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(RunFolderError, match="is not a baseline"):
+            read_baseline(path)
+
+
+def test_a_file_of_the_first_layout_is_read(
+    tmp_path: Path, baseline: Make, counts: MakeCounts
+) -> None:
+    written = baseline([counts()], schema_version=1)
+    write_baseline(written, tmp_path / "b.json")
+    assert '"prompt_tokens"' not in (tmp_path / "b.json").read_text()
+    assert read_baseline(tmp_path / "b.json") == written
 
 
 @pytest.mark.parametrize("content", [b"", b"not json", b"[1]", b'{"k":"\xff"}', b"[" * 100_000])

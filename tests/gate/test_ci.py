@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
+from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
-from draftbench.gate.ci import AnnotationStyle, to_annotations, to_json, to_junit, to_markdown
+from draftbench.gate.ci import (
+    findings,
+    refused_finding,
+    refused_markdown,
+    to_code_quality,
+    to_github,
+    to_json,
+    to_markdown,
+)
 from draftbench.gate.comparison import compare
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.result import GateResult
@@ -49,51 +58,40 @@ def undecided(
     return compare(old, new)
 
 
-def test_junit_has_a_case_per_check_with_its_outcome(failed: GateResult) -> None:
-    root = ElementTree.fromstring(to_junit(failed))
-    suite = root[0]
-    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
-    for element in (root, suite):
-        counted = {name: element.get(name) for name in ("tests", "failures", "errors", "skipped")}
-        assert counted == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == [
-        "mean_accepted_length",
-        "mean_accepted_length [a|b <img src=x>`@all` \ufffd[31m\n::error::%0A]]>&]",
-        "mean_accepted_length [chat]",
-    ]
-    assert [[outcome.tag for outcome in case] for case in cases] == [["skipped"], ["failure"], []]
-    assert "2.5 → 2.3" in (cases[1][0].get("message") or "")
+def rendered(markdown: str) -> str:
+    return MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
 
 
-def test_junit_skips_what_is_inconclusive(undecided: GateResult) -> None:
-    suite = ElementTree.fromstring(to_junit(undecided))[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "0", "3")
-    assert len(suite.findall("testcase/skipped")) == 3
-    assert "would settle it" in (suite.findtext("system-out") or "")
-
-
-def test_junit_lists_changes_as_properties(failed: GateResult) -> None:
-    suite = ElementTree.fromstring(to_junit(failed))[0]
-    properties = {p.get("name"): p.get("value") for p in suite.findall("properties/property")}
-    assert properties["machine"] == "here → None"
-    assert "<img src=x>" in (properties["draft"] or "")
-
-
-def test_markdown_shows_the_verdict_and_keeps_names_in_code_spans(failed: GateResult) -> None:
+def test_markdown_shows_the_verdict_and_its_tables(failed: GateResult) -> None:
     text = to_markdown(failed)
     assert text.startswith("### ❌ draftbench gate: fail\n")
     assert "| mean_accepted_length | 2.500 [2.500, 2.500] | 2.400 [" in text
-    quoted = "`a\\|b <img src=x>'@all'  [31m ::error::%0A]]>&`"
-    assert f"| {quoted} | mean_accepted_length |" in text
-    outside_code = re.sub(r"`[^`]*`", "", text)
-    assert "<img" not in outside_code
-    assert "@all" not in outside_code
-    assert {line.count("|") for line in outside_code.splitlines()} == {0, 4, 8, 9}
+    html = rendered(text)
+    # Over all requests, by segment, and what changed: a head each, and a row for each check.
+    rows = [table.count("<tr>") - 1 for table in html.split("<table>")[1:]]
+    assert rows == [1, 2, len(failed.changes)]
+    assert "<details><summary>By segment</summary>" in html
+    assert html.count("<li>") == len(failed.notes)
+
+
+def test_markdown_of_a_hostile_name_is_only_text(failed: GateResult) -> None:
+    html = rendered(to_markdown(failed))
+    assert "<img" not in html
+    assert "&lt;img src=x&gt;" in html
+    outside_code = re.sub(r"<code>.*?</code>", "", html)
+    assert not re.search(r"@\w", outside_code)
+    assert "<a " not in html
+
+
+def test_markdown_escapes_whatever_a_name_could_mean() -> None:
+    refused = IncomparableError("a_b_ **x** [y](http://z) www.z.z #1 @all <b> &amp;", hint="-")
+    html = rendered(refused_markdown(refused))
+    assert "a_b_ **x** [y](http:\u200b//z) www\u200b.z.z #\u200b1 @\u200ball" in html
+    assert "&lt;b&gt; &amp;amp;" in html
 
 
 def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> None:
-    _, line = to_annotations(failed, AnnotationStyle.GITHUB)
+    _, line = to_github(findings(failed))
     title = "::error title=draftbench gate%3A acceptance regression::"
     assert line.startswith(f"{title}mean_accepted_length [a|b <img")
     assert line.endswith("limit 3 %25: fail")
@@ -102,7 +100,7 @@ def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> N
 
 
 def test_github_warns_of_what_is_inconclusive(undecided: GateResult) -> None:
-    lines = to_annotations(undecided, AnnotationStyle.GITHUB)
+    lines = to_github(findings(undecided))
     assert [line.split("::")[1] for line in lines] == [
         "warning title=draftbench gate%3A inconclusive"
     ] * 3
@@ -115,27 +113,38 @@ def test_github_notices_an_improvement(
         baseline([counts(f"r{i:02}", accepted + i % 3) for i in range(40)])
         for accepted in (15.0, 18.0)
     )
-    lines = to_annotations(compare(old, new), AnnotationStyle.GITHUB)
+    lines = to_github(findings(compare(old, new)))
     assert lines[0].startswith("::notice title=draftbench gate%3A improved::mean_accepted_length")
 
 
 def test_gitlab_gets_a_code_quality_report(failed: GateResult) -> None:
-    (document,) = to_annotations(failed, AnnotationStyle.GITLAB, file="results/b.json")
-    findings = json.loads(document)
-    assert [finding["severity"] for finding in findings] == ["minor", "major"]
-    assert len({finding["fingerprint"] for finding in findings}) == 2
-    assert findings[0]["location"] == {"path": "results/b.json", "lines": {"begin": 1}}
-    assert findings[1]["description"].startswith("mean_accepted_length [a|b")
-    assert findings[1]["check_name"] == "draftbench gate: acceptance regression"
+    found = json.loads(to_code_quality(findings(failed), "results/b.json"))
+    assert [finding["severity"] for finding in found] == ["minor", "major"]
+    assert len({finding["fingerprint"] for finding in found}) == 2
+    assert found[0]["location"] == {"path": "results/b.json", "lines": {"begin": 1}}
+    assert found[1]["description"].startswith("mean_accepted_length [a|b")
+    assert found[1]["check_name"] == "draftbench gate: acceptance regression"
 
 
 def test_a_passing_gate_annotates_nothing(
     baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]
 ) -> None:
     same = baseline([counts()])
-    result = compare(same, same)
-    assert to_annotations(result, AnnotationStyle.GITHUB) == []
-    assert to_annotations(result, AnnotationStyle.GITLAB) == ["[]"]
+    assert findings(compare(same, same)) == []
+    assert to_code_quality([], "b.json") == "[]\n"
+
+
+def test_a_refused_baseline_is_told_where_the_verdict_would_be() -> None:
+    refused = IncomparableError(f"k was 3, is 4 {HOSTILE}", hint="save a new baseline")
+    assert to_github([refused_finding(refused)])[0].startswith(
+        "::error title=draftbench gate%3A incomparable::k was 3, is 4 a|b <img"
+    )
+    assert len(to_github([refused_finding(refused)])[0].splitlines()) == 1
+    text = refused_markdown(refused)
+    assert text.startswith("### ⛔ draftbench gate: incomparable\n\nk was 3, is 4 a")
+    assert "<img" not in rendered(text)
+    (found,) = json.loads(to_code_quality([refused_finding(refused)], "b.json"))
+    assert found["severity"] == "major"
 
 
 def test_json_holds_the_whole_result(failed: GateResult) -> None:

@@ -50,8 +50,17 @@ def test_small_drops_that_each_passed_are_said_together(chain: Chain) -> None:
     assert "alpha changed by -0.025 [" in said[2]
 
 
-def test_four_runs_are_no_trend(chain: Chain) -> None:
-    assert not any(map(drifting, chain([15.0, 14.8, 14.6, 14.4])))
+def test_four_runs_inside_one_limit_are_no_trend(chain: Chain) -> None:
+    assert not any(map(drifting, chain([15.0, 14.9, 14.8, 14.7])))
+
+
+def test_a_chain_longer_than_one_limit_is_said_before_there_is_a_trend(chain: Chain) -> None:
+    # 2.5975 → 2.55 → 2.5025: -1.8 % each, -3.66 % together.
+    results = chain([15.0, 14.525, 14.05])
+    assert [result.exit_code for result in results] == [0, 0, 0]
+    said = drifting(results[-1])
+    assert said[0].startswith("slow drift: mean_accepted_length changed by -3.66% over 3 passing")
+    assert not drifting(results[1])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
+from draftbench.store.folder import PrivateText
 from draftbench.store.manifest import (
     SCHEMA_VERSION,
     Environment,
@@ -316,3 +317,57 @@ def test_the_sampling_label_names_the_distribution_and_not_the_seed(
     sampling: Sampling, label: str
 ) -> None:
     assert sampling_label(sampling) == label
+
+
+def test_a_response_of_one_token_counts_with_nothing_drafted() -> None:
+    silent = trajectory("s", length=1, segment="code", weight=3.0)
+    counts = make_baseline(run(trajectory(), silent, replay(1, 1, 0, 1)), SMALL, 2).requests
+    assert [c.id for c in counts] == ["r", "s"]
+    nothing = (counts[1].tokens, counts[1].rounds, counts[1].accepted, counts[1].alpha_sum)
+    assert nothing == (0, 0, 0, 0)
+    assert (counts[1].weight, counts[1].segment) == (3.0, "code")
+
+
+def test_a_longer_response_without_a_replay_is_left_out() -> None:
+    observations = run(trajectory(), trajectory("s"), replay(1, 1, 0, 1))
+    assert [c.id for c in make_baseline(observations, SMALL, 2).requests] == ["r"]
+
+
+def test_prompt_length_loops_and_a_hash_of_the_response_are_kept() -> None:
+    one, other = (
+        make_baseline(run(trajectory(digest=d, looping=3), replay(1, 1, 0, 1)), SMALL, 2)
+        for d in ("aa", "bb")
+    )
+    counts = one.requests[0]
+    assert (counts.prompt_tokens, counts.looping) == (3, 3.0)
+    assert counts.output is not None
+    assert counts.output != other.requests[0].output
+
+
+def texts(*prompts: tuple[int, ...]) -> list[PrivateText]:
+    return [
+        PrivateText(request=str(i), sample=0, prompt=prompt, tokens=(), log_p=())
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "faults"),
+    [
+        ([(1, 1, i) for i in range(5)], 1),
+        ([(1, 1, i) for i in range(4)], 0),
+        ([(1, 2, i) for i in range(5)], 0),
+        ([(i, i, 0) for i in range(5)], 0),
+        ([(1, 1, 7)] * 9, 0),
+        ([(1,)] * 5, 0),
+        ([], 0),
+    ],
+    ids=["doubled", "too few", "not doubled", "of the text", "one prompt", "short", "redacted"],
+)
+def test_a_first_token_that_all_prompts_have_twice_is_a_fault(
+    prompts: list[tuple[int, ...]], faults: int
+) -> None:
+    observations = run(trajectory(), replay(1, 1, 0, 1))
+    found = make_baseline(observations, SMALL, 2, texts(*prompts)).faults
+    assert len(found) == faults
+    assert all("the same token twice" in fault for fault in found)

@@ -90,12 +90,14 @@ def replay(request: str, accept: tuple[float, ...], draft: str = "small") -> Rep
     )
 
 
-def cost(draft: str | None, tokens: int, seconds: float, block: str = "small") -> CostPoint:
+def cost(
+    draft: str | None, tokens: int, seconds: float, block: str = "small", batch: int = 1
+) -> CostPoint:
     return CostPoint(
         draft=draft,
         quant="none",
         what="step",
-        batch=1,
+        batch=batch,
         new_tokens=tokens,
         context=0,
         seconds=(seconds,) * 3,
@@ -171,6 +173,15 @@ def perfect(draft: str = "small") -> list[Any]:
     return records
 
 
+def loaded(draft: str = "small") -> list[Any]:
+    """The same and what two rows at once take: a target pass then costs a second a token, so that
+    a round of two proposals wins nothing: 3 tokens in 3.2 s.
+    """
+    passes = [cost(None, n, float(n), draft, batch=2) for n in (1, 2, 3)]
+    steps = [cost(draft, n, 0.1, draft, batch=2) for n in (1, 2)]
+    return [*perfect(draft), *passes, *steps]
+
+
 def lookup(request: str) -> LookupReplay:
     """Prompt lookup that never finds anything."""
     nothing = (0,) * (LENGTH - 1)
@@ -199,6 +210,7 @@ class Hand:
     decode = staticmethod(decode)
     facts = staticmethod(facts)
     perfect = staticmethod(perfect)
+    loaded = staticmethod(loaded)
     lookup = staticmethod(lookup)
     failure = staticmethod(failure)
 

@@ -135,7 +135,7 @@ def changed(**fields: Any) -> AcceptanceReport:
         "small:int4: greedy drafting, 40 requests, 80 responses",
         "α 0.70 ±0.05, mean of requests 0.80 ±0.05 (acceptance rate (emitted tokens), greedy",
         "suspected fault: nothing was accepted; look at it",
-        "2  2.10 ±0.05           –                          41",
+        "2  2.10 ±0.05           –          41",
         "2  0.64 ±0.05        0.74 ±0.05  0.46 ±0.05        0.56 ±0.05",
         "segment  chat�[31m        40       1234        0.81  0.70 ±0.05",
         "late less early: -0.200 (-0.250 to -0.150)",
@@ -144,7 +144,7 @@ def changed(**fields: Any) -> AcceptanceReport:
         "0.4                     2.00 ±0.05  ≥ 1.50 ±0.05           ≤ 0.80 ±0.05",
         "0.7  2        20        1.80 ±0.05             1.90 ±0.05",
         "4        2.40 ±0.05             2.50 ±0.05             2·2",
-        "small:int4 − big  tokens per round  2        39  -0.100 (-0.140 to -0.060)",
+        "small:int4 − big  (L-1)/R  2        39  -0.100 (-0.140 to -0.060)",
         "τ, mean accepted length: 1 + accepted / rounds that drafted; vLLM: mean_acceptance_length",
     ],
 )
@@ -181,7 +181,7 @@ def test_markdown_escapes_what_came_from_files() -> None:
     shown = render(changed(candidate="a|b", breakdown=broken), "markdown", 100)
     assert "### a\\|b: greedy drafting" in shown
     assert "| segment | c\\|d | 40 |" in shown
-    assert "| k | (L-1)/R | τ | requests for (L-1)/R ±2.0% |" in shown
+    assert "| k | (L-1)/R | τ | n for ±2 % |" in shown
     assert "- the draft loses coherence" in shown
 
 
@@ -203,3 +203,21 @@ def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:
     assert (rows[1]["k"], rows[1]["pooled"], rows[1]["requests_needed"]) == ("1", "1.6", "41")
     assert rows[4]["pooled"] == ""
     assert (rows[-1]["against"], rows[-1]["pooled"], rows[-1]["requests"]) == ("big", "-0.1", "39")
+
+
+def test_one_screen_names_the_faults_and_the_way_to_the_rest() -> None:
+    shown = render(REPORT, "table", 80, whole=False)
+    assert len(shown.splitlines()) < 30
+    assert "suspected fault: nothing was accepted; look at it" in shown.replace("\n    ", " ")
+    assert "`--all`" in shown
+
+
+def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
+    ks = [reading("mean accepted length", "τ", k, float(k)) for k in range(1, 9)]
+    head, row = render(changed(at_each_k=tuple(ks)), "table", 80, whole=False).splitlines()[1:3]
+    assert "τ k=1       τ k=4       τ k=8" in head
+    assert "1.00 ±0.05  4.00 ±0.05  8.00 ±0.05  0.72 → 0.64" in row
+
+
+def test_one_screen_keeps_the_tokens_that_were_asked_for() -> None:
+    assert "25.0%" in render(COSTLY, "table", 80, whole=False)

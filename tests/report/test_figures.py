@@ -1,7 +1,7 @@
 import pytest
 
 from draftbench.plan.recommend import recommend
-from draftbench.report.figures import TokenTimes, figures_of
+from draftbench.report.figures import figures_of
 from draftbench.store.observed import observed
 
 
@@ -62,12 +62,6 @@ def test_token_times_are_of_requests_that_ran_both_ways(hand):
 def test_repeats_of_a_request_are_averaged(hand):
     found = figures(hand, [*hand.perfect(), hand.decode("r0", 2, 6.0, repeat=1)]).times
     assert found.speculative == (0.625, 0.5)
-
-
-@pytest.mark.parametrize(("requests", "known"), [(9, [50]), (10, [50, 90]), (100, [50, 90, 99])])
-def test_a_percentile_needs_a_request_beyond_it(requests, known):
-    times = TokenTimes("small", 2, (1.0,) * requests, (0.5,) * requests)
-    assert [percent for percent, _, _ in times.percentiles()] == known
 
 
 def test_nothing_is_made_up_for_a_run_without_times(hand):

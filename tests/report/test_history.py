@@ -53,6 +53,7 @@ def result() -> GateResult:
         requests=40,
         checks=(check,),
         changes=(),
+        faults=(),
         notes=(),
     )
 

@@ -11,14 +11,14 @@ from draftbench.store.observed import observed
 
 
 def drawn(hand, records):
-    run = observed(hand.manifest(), records)
+    run = observed(hand.manifest(batches=(1, 2)), records)
     answer = recommend(run)
     return drawings(answer, figures_of(run, answer))
 
 
 @pytest.fixture(scope="module")
 def whole(hand):
-    return drawn(hand, hand.perfect())
+    return drawn(hand, hand.loaded())
 
 
 def test_a_whole_run_is_drawn_in_every_section_with_its_sample_size(whole):
@@ -51,6 +51,18 @@ def test_a_drawing_in_a_page_takes_the_colours_of_the_page(whole):
 def test_axes_say_their_units(whole):
     svg = inline(whole["times"][0], "")
     assert "mean time per output token (ms)" in svg
+
+
+def test_the_crossover_is_drawn_where_speculation_stops_paying(whole):
+    speedup, throughput = whole["load"]
+    svg = inline(speedup, "")
+    assert "pays up to 1" in svg
+    assert "active decoding rows (concurrency)" in svg
+    assert "tokens per second, all rows" in inline(throughput, "")
+
+
+def test_one_number_of_rows_gives_no_curve(hand):
+    assert drawn(hand, hand.perfect())["load"] == []
 
 
 def test_a_name_with_a_formula_or_a_leading_underscore_is_shown_as_it_is(hand):

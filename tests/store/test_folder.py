@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from draftbench.errors import RunFolderError
 from draftbench.store.folder import RunFolder, RunWriter
+from draftbench.store.manifest import SCHEMA_VERSION
 
 
 def test_what_was_appended_is_read_back_in_order_by_kind(folder, make):
@@ -155,7 +156,7 @@ def test_a_manifest_changed_anywhere_is_read_or_refused(folder, make, at, by):
     raw = msgspec.json.encode(make.manifest())
     path.write_bytes(raw[:at] + by + raw[at + len(by) :])
     with contextlib.suppress(RunFolderError):
-        assert RunFolder(folder.path).manifest.schema_version <= 1
+        assert RunFolder(folder.path).manifest.schema_version <= SCHEMA_VERSION
 
 
 def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder, make):

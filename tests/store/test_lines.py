@@ -164,7 +164,7 @@ def test_a_line_without_an_end_is_refused_at_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "file.jsonl"
     path.write_bytes(b"x" * 1001)
-    with pytest.raises(RunFolderError, match="line 1 is too long"):
+    with pytest.raises(RunFolderError, match="the line is too long"):
         read(path)
 
 

@@ -6,7 +6,7 @@ Only what was measured is drawn. The functions get axes; matplotlib is not impor
 from __future__ import annotations
 
 from draftbench.plan.recommendation import Recommendation
-from draftbench.report.charts import resources, rounds, speed
+from draftbench.report.charts import load, resources, rounds, speed
 from draftbench.report.figures import Figures
 from draftbench.report.plots import Drawing
 
@@ -21,6 +21,7 @@ def drawings(answer: Recommendation, figures: Figures) -> dict[str, list[Drawing
         "segments": rounds.by_group(figures.segments),
         "temperatures": rounds.by_group(figures.temperatures),
         "thirds": rounds.thirds(figures, answer),
+        "load": load.concurrency(answer),
         "prediction": speed.prediction(answer),
         "times": resources.times(figures.times),
         "memory": resources.memory(figures, answer),

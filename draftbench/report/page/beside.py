@@ -9,6 +9,7 @@ from draftbench.plan.formula import break_even_alpha
 from draftbench.plan.recommendation import Recommendation
 from draftbench.records import SELF, Candidate
 from draftbench.report.figures import Figures
+from draftbench.report.load import by_concurrency, of_load, of_waits, waits
 from draftbench.report.markup import Html, element
 from draftbench.report.page.tables import number, size, table
 from draftbench.report.recommendation import shown
@@ -52,14 +53,16 @@ def _lengths(_: Recommendation, figures: Figures) -> list[Html]:
 
 
 def _thirds(_: Recommendation, figures: Figures) -> list[Html]:
-    rows, lines = [], []
+    rows = []
+    said: dict[str, list[str]] = {}
     for name, found in figures.breakdowns.items():
         groups = {group.name: group.alpha for group in found.groups if group.by == "third"}
         rows.append([name, *(number(groups.get(third)) for third in THIRDS)])
         if found.reading is not None and name != SELF:
-            lines.append(element("li", f"{name}: {found.reading}."))
-    said = element("ul", *lines) if lines else element("p", "No draft differs clearly at one end.")
-    return [table(["draft", *THIRDS], rows), said]
+            said.setdefault(found.reading, []).append(name)
+    lines = [element("li", f"{', '.join(names)}: {text}.") for text, names in said.items()]
+    words = element("ul", *lines) if lines else element("p", "No draft differs clearly at one end.")
+    return [table(["draft", *THIRDS], rows), words]
 
 
 def _prediction(answer: Recommendation, _: Figures) -> list[Html]:
@@ -82,21 +85,22 @@ def _prediction(answer: Recommendation, _: Figures) -> list[Html]:
     return [table(["draft", "k", "measured", "prediction off by"], rows), element("p", words)]
 
 
-def _times(_: Recommendation, figures: Figures) -> list[Html]:
-    found = figures.times
+def _load(answer: Recommendation, _: Figures) -> list[Html]:
+    found = by_concurrency(answer)
     assert found is not None
-    rows = [
-        [f"p{percent} of requests", f"{plain * 1e3:.2f} ms", f"{speculative * 1e3:.2f} ms"]
-        for percent, plain, speculative in found.percentiles()
-    ]
-    words = (
-        "Percentiles of each request's mean time per output token. A single token's wait varies "
-        "more: speculation hands tokens out by the round."
-    )
-    return [
-        table(["mean time per output token", "without", "with speculation"], rows),
-        element("p", words),
-    ]
+    return [table(*found, words=0), *(element("p", line) for line in of_load(answer))]
+
+
+def _times(answer: Recommendation, figures: Figures) -> list[Html]:
+    assert figures.times is not None
+    if answer.latency is None:
+        return []
+    (_, *head), rows = waits(answer.latency)
+    blocks: list[Html] = []
+    for at in range(0, len(rows), 2):
+        pair = [row[1:] for row in rows[at : at + 2]]
+        blocks += [element("h3", f"{rows[at][0]} (ms)"), table(head, pair)]
+    return [*blocks, *(element("p", line) for line in of_waits(answer.latency))]
 
 
 def _memory(answer: Recommendation, figures: Figures) -> list[Html]:
@@ -113,6 +117,7 @@ _WRITERS: dict[str, Callable[[Recommendation, Figures], list[Html]]] = {
     "economy": _economy,
     "lengths": _lengths,
     "thirds": _thirds,
+    "load": _load,
     "prediction": _prediction,
     "times": _times,
     "memory": _memory,

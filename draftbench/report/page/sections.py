@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from draftbench.plan.advice import advice
 from draftbench.plan.recommendation import Recommendation
 from draftbench.records import Candidate
 from draftbench.report.figures import Figures
@@ -91,6 +92,13 @@ DRAWN = (
         "acceptance along the response: no model draft was replayed",
     ),
     (
+        "load",
+        "Speed-up against concurrency",
+        "The more rows decode together, the less room a pass has for drafted tokens.",
+        "speed-up against concurrency: only one number of active rows was timed (`--batch 1,4,16` "
+        "times more)",
+    ),
+    (
         "prediction",
         "Prediction against measurement",
         "Every prediction is checked where it was also measured.",
@@ -120,7 +128,7 @@ def sections(run: Run, prefix: str) -> list[Section]:
             aside = beside(key, run.answer, run.figures)
             both = element("div", *figures, aside, class_="figures")
             found.append(Section(key, title, lead, (both,)))
-    return [*found, _checks(run), _origin(run)]
+    return [*found, _checks(run), *_advice(run), _origin(run)]
 
 
 def _candidates(run: Run) -> Section:
@@ -151,7 +159,6 @@ def _checks(run: Run) -> Section:
         if not any(f.reason in caveat for caveat in run.answer.caveats)
     ]
     absent = [text for key, _, _, text in DRAWN if not run.drawings[key]]
-    absent.append("speed-up against concurrency: these are the speeds of one request at a time")
     lists = (
         ("The figures in words", evidence(run.answer)),
         ("Checks", checks(run.answer)),
@@ -166,6 +173,21 @@ def _checks(run: Run) -> Section:
         for part in (element("h3", title), element("ul", *(element("li", ln) for ln in lines)))
     ]
     return Section("checks", "Checks and caveats", None, tuple(parts))
+
+
+def _advice(run: Run) -> list[Section]:
+    rules = advice(run.answer, run.observed)
+    if not rules:
+        return []
+    lead = (
+        "Rules of practice that fit this run, with their sources. Where they and the figures above "
+        "differ, the figures are this run's own."
+    )
+    items = [
+        element("li", rule.sentence, " ", element("small", f"{rule.reason} ({rule.source})"))
+        for rule in rules
+    ]
+    return [Section("advice", "What practice would add", lead, (element("ul", *items),))]
 
 
 def _origin(run: Run) -> Section:

@@ -1,0 +1,166 @@
+"""What `draftbench gate` compares: baseline files and run folders → two baselines at one k, with
+what is not measured yet measured first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from draftbench.errors import InterruptedRunError, RunFolderError, UsageError
+
+if TYPE_CHECKING:
+    from draftbench.gate.baseline import Baseline
+    from draftbench.records import Candidate
+    from draftbench.store.observed import Observed
+    from draftbench.sweep import SweepOptions
+    from draftbench.sweep.preparation import Prepared
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure where there is no run yet; `traffic` is source, sample and seed. `timed` asks
+    for times too.
+    """
+
+    target: str
+    draft: str
+    quant: str | None
+    temperature: float | None
+    threads: int | None
+    traffic: tuple[str, int | None, int]
+    timed: bool
+
+
+def save(run: Path, file: Path, candidate: str | None, k: int | None) -> None:
+    """Pin a run."""
+    from draftbench.gate.baseline import write_baseline
+
+    pinned = pin(run, candidate, k)
+    write_baseline(pinned, file)
+    typer.echo(
+        f"saved {pinned.candidate} at k = {pinned.question.k} on {len(pinned.requests)} requests "
+        f"to {file}",
+        err=True,
+    )
+    for fault in pinned.faults:
+        typer.echo(f"suspected fault in this baseline: {fault}", err=True)
+
+
+def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
+    """A run reduced to one candidate at one k; by default what the run recommends."""
+    from draftbench.gate.pinning import make_baseline
+    from draftbench.plan.recommend import recommend
+    from draftbench.records import Candidate
+    from draftbench.store.folder import RunFolder
+
+    observed = _read(run)
+    texts = RunFolder(run).private_texts()
+    if candidate is not None and k is not None:
+        return make_baseline(observed, _named(observed, candidate), k, texts)
+    answer = recommend(observed)
+    if candidate is None:
+        best = answer.choice or answer.leader
+        if best is None:
+            raise UsageError(
+                "this run recommends no candidate", hint="name one with --candidate and --k"
+            )
+        chosen = Candidate(draft=best.draft, quant=best.quant)
+        return make_baseline(observed, chosen, k or best.k, texts)
+    named = _named(observed, candidate)
+    cells = [c for c in answer.candidates if (c.draft, c.quant) == (named.draft, named.quant)]
+    best_k = k or next((c.k for c in cells if c.best), None)
+    if best_k is None:
+        raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")
+    return make_baseline(observed, named, best_k, texts)
+
+
+def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
+    """Run one draft as the baseline asks, on the baseline's requests; the run folder and the
+    candidate's name. What cannot be compared is refused before a model is loaded.
+    """
+    from rich.console import Console
+
+    from draftbench.report.progress import TerminalWatcher
+    from draftbench.sweep import prepare, run
+
+    out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
+    with TerminalWatcher(Console(stderr=True), quiet=False) as watcher:
+        prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
+        prepared = _comparable(baseline, prepared)
+        watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
+        try:
+            run(prepared, out, watcher)
+        except KeyboardInterrupt as error:
+            raise InterruptedRunError(
+                "interrupted", hint=f"what is done is kept in `{out}`; repeat with `--out {out}`"
+            ) from error
+    candidate = prepared.candidates[0]
+    failed = [f for f in _read(out).failures if (f.draft, f.request) == (candidate.draft, None)]
+    if failed:
+        raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
+    return out, str(candidate)
+
+
+def _options(baseline: Baseline, job: Job) -> SweepOptions:
+    """The baseline's question, put to what may have changed since."""
+    from draftbench.records import DraftingMode
+    from draftbench.store.key import request_key
+    from draftbench.sweep import SweepOptions
+    from draftbench.traffic import TrafficQuery
+
+    asked, tested = baseline.question, baseline.tested
+    source, sample, seed = job.traffic
+    return SweepOptions(
+        target=job.target,
+        drafts=(job.draft,),
+        traffic=TrafficQuery(source, sample, seed, None, None, None, False, request_key()),
+        ks=(asked.k,),
+        quants=(job.quant or tested.get("draft quant", "none"),),
+        target_quant=tested.get("target quant", "none"),
+        dtype=tested.get("dtype"),
+        mode=DraftingMode(asked.mode),
+        responses=asked.responses,
+        samples=asked.samples,
+        max_new_tokens=asked.max_new_tokens,
+        temperature=job.temperature,
+        measure="all" if job.timed else "none",
+        measure_requests=len(baseline.requests),
+        controls=False,
+        threads=job.threads,
+    )
+
+
+def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
+    """Only the baseline's own requests of the traffic."""
+    from draftbench.gate.pairing import check_key, check_requests
+    from draftbench.gate.pinning import sampling_label
+
+    asked = {p.request.id: sampling_label(p.request.sampling) for p in prepared.prompts}
+    check_key(baseline, prepared.manifest.key_id)
+    check_requests(baseline, asked)
+    known = {counts.id for counts in baseline.requests}
+    prompts = tuple(p for p in prepared.prompts if p.request.id in known)
+    return dataclasses.replace(prepared, prompts=prompts)
+
+
+def _read(path: Path) -> Observed:
+    from draftbench.store.folder import RunFolder
+    from draftbench.store.observed import read_run
+
+    return read_run(RunFolder(path))
+
+
+def _named(observed: Observed, text: str) -> Candidate:
+    for candidate in observed.candidates:
+        if str(candidate) == text:
+            return candidate
+    known = ", ".join(map(str, observed.candidates)) or "none"
+    raise RunFolderError(
+        f"the run has no candidate `{text}`", hint=f"its candidates are: {known}; use --candidate"
+    )

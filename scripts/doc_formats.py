@@ -1,0 +1,271 @@
+"""Writes docs/formats.md: every field of every file and JSON that draftbench writes or reads, from
+the records themselves, so that the page cannot fall behind.
+
+    python scripts/doc_formats.py > docs/formats.md
+
+What a record's docstring says of a field stands above its table; a field that no docstring
+explains takes its meaning from `doc_meanings`, and one that has neither stops the script.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from enum import Enum
+
+import msgspec
+from doc_meanings import MEANING
+
+from draftbench.acceptance.card import AcceptanceReport
+from draftbench.acceptance.definitions import Figure
+from draftbench.gate.baseline import Baseline
+from draftbench.gate.history import HistoryEntry
+from draftbench.gate.result import GateResult
+from draftbench.models.facts import Preflight
+from draftbench.plan import engine_costs
+from draftbench.plan.advice import Advice
+from draftbench.plan.formula import Table
+from draftbench.plan.pairings import Suggestion
+from draftbench.plan.recommendation import Recommendation
+from draftbench.plan.roofline import Pairing, Roofline
+from draftbench.records import AnyObservation, Request
+from draftbench.report.comparing import Comparison
+from draftbench.report.recommendation import FIGURES as CSV_FIGURES
+from draftbench.store.folder import PrivateDraft, PrivateText
+from draftbench.store.manifest import Manifest
+from draftbench.traffic.forms import FORMS
+
+COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
+    (
+        "`recommend --format json`, `report --format json`",
+        "The recommendation's fields; `failures`, a list of the run's failure records (see the run "
+        "folder); `advice`, the rules of practice that spoke. `report` of several runs prints a "
+        "list of such objects, each with `run`, its folder, in front.",
+        (Recommendation, Advice),
+    ),
+    (
+        "`acceptance --format json`",
+        "The report's fields and `definitions`, a list of the definitions in use with each "
+        "engine's name for them. With `--show-text` each disagreement also has `drafted_text` and "
+        "`target_text`, null where the tokenizer is not at hand.",
+        (AcceptanceReport, Figure),
+    ),
+    ("`compare --format json`", "", (Comparison,)),
+    ("`check --format json`", "", (Preflight,)),
+    ("`gate --format json`", "", (GateResult,)),
+    ("`suggest --format json`", "", (Suggestion,)),
+    (
+        "`estimate --format json`",
+        "`basis` says that nothing was measured. With `--alpha`, the fields of the table; with two "
+        "models, the assumptions, and `pairs`, one roofline per pair of precisions.",
+        (Table, Pairing, Roofline),
+    ),
+)
+FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
+    ("A baseline of the gate", "What `gate --save FILE` writes. JSON.", (Baseline,)),
+    ("A history of the gate", "What `gate --history FILE` appends: a JSON line.", (HistoryEntry,)),
+)
+
+
+def page() -> str:
+    """The whole file."""
+    parts = [_head(), _traffic(), _run_folder()]
+    shown: set[type] = {Request, Manifest, PrivateText, PrivateDraft}
+    shown |= set(typing.get_args(AnyObservation))
+    for title, words, roots in (*FILES, *COMMANDS):
+        parts.append(_chapter(f"## {title}", words, roots, shown))
+    parts.append(_other())
+    return "\n\n".join(parts) + "\n"
+
+
+def unexplained() -> list[str]:
+    """Fields without a meaning; the page must not be written while there are any."""
+    return [
+        f"{record.__name__}.{name}"
+        for record in _documented()
+        for name in _fields(record)
+        if _meaning(record, name) is None
+    ]
+
+
+def unused() -> list[str]:
+    """Meanings that explain no field any more."""
+    used = {
+        key
+        for record in _documented()
+        for name in _fields(record)
+        for key in (f"{record.__name__}.{name}", name)
+    }
+    return sorted(set(MEANING) - used)
+
+
+def _documented() -> list[type]:
+    roots = [root for _, _, own in (*FILES, *COMMANDS) for root in own]
+    kinds = typing.get_args(AnyObservation)
+    return _with_parts([*roots, Manifest, Request, PrivateText, PrivateDraft, *kinds])
+
+
+def _head() -> str:
+    return (
+        "# Formats\n\n"
+        "Written by `scripts/doc_formats.py` from the records in the code. Times are seconds, "
+        "sizes bytes or tokens unless a name says otherwise; null is unknown, never 0. A figure is "
+        "an `Estimate`: its value and the two ends of its 95 % interval. Fields may be added; one "
+        "that is here keeps its name and meaning within a schema version."
+    )
+
+
+def _traffic() -> str:
+    ends = {name: example.rindex("}") + 1 for name, example in FORMS.items()}
+    forms = "\n".join(
+        f"- {name}: `{example[: ends[name]]}`{example[ends[name] :]}"
+        for name, example in FORMS.items()
+    )
+    return (
+        "## Traffic\n\n"
+        "`.jsonl`, `.json`, `.csv` and `.parquet`, each also `.gz` or `.zst`; `suite:NAME`; "
+        "`hf:DATASET[/CONFIG][:SPLIT]`. A row's form is recognised by its content:\n\n"
+        f"{forms}\n\n"
+        "The logged answer is looked for under `response`, `completion`, `output` or an OpenAI "
+        "`choices` list, the segment under `segment`, `category` or `tags.segment`; "
+        "`--prompt-field`, `--response-field` and `--segment-by` take dotted paths instead. "
+        "Sampling parameters are OpenAI's and vLLM's. One that changes the distribution and cannot "
+        "be applied leaves its row out, counted under its name.\n\n"
+        + _chapter("### Request", "What a row becomes; no run folder holds it.", (Request,), set())
+    )
+
+
+def _run_folder() -> str:
+    kinds = typing.get_args(AnyObservation)
+    tree = "\n".join(
+        [
+            "RUN/",
+            "  run.json                    what was asked, and where it ran",
+            *(f"  observations/{kind.__name__.lower()}.jsonl" for kind in kinds),
+            "  private/texts.jsonl         prompts and responses as token ids (mode 0700)",
+            "  private/drafts.jsonl        what each draft proposed, as token ids",
+            "  .lock                       held while a sweep writes",
+        ]
+    )
+    shown: set[type] = set()
+    manifest = _chapter("### run.json", "", (Manifest,), shown)
+    words = "One JSON object a line, each with its `kind`; append-only."
+    lines = _chapter("### observations/", words, kinds, shown)
+    words = "`draftbench runs redact RUN` deletes this part. No figure needs it."
+    private = _chapter("### private/", words, (PrivateText, PrivateDraft), shown)
+    return f"## Run folder\n\n```\n{tree}\n```\n\n{manifest}\n\n{lines}\n\n{private}"
+
+
+def _other() -> str:
+    csv = ", ".join(f"`{name}`" for name in CSV_FIGURES)
+    costs = inspect.cleandoc(engine_costs.__doc__ or "").partition("\n\n")[2]
+    example, _, words = costs.partition("\n\n")
+    return (
+        "## An engine's costs\n\nWhat `recommend --costs FILE.yaml` reads.\n\n"
+        f"```yaml\n{inspect.cleandoc(example)}\n```\n\n{' '.join(words.split())}\n\n"
+        "## CSV\n\n"
+        "`recommend --format csv` has a line per candidate and k: `draft`, `quant`, `k`, `best` "
+        f"(1 for the candidate's best k), then for each of {csv} the figure and, under "
+        "`NAME_low` and `NAME_high`, its interval; `prediction_error`, `memory_bytes`. "
+        "`report --format csv` of several runs puts `run` in front. `acceptance --format csv` has "
+        "a line per figure: `candidate`, `against` (set in differences), `figure`, `k`, `pooled`, "
+        "`per_request` with their intervals, `requests`, `requests_needed`. Unknown is empty.\n\n"
+        "## `runs list --format json`\n\n"
+        "A list, the newest first: `run` (path), `created`, `target`, `traffic`, `requests`, "
+        "`private` (kept or deleted), `problem` (why it cannot be read, else null)."
+    )
+
+
+def _chapter(title: str, words: str, roots: typing.Sequence[type], shown: set[type]) -> str:
+    """A title and the tables of `roots` and their parts that no chapter before has shown."""
+    tables = [_table_of(record) for record in _with_parts(roots) if record not in shown]
+    shown.update(_with_parts(roots))
+    return "\n\n".join([title, *([words] if words else []), *tables])
+
+
+def _with_parts(roots: typing.Iterable[type]) -> list[type]:
+    """The records and those that they hold, each once, in the order in which they are met."""
+    found: dict[type, None] = {}
+    left = list(roots)
+    while left:
+        record = left.pop(0)
+        if record in found:
+            continue
+        found[record] = None
+        parts = [part for hint in _fields(record).values() for part in _records_in(hint)]
+        left = [*parts, *left]
+    return list(found)
+
+
+def _fields(record: type) -> dict[str, object]:
+    hints = typing.get_type_hints(record)
+    if dataclasses.is_dataclass(record):
+        return {field.name: hints[field.name] for field in dataclasses.fields(record)}
+    return {name: hints[name] for name in record.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def _records_in(hint: object) -> list[type]:
+    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
+        known = dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)
+        return [hint] if known else []
+    return [part for argument in typing.get_args(hint) for part in _records_in(argument)]
+
+
+def _table_of(record: type) -> str:
+    rows = [
+        f"| `{name}` | {_type(hint)} | {_meaning(record, name)} |"
+        for name, hint in _fields(record).items()
+    ]
+    words = _words(record)
+    title = f"**{record.__name__}.** {words[0]}"
+    return "\n\n".join(
+        [title, *words[1:], "\n".join(["| field | type | |", "|---|---|---|", *rows])]
+    )
+
+
+def _words(record: type) -> list[str]:
+    """A docstring's paragraphs, each on one line."""
+    text = inspect.cleandoc(record.__doc__ or "")
+    return [re.sub(r"\bNone\b", "null", " ".join(part.split())) for part in text.split("\n\n")]
+
+
+def _meaning(record: type, name: str) -> str | None:
+    own = MEANING.get(f"{record.__name__}.{name}")
+    if own is not None:
+        return own
+    text = " ".join(_words(record))
+    stem = re.sub(r"_[a-z]+$", "_…", name)
+    if re.search(rf"`{name}(\[[^`]*\])?`|`{re.escape(stem)}`|`…_{name.split('_')[-1]}`", text):
+        return "see above"
+    return MEANING.get(name)
+
+
+def _type(hint: object) -> str:
+    if hint is type(None):
+        return "null"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "text"
+    plain: dict[object, str] = {str: "text", int: "integer", float: "number", bool: "true/false"}
+    if isinstance(hint, type) and hint in plain:
+        return plain[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(argument) for argument in arguments)
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin in (tuple, list):
+        kinds = [argument for argument in arguments if argument is not Ellipsis]
+        return f"list of {' , '.join(_type(kind) for kind in kinds)}"
+    if origin is dict:
+        return "object" if arguments[1] is typing.Any else f"object of {_type(arguments[1])}"
+    return hint.__name__ if isinstance(hint, type) else "any"
+
+
+if __name__ == "__main__":
+    missing = unexplained()
+    if missing:
+        raise SystemExit("neither a docstring nor doc_meanings explains " + ", ".join(missing))
+    print(page(), end="")

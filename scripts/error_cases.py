@@ -1,0 +1,296 @@
+"""Everything that can be shown to go wrong in a few seconds, as commands with what leads to them.
+
+A case is what was done, in words, and a function that does it in an empty folder, the working
+directory, and returns the command line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import draftbench
+
+EMBEDDED = Path(draftbench.__file__).parent / "embedded"
+RUN = Path(__file__).parents[1] / "tests" / "store" / "samples" / "schema-1"
+Case = tuple[str, Callable[[], list[str]]]
+LOG = '{"prompt": "def f():"}\n'
+
+
+def sweep(*more: str, target: str = "target", draft: str = "ngram", log: str = LOG) -> list[str]:
+    """A sweep of the embedded target that would take a second."""
+    if not Path("target").exists():
+        Path("target").symlink_to(EMBEDDED / "target")
+    if not Path("log.jsonl").exists():
+        Path("log.jsonl").write_text(log)
+    fixed = ["sweep", "--target", target, "--traffic", "log.jsonl", "--drafts", draft]
+    effort = ["--max-new-tokens", "4", "--measure", "none", "--no-controls", "--threads", "1"]
+    return [*fixed, "--out", "run", "--k", "1-2", *effort, *more]
+
+
+def traffic(content: bytes, name: str, *more: str) -> list[str]:
+    """The same with this traffic."""
+    Path(name).write_bytes(content)
+    return sweep("--traffic", name, *more)
+
+
+def draft(change: Callable[[Path], object]) -> list[str]:
+    """The same with a draft that was changed."""
+    shutil.copytree(EMBEDDED / "draft", "draft")
+    change(Path("draft"))
+    return sweep(draft="draft")
+
+
+def target(change: Callable[[Path], object]) -> list[str]:
+    """The same with a target that was changed."""
+    shutil.copytree(EMBEDDED / "target", "target")
+    change(Path("target"))
+    return sweep()
+
+
+def changed(file: str, **values: Any) -> Callable[[Path], object]:
+    """Some values of a JSON file replaced."""
+
+    def change(folder: Path) -> None:
+        known = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+        (folder / file).write_text(json.dumps({**known, **values}))
+
+    return change
+
+
+def written(file: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).write_bytes(content)
+
+
+def kept(change: Callable[[Path], object], *words: str) -> list[str]:
+    """A command on a finished run that was changed."""
+    shutil.copytree(RUN, "run")
+    change(Path("run"))
+    return list(words) or ["recommend", "run"]
+
+
+def replaced(file: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def nothing(_: Path) -> None: ...
+
+
+def begun(change: Callable[[Path], object], *more: str) -> list[str]:
+    """The sweep again, in its own finished folder, after a change."""
+    from draftbench.cli import main
+
+    words = sweep(log=LOG.replace("f", "g") + LOG)
+    assert main(words) == 0
+    change(Path("run"))
+    return [*words, *more]
+
+
+def locked(folder: Path) -> None:
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def config(text: str, *more: str) -> list[str]:
+    Path("sweep.yaml").write_text(text)
+    return ["sweep", "sweep.yaml", *more]
+
+
+def gated(change: Callable[[Path], object], *more: str) -> list[str]:
+    """A run judged against its own baseline, after a change to the file."""
+    from draftbench.cli import main
+
+    shutil.copytree(RUN, "run")
+    assert main(["gate", "--save", "base.json", "run", "--candidate", "draft", "--k", "2"]) == 0
+    change(Path())
+    return ["gate", "--baseline", "base.json", "run", *more]
+
+
+def pipe() -> list[str]:
+    os.mkfifo("pipe.jsonl")
+    return sweep("--traffic", "pipe.jsonl")
+
+
+def interrupted() -> list[str]:
+    """Control-C a moment after the sweep began to measure."""
+    from draftbench.store.folder import RunFolder
+
+    create = RunFolder.create
+
+    def and_then(path: Path, manifest: Any) -> Any:
+        RunFolder.create = create  # type: ignore[method-assign]
+        folder = create(path, manifest)
+        os.kill(os.getpid(), signal.SIGINT)
+        return folder
+
+    RunFolder.create = and_then  # type: ignore[method-assign]
+    return sweep()
+
+
+def without_key() -> list[str]:
+    del os.environ["DRAFTBENCH_KEY"]
+    os.environ["XDG_CONFIG_HOME"] = "config"
+    Path("config/draftbench").mkdir(parents=True)
+    Path("config/draftbench/key").write_text("no key")
+    return sweep()
+
+
+BOMB = b'{"num_hidden_layers": 1000000000, "model_type": "llama"}'
+WORDS: list[Case] = [
+    ("An unknown command", lambda: ["swep"]),
+    ("An unknown flag", lambda: ["sweep", "--tagret", "x"]),
+    ("A flag that is missing", lambda: ["sweep", "--target", "x"]),
+    ("`--k 4-2`", lambda: sweep("--k", "4-2")),
+    ("`--quant int44`", lambda: sweep("--quant", "int44")),
+    ("`--mode gredy`", lambda: sweep("--mode", "gredy")),
+    ("`--device tpu`", lambda: sweep("--device", "tpu")),
+    ("`--dtype float8`", lambda: sweep("--dtype", "float8")),
+    ("`--temperature nan`", lambda: sweep("--temperature", "nan")),
+    ("`--threads 0`", lambda: sweep("--threads", "0")),
+    ("`-o` in a folder that is not there", lambda: sweep("-o", "nowhere/x.txt")),
+    ("A request key that is none", without_key),
+    ("Control-C", interrupted),
+]
+FILES: list[Case] = [
+    ("A sweep file that is not there", lambda: ["sweep", "sweep.yaml"]),
+    ("A sweep file that is no YAML", lambda: config("target: [\n")),
+    ("A sweep file with an unknown key", lambda: config("target: t\ntempratur: 1\n")),
+    ("A sweep file with aliases", lambda: config("target: &a t\ntraffic: *a\n")),
+    ("A sweep file with a tag that runs code", lambda: config("k: !!python/name:os.system\n")),
+    ("A sweep file nested 2,000 deep", lambda: config("k: " + "[" * 2000)),
+    ("A sweep file of 100 kB", lambda: config("# " + "x" * 100_000)),
+    ("A sweep file with a value of another kind", lambda: config("k: {from: 1}\n")),
+]
+TRAFFIC: list[Case] = [
+    ("Traffic that is not there", lambda: sweep("--traffic", "prod.jsonl")),
+    ("Traffic that is a folder", lambda: sweep("--traffic", ".")),
+    ("Traffic that is a pipe", pipe),
+    ("Traffic of an unknown kind", lambda: traffic(b"x", "log.xlsx")),
+    ("Traffic without a row", lambda: traffic(b"", "empty.jsonl")),
+    ("A row that is no JSON", lambda: traffic(LOG.encode() + b'{"prompt": \n', "bad.jsonl")),
+    ("A row that is not UTF-8", lambda: traffic(b'{"prompt": "\xff"}\n', "bad.jsonl")),
+    ("A row nested 100,000 deep", lambda: traffic(b'{"prompt":' + b"[" * 100_000, "bad.jsonl")),
+    ("A row over 16 MiB", lambda: traffic(b'{"prompt": "' + b"x" * (17 << 20), "bad.jsonl")),
+    ("A row in no known form", lambda: traffic(b'{"question": "x"}\n', "bad.jsonl")),
+    ("A temperature that is text", lambda: traffic(b'{"prompt":"a","temperature":"b"}', "b.jsonl")),
+    ("Rows that ask for a grammar only", lambda: traffic(
+        b'{"prompt": "a", "guided_regex": "x"}\n', "guided.jsonl")),
+    ("A CSV file with an open quote", lambda: traffic(b'prompt\n"a\n', "bad.csv")),
+    ("A gzip file that is cut", lambda: traffic(gzip.compress(b"x" * 999)[:-9], "cut.jsonl.gz")),
+    ("A parquet file that is none", lambda: traffic(b"PAR1", "bad.parquet")),
+    ("A suite that is misspelt", lambda: sweep("--traffic", "suite:completon")),
+    ("A data set's folder that is not there", lambda: sweep("--traffic", "hf:./none")),
+    ("`--segment-by` of no column", lambda: sweep("--segment-by", "team")),
+    ("`--prompt-field` of no column", lambda: sweep("--prompt-field", "text")),
+    ("`--responses log` without answers", lambda: sweep("--responses", "log")),
+    ("A chat for a target without a template", lambda: sweep("--traffic", "suite:chat")),
+]  # fmt: skip
+MODELS: list[Case] = [
+    ("A model that is not there", lambda: sweep(target="./nowhere")),
+    ("A hub id without a network", lambda: sweep(target="org/never-downloaded")),
+    ("No draft", lambda: sweep("--no-controls")[:5]),
+    ("A draft of another tokenizer", lambda: sweep(draft=str(EMBEDDED / "foreign"))),
+    ("A configuration that is cut", lambda: draft(written("config.json", b'{"model_type": "ll'))),
+    ("A configuration of a billion layers", lambda: draft(written("config.json", BOMB))),
+    ("An unknown architecture", lambda: draft(changed("config.json", model_type="mindreader"))),
+    ("A tokenizer that is not UTF-8", lambda: draft(written("tokenizer.json", b'{"\xff": 1}'))),
+    ("An index that leads out of the folder", lambda: draft(
+        changed("model.safetensors.index.json", weight_map={"a": "../../etc/passwd"}))),
+    ("An adapter in place of a model", lambda: draft(written("adapter_config.json", b"{}"))),
+    ("A target whose end tokens are no ids", lambda: target(
+        changed("generation_config.json", eos_token_id=0.5))),
+    ("A target whose weights are cut", lambda: target(
+        lambda model: os.truncate(model / "model.safetensors", 9_000_000))),
+    ("A target whose weights are missing", lambda: target(
+        lambda model: (model / "model.safetensors").unlink())),
+    ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
+    ("A GGUF file that is none", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
+]  # fmt: skip
+RUNS: list[Case] = [
+    ("A folder that is no run", lambda: ["recommend", "."]),
+    ("A run of a newer draftbench", lambda: kept(
+        replaced("run.json", '"schema_version": 1', '"schema_version": 99'))),
+    ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
+    ("A line that is no record", lambda: kept(
+        replaced("observations/replay.jsonl", "\n", "\n{}\n"))),
+    ("A field that nobody knows", lambda: kept(
+        replaced("observations/trajectory.jsonl", '"finish"', '"finnish"'))),
+    ("A record of impossible numbers", lambda: kept(
+        replaced("observations/decode.jsonl", '"proposed":[0,', '"proposed":['))),
+    ("A file of the run that is missing", lambda: kept(
+        lambda run: (run / "observations/trajectory.jsonl").unlink())),
+    ("A part that is a link", lambda: kept(_linked)),
+    ("A run with nothing measured", lambda: kept(_emptied)),
+    ("`--out` with a run of another question", lambda: kept(nothing, *sweep())),
+    ("`--out` with something else", lambda: (Path("run").mkdir(),
+        Path("run/letter").touch(), sweep())[2]),
+    ("`--out` below a file", lambda: sweep("--out", "log.jsonl/run")),
+    ("`--out` where no folder can be made", lambda: sweep("--out", "/proc/run")),
+    ("A run that another process writes", lambda: begun(locked)),
+    ("A redacted run continued", lambda: begun(lambda run: shutil.rmtree(run / "private"))),
+    ("A run continued elsewhere", lambda: begun(changed("run.json", draftbench="0.0.1"))),
+    ("`runs list` of no folder", lambda: ["runs", "list", "nowhere"]),
+    ("`report --html` where nothing can be", lambda: kept(
+        nothing, "report", "run", "--html", "nowhere/x.html")),
+]  # fmt: skip
+ANSWERS: list[Case] = [
+    ("A baseline that is not there", lambda: kept(nothing, "gate", "--baseline", "b.json", "run")),
+    ("A baseline that is none", lambda: gated(written("base.json", b"[]"))),
+    ("A baseline of a newer draftbench", lambda: gated(
+        changed("base.json", schema_version=99))),
+    ("A baseline of another question", lambda: gated(
+        replaced("base.json", '"samples": 1', '"samples": 2'))),
+    ("A limit that is misspelt", lambda: gated(nothing, "--max-drop", "alfa:0.02")),
+    ("A history that is something else", lambda: gated(
+        written("h.jsonl", b"{}\n"), "--history", "h.jsonl")),
+    ("Flags of the gate that clash", lambda: ["gate", "--old", "run"]),
+    ("A candidate that was not measured", lambda: kept(
+        nothing, "gate", "--save", "b.json", "run", "--candidate", "other")),
+    ("`--concurrency` that is no number", lambda: kept(
+        nothing, "recommend", "run", "--concurrency", "many")),
+    ("`--max-memory` that is no size", lambda: kept(
+        nothing, "recommend", "run", "--max-memory", "lots")),
+    ("A cost file with an unknown key", lambda: kept(
+        lambda _: Path("costs.yaml").write_text("engine: e\nbatch: {}\n"),
+        "recommend", "run", "--costs", "costs.yaml")),
+    ("Texts of a redacted run", lambda: kept(nothing, "acceptance", "run", "--show-text")),
+    ("An engine that nobody knows", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
+    ("A card that nobody knows", lambda: ["estimate", "--target", str(EMBEDDED / "target"),
+        "--draft", str(EMBEDDED / "draft"), "--hardware", "h1000"]),
+    ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
+]  # fmt: skip
+TOPICS: dict[str, list[Case]] = {
+    "Command line": WORDS,
+    "Sweep files": FILES,
+    "Traffic": TRAFFIC,
+    "Models": MODELS,
+    "Run folders": RUNS,
+    "Gate, export and estimate": ANSWERS,
+}
+
+
+def _gguf(rest: bytes, magic: bytes = b"GGUF") -> str:
+    Path("model.gguf").write_bytes(magic + b"\3\0\0\0" + rest)
+    return "model.gguf"
+
+
+def _linked(run: Path) -> None:
+    shutil.move(run / "observations", "elsewhere")
+    (run / "observations").symlink_to(Path("elsewhere").resolve())
+
+
+def _emptied(run: Path) -> None:
+    for file in (run / "observations").iterdir():
+        file.unlink()

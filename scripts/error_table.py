@@ -1,0 +1,143 @@
+"""Provoke every error that can be provoked through the command line, and write down what a user
+sees.
+
+    python scripts/error_table.py            # writes docs/errors.md
+    python scripts/error_table.py --check    # leaves with 1 if that is not what it says
+
+Each case runs in a folder of its own. Paths of this machine are cut out of the texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", OMP_NUM_THREADS="1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from error_cases import EMBEDDED, TOPICS
+
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+HEAD = """\
+# Errors
+
+What draftbench says when something is wrong, as `scripts/error_table.py` provokes it. An error is
+two lines on stderr, `error: …` and `hint: …`; stdout stays empty. Exit code 2 is a mistake in the
+command or its input, 4 a baseline of another question, 130 an interruption (what was done is kept).
+1 and 3 are answers of the gate or of a sweep, not errors. 70 is a fault of draftbench and should
+be reported; nothing in this table leads to it.
+"""
+# Cases whose words are a library's.
+LIBRARIES = frozenset(
+    {
+        "A hub id without a network",
+        "An unknown architecture",
+        "A parquet file that is none",
+        "A gzip file that is cut",
+        "A target whose weights are cut",
+        "A target whose weights are missing",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a case came to: `out` is stdout, `error` and `hint` the last two lines of stderr."""
+
+    topic: str
+    done: str
+    code: int
+    out: str
+    error: str
+    hint: str
+
+
+def provoke() -> Iterator[Told]:
+    """Every case in a new folder, one after the other."""
+    for topic, cases in TOPICS.items():
+        for done, prepare in cases:
+            with tempfile.TemporaryDirectory() as place, _at(Path(place)):
+                code, out, err = _run(prepare)
+                lines = [line for line in _portable(err, place).splitlines() if line.strip()]
+            error, hint = [*lines, "", ""][-4:-2] if len(lines) < 2 else lines[-2:]
+            yield Told(topic, done, code, out, error, hint)
+
+
+@contextlib.contextmanager
+def _at(place: Path) -> Iterator[None]:
+    """In this folder, with this environment afterwards."""
+    before, environment = Path.cwd(), dict(os.environ)
+    os.environ["DRAFTBENCH_KEY"] = "the key of the error table"
+    os.chdir(place)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _run(prepare: Callable[[], list[str]]) -> tuple[int, str, str]:
+    from draftbench.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        words = prepare()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+def _portable(text: str, place: str) -> str:
+    """Without the places of this machine, and the versions of its software."""
+    for path in (os.path.realpath(place), place, str(EMBEDDED)):
+        text = text.replace(f"{path}/", "").replace(path, ".")
+    return re.sub(r"\b[0-9a-f]{16}\b", "0123456789abcdef", text)
+
+
+def page(found: list[Told]) -> str:
+    """The table as Markdown, a section for each topic."""
+    parts = [HEAD]
+    for topic in TOPICS:
+        parts.append(f"\n## {topic}\n\n| done | code | error | hint |\n|---|---:|---|---|\n")
+        for told in found:
+            if told.topic == topic:
+                parts.append(row(told))
+    return "".join(parts)
+
+
+def row(told: Told) -> str:
+    """A line of the table."""
+    cells = (told.done, str(told.code), _cell(told.error), _cell(told.hint))
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _cell(line: str) -> str:
+    text = re.sub(r"^(error|hint): ", "", line)
+    return re.sub(r"([|<>*_\[\]\\])", r"\\\1", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    found = list(provoke())
+    text = page(found)
+    if asked.check:
+        return int(text != PAGE.read_text())
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text)
+    print(f"{len(found)} errors in {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

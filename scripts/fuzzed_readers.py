@@ -1,0 +1,276 @@
+"""Every reader of files that somebody else may have written, with a good file for each.
+
+A maker takes an empty folder, puts there what the reader needs besides the file, and returns the
+reader. Reading raises `Refused` for draftbench's own errors and lets anything else out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fuzz_packing import as_csv, as_parquet, as_zstd, json_lines, or_plain
+
+import draftbench
+from draftbench.errors import DraftbenchError as Refused
+
+ROOT = Path(__file__).parents[1]
+EMBEDDED = Path(draftbench.__file__).parent / "embedded"
+RUN = ROOT / "tests" / "store" / "samples" / "schema-2"
+ROWS = [
+    {"prompt": "def f():", "temperature": 0.5, "segment": "code", "max_tokens": 5, "seed": 1},
+    {"messages": [{"role": "user", "content": "hello"}], "top_p": 0.9, "stop": ["\n"]},
+    {
+        "body": {"messages": [{"role": "user", "content": "a"}], "n": 2, "tools": []},
+        "response": "b",
+    },
+    {"conversations": [{"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]},
+]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader and a good file for it; `plain` is that file as JSON before `pack` made it one."""
+
+    read: Callable[[Path, bytes], object]
+    sample: bytes
+    plain: bytes = b""
+    pack: Callable[[bytes], bytes] = bytes
+
+    @property
+    def json(self) -> bool:
+        return bool(self.plain)
+
+
+def _traffic(suffix: str, pack: Callable[[bytes], bytes], folder: Path) -> Reader:
+    from draftbench.traffic import TrafficQuery, load
+
+    def read(folder: Path, data: bytes) -> object:
+        path = folder / f"log{suffix}"
+        path.write_bytes(data)
+        return load(TrafficQuery(str(path), 2, 0, None, None, None, True, b"key"))
+
+    plain = json_lines(ROWS)
+    pack = partial(or_plain, pack)
+    return Reader(read, pack(plain), plain, pack)
+
+
+def _suite(folder: Path) -> Reader:
+    from draftbench.traffic.suites import _folder, _read
+
+    def read(folder: Path, data: bytes) -> object:
+        (folder / "code.yaml").write_bytes(data)
+        return _read(folder / "code.yaml")
+
+    import yaml
+
+    sample = (_folder() / "code.yaml").read_bytes()
+    return Reader(read, sample, json.dumps(yaml.safe_load(sample)).encode())
+
+
+def _sweep_file(folder: Path) -> Reader:
+    settings = {"target": "t", "drafts": ["d", "ngram"], "traffic": "x.jsonl", "sample": 3,
+                "temperature": 0.5, "k": "1-4", "controls": False, "mode": "greedy"}  # fmt: skip
+    plain = json.dumps(settings).encode()
+    read = partial(_command, "sweep.yaml", ["sweep", "sweep.yaml", "--print-config"])
+    return Reader(read, plain, plain)
+
+
+def _command(name: str, words: list[str], folder: Path, data: bytes) -> None:
+    """Through the command line, where an error of nobody's is exit code 70."""
+    from draftbench.cli import main
+
+    (folder / name).write_bytes(data)
+    words = [str(folder / word) if word in (name, "run") else word for word in words]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as e:
+        code = main(words)
+    if code == 70:
+        raise AssertionError(e.getvalue().strip()[:80])
+    if code:
+        raise Refused(e.getvalue()[:80], hint=e.getvalue().partition("hint: ")[2])
+
+
+def _run_part(name: str, folder: Path) -> Reader:
+    """One file of a run folder; what is read is then recommended from."""
+    shutil.copytree(RUN, folder / "run", dirs_exist_ok=True)
+    sample = (RUN / name).read_bytes()
+    read = partial(_command, f"run/{name}", ["recommend", "run", "--format", "json"])
+    return Reader(read, sample, sample)
+
+
+def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
+    from draftbench.store.folder import RunFolder
+
+    shutil.copytree(RUN, folder / "run")
+    (folder / "run" / "private").mkdir()
+
+    def read(folder: Path, data: bytes) -> object:
+        (folder / "run" / "private" / name).write_bytes(data)
+        run = RunFolder(folder / "run")
+        return [*run.private_texts(), *run.private_drafts()]
+
+    return Reader(read, json_lines([record]), json_lines([record]))
+
+
+def _engine_costs(folder: Path) -> Reader:
+    """A cost file of an engine, and a recommendation that uses it."""
+    shutil.copytree(RUN, folder / "run")
+    drafts = {"draft": {"step_s": 0.002}}
+    batch = {"target_step_s": 0.02, "verify": {"2": 0.021, "3": 0.022}, "drafts": drafts}
+    plain = json.dumps({"engine": "vllm", "batches": {"1": batch}}).encode()
+    pack = partial(re.sub, rb'"(\d+)":', rb"\1:")  # YAML's keys can be numbers
+    words = ["recommend", "run", "--costs", "costs.yaml"]
+    return Reader(partial(_command, "costs.yaml", words), pack(plain), plain, pack)
+
+
+def _baseline(folder: Path) -> Reader:
+    """Read, and a run judged against it."""
+    shutil.copytree(RUN, folder / "run")
+    save = ["gate", "--save", "good.json", "run", "--candidate", "draft", "--k", "2"]
+    _command("good.json", save, folder, b"")
+    sample = (folder / "good.json").read_bytes()
+    words = ["gate", "--baseline", "base.json", "run", "--exit-zero"]
+    return Reader(partial(_command, "base.json", words), sample, sample)
+
+
+def _history(folder: Path) -> Reader:
+    from draftbench.gate.history import read_history
+
+    level = {"value": 0.5, "low": 0.4, "high": 0.6}
+    entry = {"schema_version": 1, "created": "2026-01-01", "candidate": "d", "question": "q",
+             "verdict": "pass", "figures": {"alpha": level}}  # fmt: skip
+
+    def read(folder: Path, data: bytes) -> object:
+        (folder / "history.jsonl").write_bytes(data)
+        return read_history(folder / "history.jsonl")
+
+    return Reader(read, json_lines([entry]), json_lines([entry]))
+
+
+def _estimate(folder: Path) -> Reader:
+    sample = (EMBEDDED / "draft" / "config.json").read_bytes()
+    words = ["estimate", "--target", "config.json", "--draft", "config.json", "--hardware", "h100"]
+    return Reader(partial(_command, "config.json", words), sample, sample)
+
+
+def _model_file(name: str, folder: Path) -> Reader:
+    """A file of a draft that `check` reads beside the good target."""
+    draft = folder / "draft"
+    shutil.copytree(EMBEDDED / "draft", draft)
+
+    def read(folder: Path, data: bytes) -> object:
+        from draftbench.models.preflight import preflight
+        from draftbench.models.source import ModelSource, end_tokens
+
+        (draft / name).write_bytes(data)
+        source = ModelSource(str(draft))
+        end_tokens(source)
+        return preflight(ModelSource(str(EMBEDDED / "target")), [source], 1 << 34)
+
+    if not (draft / name).exists():
+        index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-1.safetensors"}}
+        return Reader(read, *[json.dumps(index).encode()] * 2)
+    sample = (draft / name).read_bytes()
+    return Reader(read, sample, sample)
+
+
+def _weights(folder: Path) -> Reader:
+    draft = folder / "draft"
+    shutil.copytree(EMBEDDED / "draft", draft)
+    sample = (draft / "model.safetensors").read_bytes()
+    size = 8 + int.from_bytes(sample[:8], "little")
+    body = sample[size:]
+
+    def read(folder: Path, data: bytes) -> object:
+        import torch
+
+        from draftbench.models.source import ModelSource
+
+        (draft / "model.safetensors").write_bytes(data + body)
+        return ModelSource(str(draft)).load(torch.float32, "cpu")
+
+    def pack(plain: bytes) -> bytes:
+        return len(plain).to_bytes(8, "little") + plain
+
+    return Reader(read, sample[:size], sample[8:size], pack)
+
+
+def _gguf(folder: Path) -> Reader:
+    import gguf
+
+    words = ["<unk>", "<s>", "</s>", "a", "b", "ab", *(f"w{i}" for i in range(10))]
+    writer = gguf.GGUFWriter(folder / "good.gguf", "llama")
+    for add, value in (
+        (writer.add_context_length, 64), (writer.add_embedding_length, 16),
+        (writer.add_block_count, 1), (writer.add_feed_forward_length, 16),
+        (writer.add_head_count, 2), (writer.add_head_count_kv, 2),
+        (writer.add_layer_norm_rms_eps, 1e-6), (writer.add_vocab_size, 16),
+        (writer.add_tokenizer_model, "gpt2"), (writer.add_tokenizer_pre, "default"),
+        (writer.add_token_list, words), (writer.add_token_types, [1] * 16),
+        (writer.add_token_merges, ["a b"]), (writer.add_eos_token_id, 2),
+    ):  # fmt: skip
+        add(value)
+    import numpy
+
+    writer.add_tensor("token_embd.weight", numpy.zeros((16, 16), dtype=numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    def read(folder: Path, data: bytes) -> object:
+        from draftbench.models.source import ModelSource
+
+        (folder / "model.gguf").write_bytes(data)
+        source = ModelSource(str(folder / "model.gguf"))
+        return source.config, source.tokenizer
+
+    return Reader(read, (folder / "good.gguf").read_bytes())
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".jsonl": bytes,
+    ".json": bytes,
+    ".csv": as_csv,
+    ".parquet": as_parquet,
+    ".jsonl.gz": partial(gzip.compress, mtime=0),
+    ".jsonl.zst": as_zstd,
+}
+KINDS = (
+    "trajectory",
+    "replay",
+    "lookupreplay",
+    "decode",
+    "costpoint",
+    "modelfacts",
+    "machinestate",
+)
+TEXT = {"request": "r", "sample": 0, "prompt": [1, 2], "tokens": [3, 4], "log_p": [-0.5, -1.5]}
+DRAFTED = {"request": "r", "sample": 0, "draft": "d", "quant": "none", "tokens": [3]}
+MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+               "model.safetensors.index.json")  # fmt: skip
+READERS: dict[str, Callable[[Path], Reader]] = {
+    **{f"traffic {suffix}": partial(_traffic, suffix, pack) for suffix, pack in PACKED.items()},
+    "suite YAML": _suite,
+    "sweep.yaml": _sweep_file,
+    "--costs YAML": _engine_costs,
+    "run: run.json": partial(_run_part, "run.json"),
+    **{f"run: {kind}": partial(_run_part, f"observations/{kind}.jsonl") for kind in KINDS},
+    "run: private texts": partial(_private, "texts.jsonl", TEXT),
+    "run: private drafts": partial(_private, "drafted.jsonl", DRAFTED),
+    "baseline": _baseline,
+    "gate history": _history,
+    "estimate's config.json": _estimate,
+    **{f"model: {name}": partial(_model_file, name) for name in MODEL_FILES},
+    "model: safetensors header": _weights,
+    "model: GGUF header": _gguf,
+}

@@ -1,0 +1,140 @@
+"""Read traffic files of 1,000 and of 100,000 requests, and print what the reading took.
+
+    python scripts/load_traffic.py --rows 1000 100000
+
+Rows hold 10 kB of text, so 100,000 of them are 1 GB. Each file is read in a process of its own,
+whose peak memory is printed less what it had before. A sample of 64 is taken: it must hold every
+segment, weigh as many rows as the file has, and not depend on the order of the rows. Leaves with 1
+if it is not so, or if a file took more than 200 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+SAMPLE, SEGMENTS, WORDS = 64, 7, 150
+MOST_MEGABYTES = 200
+KINDS = ("jsonl", "jsonl.gz", "json", "csv", "parquet", "hf:parquet")
+
+
+def rows(count: int, *, backwards: bool) -> Iterator[dict[str, str]]:
+    """Requests that do not compress to nothing; every tenth is asked twice."""
+    for at in reversed(range(count)) if backwards else range(count):
+        asked = at - 1 if at % 10 == 9 else at
+        words = (hashlib.sha256(f"{asked} {word}".encode()).hexdigest() for word in range(WORDS))
+        yield {"prompt": " ".join(words), "segment": f"s{asked % SEGMENTS}"}
+
+
+def write(path: Path, kind: str, count: int, *, backwards: bool) -> None:
+    """One file of that kind; a folder with one for a data set."""
+    made = rows(count, backwards=backwards)
+    if kind.endswith("parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        schema = pyarrow.schema({"prompt": pyarrow.string(), "segment": pyarrow.string()})
+        file = path / "train.parquet" if kind.startswith("hf") else path
+        file.parent.mkdir(exist_ok=True)
+        # One row group for all: the worst that a reader can meet.
+        with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            writer.write_table(pyarrow.Table.from_pylist(list(made), schema), row_group_size=count)
+        return
+    open_text = partial(gzip.open, compresslevel=1) if kind.endswith("gz") else open
+    with open_text(path, "wt") as stream:
+        if kind == "csv":
+            stream.write("prompt,segment\n")
+            stream.writelines(f"{row['prompt']},{row['segment']}\n" for row in made)
+        else:
+            stream.writelines(json.dumps(row) + "\n" for row in made)
+
+
+def peak_kilobytes() -> int:
+    """Of this program alone; `getrusage` would count what its parent had."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+
+def read(source: str) -> None:
+    """In the child: load, and print seconds, megabytes, rows, and what the sample is."""
+    from draftbench.traffic import TrafficQuery, load
+
+    if source.startswith("hf:"):
+        importlib.import_module("datasets")
+    importlib.import_module("pyarrow.parquet")
+    before = peak_kilobytes()
+    began = time.perf_counter()
+    found = load(TrafficQuery(source, SAMPLE, 0, None, None, None, False, b"key"))
+    seconds = time.perf_counter() - began
+    peak = peak_kilobytes()
+    ids = sorted(request.id for request in found.requests)
+    facts = {
+        "seconds": round(seconds, 1),
+        "megabytes": round((peak - before) / 1024),
+        "rows": found.rows,
+        "requests": len(ids),
+        "segments": len({request.segment for request in found.requests}),
+        "weight": round(sum(request.weight for request in found.requests), 3),
+        "sample": hashlib.sha256("".join(ids).encode()).hexdigest()[:8],
+    }
+    sys.stdout.write(json.dumps(facts))
+
+
+def measure(kind: str, count: int, *, backwards: bool = False) -> dict[str, object]:
+    """Write a file, read it in a child, and delete it."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / f"log.{kind.removeprefix('hf:')}"
+        path = Path(place) / "set" if kind.startswith("hf") else path
+        write(path, kind, count, backwards=backwards)
+        files = path.iterdir() if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in files)
+        source = f"hf:{path}" if kind.startswith("hf") else str(path)
+        child = [sys.executable, __file__, "--read", source]
+        told = subprocess.run(child, capture_output=True, text=True, check=True).stdout
+        return {"size": size, **json.loads(told)}
+
+
+def exact(found: dict[str, object], count: int) -> bool:
+    """Whether the sample is what it should be."""
+    expected = {"rows": count, "requests": SAMPLE, "segments": SEGMENTS, "weight": float(count)}
+    return all(found[name] == value for name, value in expected.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 100_000])
+    parser.add_argument("--read", help=argparse.SUPPRESS)
+    parser.add_argument("kinds", nargs="*", default=KINDS)
+    asked = parser.parse_args()
+    if asked.read:
+        read(asked.read)
+        return 0
+    print("| kind | rows | file, MB | seconds | memory, MB | sample | exact |")
+    print("|---|---:|---:|---:|---:|---|---|")
+    bad = 0
+    for count in asked.rows:
+        samples = {str(measure("jsonl", count, backwards=True)["sample"])}
+        for kind in asked.kinds:
+            found = measure(kind, count)
+            samples.add(str(found["sample"]))
+            good = exact(found, count) and len(samples) == 1
+            bad += not good or int(str(found["megabytes"])) > MOST_MEGABYTES
+            size = int(str(found["size"])) / 1e6
+            shown = [kind, count, f"{size:.0f}", found["seconds"], found["megabytes"]]
+            print("| " + " | ".join(map(str, shown)), end="")
+            print(f" | {found['sample']} | {'yes' if good else 'NO'} |", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

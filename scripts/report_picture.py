@@ -1,0 +1,37 @@
+"""The picture of the README: the head of the reference run's page, as a browser shows it.
+
+python scripts/report_picture.py            # writes docs/report.png; needs chromium
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from draftbench import Run
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = "results/reference/qwen2.5-coder"
+WIDTH, HEIGHT = 1000, 880
+
+
+def main() -> None:
+    """Render the page and photograph its head."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise SystemExit("no chromium or google-chrome on the path")
+    with tempfile.TemporaryDirectory() as folder:
+        page = Run(ROOT / REFERENCE).report(Path(folder) / "report.html")
+        picture = ROOT / "docs" / "report.png"
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        where = [f"--user-data-dir={folder}/profile", f"--window-size={WIDTH},{HEIGHT}"]
+        words = [browser, *flags, *where, f"--screenshot={picture}", page.as_uri()]
+        subprocess.run(words, check=True, capture_output=True, timeout=120)
+    print(f"{picture}: {picture.stat().st_size / 1e3:.0f} kB", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

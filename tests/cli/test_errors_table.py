@@ -1,0 +1,45 @@
+"""Every error that can be provoked: nothing on stdout, its own exit code, a message with a hint,
+and the words that the documentation prints.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CODES = {"Control-C": 130, "A baseline of another question": 4}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """The script that makes the page, and what it found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        script = importlib.import_module("error_table")
+        return script, list(script.provoke())
+
+
+def test_every_error_leaves_stdout_empty_and_says_what_to_do(table):
+    _, found = table
+    assert len(found) > 80
+    for told in found:
+        assert (told.code, told.out) == (CODES.get(told.done, 2), ""), told
+        assert told.error.startswith("error: "), told
+        assert told.hint.startswith("hint: "), told
+
+
+def test_the_documentation_prints_what_a_user_sees(table):
+    script, found = table
+    page = (ROOT / "docs" / "errors.md").read_text()
+    # What the libraries say of a broken file may change with their version.
+    ours = [told for told in found if told.done not in script.LIBRARIES]
+    missing = [told.done for told in ours if script.row(told) not in page]
+    assert missing == [], "run scripts/error_table.py"
+
+
+def test_nothing_of_this_machine_is_in_the_documentation():
+    page = (ROOT / "docs" / "errors.md").read_text()
+    assert [word for word in ("/tmp", "/home", "/root", str(ROOT)) if word in page] == []

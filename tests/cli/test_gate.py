@@ -1,0 +1,264 @@
+"""The gate as CI runs it: every exit code, the files that CI reads, and a run that it makes
+itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def pinned(command, swept, tmp_path):
+    """A baseline of the draft at k = 2, as a file that a test may change."""
+    file = tmp_path / "baseline.json"
+    outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
+    assert outcome.code == 0
+    return file
+
+
+def edited(file: Path, change) -> Path:
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    return file
+
+
+def unchanged(baseline):
+    pass
+
+
+def once_better(baseline):
+    """Every request took a third fewer rounds."""
+    for request in baseline["requests"]:
+        request["rounds"] /= 1.5
+        request["passes"] /= 1.5
+
+
+def once_shaken(baseline):
+    """Every second request took a fifth more rounds, the others fewer by as much."""
+    for number, request in enumerate(baseline["requests"]):
+        factor = 1.2 if number % 2 else 1 / 1.2
+        request["rounds"] *= factor
+        request["passes"] *= factor
+
+
+def twice_the_same(baseline):
+    baseline["requests"].append(baseline["requests"][0])
+
+
+def other_mode(baseline):
+    baseline["question"]["mode"] = "sampled"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        (unchanged, 0, "PASS"),
+        (once_better, 1, "FAIL"),
+        (twice_the_same, 2, "error: `"),
+        (once_shaken, 3, "INCONCLUSIVE"),
+        (other_mode, 4, "error: the baseline answers another question: mode was sampled"),
+    ],
+)
+def test_every_exit_code_leaves_the_process(swept, pinned, change, code, said):
+    words = ["gate", "--baseline", str(edited(pinned, change)), str(swept[0])]
+    done = subprocess.run(
+        [sys.executable, "-m", "draftbench.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DRAFTBENCH_KEY": "the key of the tests"},
+    )
+    assert done.returncode == code
+    assert (done.stderr if code in (2, 4) else done.stdout).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "code"),
+    [
+        (once_better, ["--exit-zero"], 0),
+        (once_shaken, ["--exit-zero"], 0),
+        (once_shaken, ["--inconclusive", "pass"], 0),
+        (once_shaken, ["--inconclusive", "fail"], 1),
+        (once_better, ["--inconclusive", "pass"], 1),
+        (unchanged, ["--inconclusive", "fail"], 0),
+        (other_mode, ["--exit-zero"], 4),
+    ],
+)
+def test_flags_change_the_exit_code_of_what_they_name(command, swept, pinned, change, flags, code):
+    assert command("gate", "--baseline", edited(pinned, change), swept[0], *flags).code == code
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Flags for every file that CI reads, and the job summary that GitHub names."""
+    summary = tmp_path / "summary.md"
+    summary.write_text("# what was there before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    words = ["--junit", tmp_path / "gate.xml", "--code-quality", tmp_path / "quality.json"]
+    return [*words, "--annotations", "github"]
+
+
+def outcomes(file: Path) -> dict[str, str]:
+    suite = ElementTree.parse(file).getroot()[0]
+    return {name: suite.get(name, "") for name in ("tests", "failures", "errors", "skipped")}
+
+
+def test_a_failure_is_shown_wherever_ci_looks(command, swept, pinned, places, tmp_path):
+    edited(pinned, once_better)
+    outcome = command("gate", "--baseline", pinned, swept[0], *places, "--format", "json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["verdict"] == "fail"
+    assert outcome.err.startswith("::error title=draftbench gate%3A acceptance regression::")
+    assert int(outcomes(tmp_path / "gate.xml")["failures"]) >= 2
+    (first, *_) = json.loads((tmp_path / "quality.json").read_text())
+    assert first["location"]["path"] == str(pinned)
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("# what was there before\n### ❌ draftbench gate: fail")
+    assert "what changed is the draft" in summary
+
+
+def test_a_refusal_is_shown_there_too(command, swept, pinned, places, tmp_path):
+    edited(pinned, other_mode)
+    outcome = command("gate", "--baseline", pinned, swept[0], *places)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert outcome.err.startswith("::error title=draftbench gate%3A incomparable::")
+    assert outcomes(tmp_path / "gate.xml")["errors"] == "1"
+    assert len(json.loads((tmp_path / "quality.json").read_text())) == 1
+    assert "incomparable" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_pass_leaves_empty_reports(command, swept, pinned, places, tmp_path):
+    outcome = command("gate", "--baseline", pinned, swept[0], *places)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = outcomes(tmp_path / "gate.xml")
+    assert (found["failures"], found["errors"], found["skipped"]) == ("0", "0", "0")
+    assert json.loads((tmp_path / "quality.json").read_text()) == []
+    assert "✅ draftbench gate: pass" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_summary_that_cannot_be_written_does_not_hide_the_verdict(
+    command, swept, pinned, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    outcome = command("gate", "--baseline", edited(pinned, once_better), swept[0])
+    assert outcome.code == 1
+    assert "cannot write the summary" in outcome.err
+
+
+def test_the_history_is_appended_and_drawn(command, swept, pinned, tmp_path):
+    words = ["gate", "--baseline", pinned, swept[0], "--history", tmp_path / "h.jsonl"]
+    for number in (1, 2, 3):
+        outcome = command(*words, "--history-plot", tmp_path / "h.svg")
+        assert f"the last {number} of {number} verdicts on this question" in outcome.out
+    assert len((tmp_path / "h.jsonl").read_text().splitlines()) == 3
+    assert (tmp_path / "h.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def measured(embedded, pinned, tmp_path, monkeypatch):
+    """measured(target, traffic, *more): the words of a gate that measures by itself."""
+    monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+
+    def words(*more, target=embedded / "target", traffic="suite:completion", draft="draft"):
+        asked = ["gate", "--baseline", pinned, "--target", target, "--draft", embedded / draft]
+        return [*asked, "--traffic", traffic, "--threads", 1, "--out", tmp_path / "run", *more]
+
+    return words
+
+
+def test_the_gate_measures_what_it_needs_on_the_baselines_own_requests(command, measured, tmp_path):
+    outcome = command(*measured("--format", "json"))
+    assert outcome.code == 0
+    result = json.loads(outcome.out)
+    assert (result["verdict"], result["requests"], result["k"]) == ("pass", 6, 2)
+    # The same pair again: nothing differs by a digit.
+    assert {check["difference"]["value"] for check in result["checks"]} == {0.0}
+    assert "6 of the baseline's 6 requests" in outcome.err
+    assert not (tmp_path / "run" / "observations" / "decode.jsonl").exists()
+
+
+def test_a_limit_on_times_has_them_measured(command, measured, tmp_path):
+    outcome = command(*measured("--max-drop", "speedup:90%", "--format", "json"))
+    assert outcome.code in (0, 1, 3)
+    metrics = {check["metric"] for check in json.loads(outcome.out)["checks"]}
+    assert "speedup" in metrics
+    assert (tmp_path / "run" / "observations" / "decode.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "traffic", "said"),
+    [
+        (["--temperature", 0.9], "suite:completion", "sampling of 6 of 6 requests differs"),
+        ([], "suite:stories", "other traffic: only 0 of the baseline's 6"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_a_model_is_loaded(
+    command, measured, tmp_path, more, traffic, said
+):
+    outcome = command(*measured(*more, traffic=traffic))
+    assert (outcome.code, outcome.out) == (4, "")
+    assert said in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monkeypatch):
+    monkeypatch.setenv("DRAFTBENCH_KEY", "another")
+    outcome = command(*measured())
+    assert outcome.code == 4
+    assert "key_id was" in outcome.err
+    assert "DRAFTBENCH_KEY" in outcome.err
+
+
+def test_a_draft_that_cannot_draft_is_an_error_with_its_reason(command, measured):
+    outcome = command(*measured(draft="foreign"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "cannot draft for" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--quant", "int4", "RUN"],
+        ["--traffic", "suite:completion", "RUN"],
+        ["--target", "t", "--draft", "d"],
+        ["--target", "t", "--draft", "d", "--traffic", "x", "RUN"],
+        ["--target", "t", "--draft", "d", "--traffic", "x", "--candidate", "d"],
+    ],
+)
+def test_flags_of_measuring_stand_together(failing, pinned, words):
+    said = failing(2, "gate", "--baseline", pinned, *words)
+    assert "`draftbench gate --baseline FILE --target T" in said
+
+
+def test_the_workflows_in_the_readme_parse_and_use_flags_that_exist(command):
+    found = re.findall(r"^```yaml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    documents = [document for document in map(yaml.safe_load, found) if "gate" in str(document)]
+    assert len(documents) >= 2
+    known = set(re.findall(r"--[a-z-]+", command("gate", "--help").out))
+    for document in documents:
+        scripts = [text for text in strings(document) if "draftbench gate" in text]
+        assert scripts
+        for script in scripts:
+            assert set(re.findall(r"(?<= )--[a-z-]+", script)) <= known
+
+
+def strings(value) -> list[str]:
+    """Every string inside a document."""
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in strings(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in strings(inner)]
+    return [value] if isinstance(value, str) else []

@@ -1,0 +1,57 @@
+"""What `-h` shows: whole sentences, examples before flags, and fast."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from draftbench.cli import COMMANDS
+
+NAMES = [command.__name__ for command in COMMANDS]
+
+
+def test_no_summary_is_cut(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = command("--help").out
+    for summary in COMMANDS.values():
+        assert summary in shown
+
+
+@pytest.mark.parametrize("name", [*NAMES[:-1], "runs list", "runs prune", "runs redact"])
+def test_examples_stand_before_the_flags(command, name):
+    shown = command(*name.split(), "-h").out
+    assert shown.index(f"  draftbench {name}") < shown.index("Options:")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_has_a_line_of_its_own(command, name):
+    lines = command(name, "-h").out.splitlines()
+    assert not [line for line in lines if line.count("draftbench ") > 1]
+
+
+def test_help_starts_in_under_half_a_second_of_processor_time():
+    """The median of five starts; without torch, transformers, numpy or rich's live view."""
+    seconds = []
+    for _ in range(5):
+        before = os.times().children_user + os.times().children_system
+        subprocess.run([sys.executable, "-m", "draftbench", "--help"], check=True, text=True,
+                       capture_output=True)  # fmt: skip
+        seconds.append(os.times().children_user + os.times().children_system - before)
+    assert statistics.median(seconds) < 0.5
+
+
+def test_help_of_every_command_imports_nothing_heavy():
+    program = (
+        "import sys; from draftbench.cli import main\n"
+        f"for name in {NAMES!r}: main([name, '-h'])\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,49 @@
+"""What `sweep` says before anything is loaded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from draftbench.cli.sweeping import BUSY, _tell_preparation
+
+
+def told(load):
+    traffic = SimpleNamespace(requests=2, rows=3, form="prompt", merged=1, dropped={"too long": 4})
+    manifest = SimpleNamespace(traffic=traffic, environment=SimpleNamespace(load=load))
+    failure = SimpleNamespace(draft="foreign", reason="its vocabulary differs")
+    notes: list[str] = []
+    prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
+    _tell_preparation(prepared, notes.append)
+    return notes
+
+
+@pytest.mark.parametrize(("load", "said"), [(None, 0), (BUSY, 0), (1.25, 1)])
+def test_a_busy_machine_is_said_before_the_sweep(load, said):
+    assert sum("125% of the cores busy" in note for note in told(load)) == said
+
+
+def test_what_was_left_out_refused_or_doubtful_is_said():
+    assert told(None) == [
+        "2 requests of 3 rows (prompt), 1 merged",
+        "left out, too long: 4",
+        "refused foreign: its vocabulary differs",
+        "note on draft: slow",
+    ]
+
+
+def test_a_dry_run_names_passes_time_and_memory(command, sweep_words, tmp_path):
+    outcome = command(*sweep_words, "--out", tmp_path / "run", "--dry-run")
+    for words in ("target writes", "drafts replay", "by arithmetic and not measured", "KV cache"):
+        assert words in outcome.out
+
+
+def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
+    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 2]
+    words += ["--traffic", "suite:completion", "--max-new-tokens", 8, "--k", 2, "--threads", 1]
+    outcome = command(
+        "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
+    )
+    assert "  2 of 2" in outcome.err
+    assert "τ" in outcome.err

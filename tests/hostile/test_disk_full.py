@@ -1,0 +1,60 @@
+"""A run on a file system of 128 KiB: when it is full nothing is lost, and with room it goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import msgspec
+from draftbench.errors import RunFolderError
+from draftbench.records import Failure
+from draftbench.store.folder import RunFolder
+from draftbench.store.manifest import Manifest
+
+def record(number):
+    return Failure(draft=f"d{number}", quant="none", stage="s", reason="x" * 3000, hint="h")
+
+disk = Path(sys.argv[1])
+(disk / "ballast").write_bytes(b"x" * 32768)
+manifest = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Manifest)
+folder = RunFolder.create(disk / "run", manifest)
+kept = []
+with folder.writer() as writer:
+    try:
+        while True:
+            writer.append([record(len(kept))])
+            kept.append(record(len(kept)))
+    except RunFolderError as error:
+        print(error.message, "|", error.hint)
+    assert RunFolder(disk / "run").observations() == kept and len(kept) > 10
+    (disk / "ballast").unlink()
+    writer.append([record(len(kept))])
+assert len(RunFolder(disk / "run").observations()) == len(kept) + 1
+print("went on")
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
+    manifest = tmp_path / "run.json"
+    sample = "store/samples/schema-1/run.json"
+    manifest.write_bytes((Path(__file__).parents[1] / sample).read_bytes())
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    inside = f"mount -t tmpfs -o size=128k none {disk} && exec {sys.executable} "
+    inside += f"{tmp_path / 'program.py'} {disk} {manifest}"
+    told = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True)
+    if "unshare" in told.stderr or "mount:" in told.stderr:
+        pytest.skip("may not mount")
+    first, *rest = told.stdout.splitlines()
+    assert "No space left on device | free some space and repeat" in first, told.stderr
+    assert rest == ["went on"]

@@ -1,0 +1,84 @@
+"""A run folder from a stranger, whose names try to write HTML, Markdown and terminal commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+
+RUN = Path(__file__).parents[1] / "store" / "samples" / "schema-2"
+EVIL = "<img src=x onerror=alert(1)>|[a](b)`\x1b[2J\x9b31m\u202ex"
+CLEAN = re.sub("[\x1b\x9b\u202e]", "\ufffd", EVIL)
+CONTROLS = ("\x1b", "\x9b", "\u202e")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The kept run with evil names of draft, segment, failure, traffic and machine."""
+    run = Path(shutil.copytree(RUN, tmp_path_factory.mktemp("evil") / "run"))
+    evil = json.dumps(EVIL)
+    for file in (run / "observations").iterdir():
+        text = file.read_text()
+        for old in ('"draft":"draft"', '"block":"draft"', '"draft":"other"'):
+            text = text.replace(old, f"{old.partition(':')[0]}:{evil}")
+        file.write_text(text.replace('"segment":null', f'"segment":{evil}'))
+    head = json.loads((run / "run.json").read_text())
+    head["question"]["drafts"] = [EVIL, "ngram"]
+    head["question"]["target"] = head["question"]["traffic"] = EVIL
+    head["environment"]["processor"] = head["command"] = EVIL
+    (run / "run.json").write_text(json.dumps(head))
+    return run
+
+
+def said(capsys, *words):
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    told = capsys.readouterr()
+    assert code in (0, 1, 2, 3), told.err
+    return told.out + told.err
+
+
+@pytest.mark.parametrize("command", ["recommend", "acceptance", "report"])
+@pytest.mark.parametrize("style", ["table", "markdown", "csv", "json"])
+def test_no_command_reaches_the_terminal(run, capsys, command, style):
+    told = said(capsys, command, run, "--format", style)
+    assert len(told) > 200
+    assert [raw for raw in CONTROLS if raw in told] == []
+
+
+def test_markdown_takes_names_for_names(run, capsys):
+    told = said(capsys, "recommend", run, "--format", "markdown")
+    told += said(capsys, "compare", run, run, "--format", "markdown")
+    assert "onerror" in told
+    assert re.findall(r"(?<!\\)(<img|\[a\]|\|\[|`.)", told) == []
+
+
+def test_a_page_holds_no_element_that_it_did_not_make(run, capsys, tmp_path):
+    said(capsys, "report", run, "--html", tmp_path / "page.html", "--plots", tmp_path / "plots")
+    page = (tmp_path / "page.html").read_text()
+    assert "onerror" in page
+    assert [raw for raw in ("<img", *CONTROLS) if raw in page] == []
+    for drawing in (tmp_path / "plots").glob("*.svg"):
+        ElementTree.fromstring(drawing.read_text())
+        assert "<img" not in drawing.read_text()
+
+
+def test_files_for_ci_are_well_formed(run, capsys, tmp_path):
+    said(capsys, "gate", "--save", tmp_path / "b.json", run, "--candidate", CLEAN, "--k", "2")
+    ci = ["--junit", tmp_path / "junit.xml", "--annotations", "github"]
+    told = said(capsys, "gate", "--baseline", tmp_path / "b.json", run, *ci)
+    ElementTree.parse(tmp_path / "junit.xml")
+    assert "\x1b" not in told
+    assert len([line for line in told.splitlines() if line.startswith("::")]) <= 5
+
+
+def test_an_engine_is_not_given_a_command_in_a_name(run, capsys):
+    told = said(capsys, "export", run, "--engine", "vllm", "--force")
+    assert "error: the model name" in told or "`" not in told.replace("`", "", 4)
+    assert "\x1b" not in told

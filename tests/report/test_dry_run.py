@@ -1,0 +1,72 @@
+"""What a dry run says of models whose sizes are round numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftbench.models.facts import ModelSheet
+from draftbench.records import Candidate
+from draftbench.report.dry_run import Plan, grid_text
+
+
+def sheet(name: str, size: int) -> ModelSheet:
+    return ModelSheet(
+        name=name,
+        family="llama",
+        layers=2,
+        width=64,
+        dtype="bfloat16",
+        parameters=size // 2,
+        weight_bytes={"none": size, "int4": size // 4},
+        kv_bytes_per_token=1_000_000,
+        context=4096,
+    )
+
+
+@pytest.fixture
+def text(hand):
+    """2 GB and 1 GB; ten requests of 60 tokens and at most 40 to write; three k's measured."""
+    plan = Plan(
+        candidates=[
+            Candidate(draft="small"),
+            Candidate(draft="small", quant="int4"),
+            Candidate(draft="ngram"),
+            Candidate(draft="self"),
+        ],
+        prompts=[(60, 40)] * 10,
+        target=sheet("big", 2_000_000_000),
+        sheets={"small": sheet("small", 1_000_000_000)},
+        decoded=5,
+        cells=3,
+    )
+    return grid_text(hand.manifest(batches=(1, 4)), plan, 120)
+
+
+def line(text: str, start: str) -> str:
+    return " ".join(next(ln for ln in text.splitlines() if ln.startswith(start)).split())
+
+
+def test_memory_is_weights_and_the_cache_of_the_largest_batch(text):
+    # 4 rows of 100 tokens, 1 MB a token for each of the two.
+    assert line(text, "small  ") == "small 2 GB 1 GB 800 MB 3.8 GB"
+    assert line(text, "small:int4") == "small:int4 2 GB 250 MB 800 MB 3.05 GB"
+
+
+def test_prompt_lookup_takes_nothing_and_the_self_draft_a_second_cache(text):
+    assert line(text, "ngram") == "ngram 2 GB 0 kB 400 MB 2.4 GB"
+    assert line(text, "self") == "self 2 GB 0 kB 800 MB 2.8 GB"
+
+
+def test_time_follows_from_the_stated_rate(text):
+    # 400 tokens, each a step of 2 GB at 20 GB/s.
+    assert line(text, "target writes") == "target writes at most 400 tokens 40 s"
+    # 1000 tokens at a sixth of a step.
+    assert line(text, "target scores") == "target scores one pass over each of 1000 tokens 17 s"
+    # 5 requests, plainly and at 3 k's, for 4 candidates at 2 batch sizes, 40 tokens each.
+    assert line(text, "decoding").startswith("decoding 160 answers")
+    assert line(text, "decoding").endswith(" 11 min")
+
+
+def test_the_estimate_is_labelled_one(text):
+    assert "by arithmetic and not measured" in text
+    assert "20 GB/s" in text

@@ -1,0 +1,141 @@
+"""The documentation says what the program does: formats from records, examples from runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+from draftbench.cli.values import width
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+REFERENCE = "results/reference/qwen2.5-coder"
+JSON_COMMANDS = (
+    ("recommend", REFERENCE),
+    ("acceptance", REFERENCE),
+    ("compare", "results/reference/tinyllama-gsm8k", "results/reference/tinyllama-stories"),
+    ("gate", "--baseline", "results/baselines/qwen2.5-coder.json", REFERENCE),
+    ("estimate", "--alpha", "0.7", "--draft-cost", "0.1"),
+    ("runs", "list", "results/reference"),
+    ("check", "--target", "draftbench/embedded/target", "--drafts", "draftbench/embedded/draft"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "88")
+
+
+@pytest.fixture(scope="module")
+def formats():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        return import_module("doc_formats")
+
+
+def keys(value) -> set[str]:
+    """All keys somewhere in a JSON value, those of free objects included."""
+    if isinstance(value, list):
+        return {key for part in value for key in keys(part)}
+    if isinstance(value, dict):
+        return set(value) | {key for part in value.values() for key in keys(part)}
+    return set()
+
+
+def test_the_page_of_formats_is_what_the_script_writes(formats):
+    assert (ROOT / "docs/formats.md").read_text() == formats.page()
+
+
+def test_every_field_has_a_meaning_and_every_meaning_a_field(formats):
+    assert formats.unexplained() == []
+    assert formats.unused() == []
+
+
+@pytest.mark.parametrize("words", JSON_COMMANDS, ids=lambda words: words[0])
+def test_every_key_that_a_command_prints_is_documented(words, capsys):
+    main([*words, "--format", "json"])
+    found = keys(json.loads(capsys.readouterr().out))
+    page = (ROOT / "docs/formats.md").read_text()
+    free = {name for name in found if not re.fullmatch("[a-z][a-z0-9_]*", name)}
+    # Levels and roles are keys of free objects that the page names with their values.
+    free |= {"none", "int4", "int8", "fp8", "eos_token", "bos_token"}
+    assert sorted(name for name in found - free if f"`{name}`" not in page) == []
+
+
+def examples(page: Path) -> list[tuple[str, str]]:
+    """Console blocks: each `$ command` with the lines below it, up to the next command."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
+        for part in re.split(r"(?m)^\$ ", block)[1:]:
+            command, _, shown = part.partition("\n")
+            found.append((command, shown.rstrip("\n")))
+    return found
+
+
+EXAMPLES = [
+    pytest.param(command, shown, id=f"{page.stem}: {command}")
+    for page in DOCS
+    for command, shown in examples(page)
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES)
+def test_an_example_prints_what_the_page_shows(command, shown, capsys):
+    """A line of `…` stands for lines that were left out."""
+    program, *words = shlex.split(command)
+    assert program == "draftbench"
+    assert width() == 88
+    main(words)
+    printed = capsys.readouterr().out
+    position = 0
+    for piece in re.split(r"(?m)^…$\n?", shown):
+        text = piece.strip("\n")
+        at = printed.find(text, position)
+        assert at >= 0, f"not printed: {text}\n--- printed:\n{printed}"
+        position = at + len(text)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_flags_and_commands_that_a_page_names_exist(page):
+    from typer.main import get_command
+
+    from draftbench.cli import app
+
+    known = get_command(app).commands
+    for line in re.findall(r"draftbench ([a-z]+[^`\n]*)", page.read_text()):
+        name, *words = line.split()
+        if name not in known:
+            continue
+        command = known[name]
+        ones = [command, *getattr(command, "commands", {}).values()]
+        parameters = [parameter for one in ones for parameter in one.params]
+        flags = {flag for p in parameters for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
+        for word in words:
+            if re.fullmatch(r"--[a-z][a-z-]*", word):
+                assert word in flags, f"{page.name}: draftbench {name} has no {word}"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_links_lead_to_files_that_are_there(page):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+def test_the_python_example_runs_as_it_stands():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    (shown,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    assert done.stdout.strip() == shown.strip()
