@@ -226,7 +226,8 @@ class ModelFacts(Observation, frozen=True):
     quantizing.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
-    chose another token.
+    chose another token. `parts` are hashes of the tokenizer and of the chat template, by name:
+    what `fingerprint` holds beside the weights.
     """
 
     draft: str | None
@@ -243,6 +244,7 @@ class ModelFacts(Observation, frozen=True):
     caveats: tuple[str, ...]
     has_kernel: bool
     replay_disagreement: float | None
+    parts: dict[str, str] = {}
 
 
 class Failure(Observation, frozen=True):

@@ -19,7 +19,7 @@ from pathlib import Path
 import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-WORDS = ["import", "os", "def", "main", "return", "self", "value", "for", "key", "in", "items", "if", "not", "class", "list", "print"]
+WORDS = ["import", "os", "def", "main", "return", "self", "value", "for", "key", "in", "list"]
 OUTPUT_TOKENS = 16
 
 

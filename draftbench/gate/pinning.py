@@ -293,6 +293,7 @@ def _model(name: str, facts: ModelFacts | None) -> dict[str, str]:
         return {}
     return {
         f"{name} fingerprint": facts.fingerprint,
+        **{f"{name} {part}": digest for part, digest in facts.parts.items()},
         f"{name} dtype": facts.dtype,
         f"{name} runner": facts.runner,
     }

@@ -119,6 +119,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         vocab_size=runner.vocab_size,
         runner=runner.name,
         fingerprint=source.fingerprint(),
+        parts=source.parts(),
         caveats=(*caveats, *_coverage(source, runner, build)),
         has_kernel=real,
         replay_disagreement=None,

@@ -181,6 +181,14 @@ class ModelSource:
                 digest.update(stream.read(FINGERPRINT_BYTES))
         return digest.hexdigest()[:16]
 
+    def parts(self) -> dict[str, str]:
+        """Hashes of the tokenizer and of the chat template: what may change beside the weights."""
+        tokenizer = self.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        words = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
+        texts = {"tokenizer": words, "chat template": repr(tokenizer.chat_template)}
+        return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
+
 
 def _fetched(repository: str, revision: str) -> Path:
     """The folder in the cache that holds the configuration of a model of the hub, fetched if need

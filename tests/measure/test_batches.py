@@ -58,9 +58,7 @@ def test_rows_of_a_batch_decode_what_they_decode_alone(asked, target, draft, mod
 
 
 @pytest.mark.parametrize("mode", [DraftingMode.GREEDY, DraftingMode.SAMPLED])
-def test_responses_replayed_side_by_side_give_the_records_of_each_alone(
-    asked, target, draft, mode
-):
+def test_responses_replayed_side_by_side_give_the_records_of_each_alone(asked, target, draft, mode):
     text, prompts = asked
     answers = generate(prompts, target, text, HostClock())
     given = [

@@ -63,12 +63,21 @@ def replay(accept, overlap=None, draftable=9):
 
 def test_acceptance_is_summed_by_the_kind_of_the_targets_token():
     """The first token, y_0, comes from the prefill and is nobody's."""
-    found = tally(replay((1.0, 0.0, 1.0)), (1, 0, 1, 0), TokenKinds(Pieces()))
-    assert found == {"word start": (2, 2.0, 1.0), "digits": (1, 0.0, 0.5)}
-    overlapping = tally(replay((1.0,), overlap=(0.25,)), (1, 2), TokenKinds(Pieces()))
-    assert overlapping == {"punctuation": (1, 0.25, 0.5)}
+    words, digits = (0,) * 8, (1,) * 9
+    accept = (1.0,) * 6 + (0.0,) * 2 + (1.0,) * 9
+    found = tally(replay(accept, draftable=17), (2, *words, *digits), TokenKinds(Pieces()))
+    assert found == {"word start": (8, 6.0, 4.0), "digits": (9, 9.0, 4.5)}
+    over = tally(replay((1.0,) * 8, overlap=(0.25,) * 8), (1, *words), TokenKinds(Pieces()))
+    assert over == {"word start": (8, 2.0, 4.0)}
+
+
+def test_kinds_of_few_positions_are_left_out():
+    """Their sums would tell which positions they are."""
+    tokens = (2, *(0,) * 8, *(1,) * 7)
+    found = tally(replay((1.0,) * 15, draftable=15), tokens, TokenKinds(Pieces()))
+    assert set(found) == {"word start"}
 
 
 def test_positions_that_the_draft_cannot_reach_are_not_counted():
-    found = tally(replay((1.0, 0.0), draftable=1), (0, 1, 2), TokenKinds(Pieces()))
-    assert found == {"digits": (1, 1.0, 0.5)}
+    found = tally(replay((1.0,) * 20, draftable=8), (0, *(1,) * 20), TokenKinds(Pieces()))
+    assert found == {"digits": (8, 8.0, 4.0)}

@@ -47,14 +47,14 @@ def line(text: str, start: str) -> str:
 
 
 def test_memory_is_weights_and_the_cache_of_the_largest_batch(text):
-    # 4 rows of 100 tokens, 1 MB a token for each of the two.
-    assert line(text, "small  ") == "small 2 GB 1 GB 800 MB 3.8 GB"
-    assert line(text, "small:int4") == "small:int4 2 GB 250 MB 800 MB 3.05 GB"
+    # 4 rows of 100 tokens for 3 k's and the baseline, 1 MB a token for each of the two.
+    assert line(text, "small  ") == "small 2 GB 1 GB 3.2 GB 6.2 GB"
+    assert line(text, "small:int4") == "small:int4 2 GB 250 MB 3.2 GB 5.45 GB"
 
 
 def test_prompt_lookup_takes_nothing_and_the_self_draft_a_second_cache(text):
-    assert line(text, "ngram") == "ngram 2 GB 0 kB 400 MB 2.4 GB"
-    assert line(text, "self") == "self 2 GB 0 kB 800 MB 2.8 GB"
+    assert line(text, "ngram") == "ngram 2 GB 0 kB 1.6 GB 3.6 GB"
+    assert line(text, "self") == "self 2 GB 0 kB 3.2 GB 5.2 GB"
 
 
 def test_time_follows_from_the_stated_rate(text):

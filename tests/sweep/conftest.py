@@ -59,7 +59,7 @@ def made_up_costs(contender, setting, grid):
             draft=draft,
             quant="none",
             what="step",
-            batch=1,
+            batch=grid.batch,
             new_tokens=1,
             context=context,
             seconds=(1.0, 1.0),

@@ -31,6 +31,11 @@ def cut_after(monkeypatch, appends):
         monkeypatch.setattr(RunWriter, name, cut)
 
 
+def decoded(row):
+    where = row.block, row.batch, row.request, row.repeat, row.k, row.stop_below or 0.0
+    return *where, row.proposed, row.accepted, row.digest, row.active
+
+
 def essence(folder):
     """Everything but times and the processes that took them."""
     found = read_run(folder)
@@ -38,15 +43,18 @@ def essence(folder):
         {(t.request, t.sample): t for t in folder.private_texts()},
         found.trajectories,
         found.replays,
-        sorted((d.block, d.request, d.k, d.proposed, d.accepted, d.digest) for d in found.decodes),
-        [(p.block, p.draft, p.context) for p in found.costs],
+        sorted(map(decoded, found.decodes)),
+        sorted(map(decoded, found.stopped)),
+        [(p.block, p.batch, p.draft, p.context) for p in found.costs],
         found.facts,
     )
 
 
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 5), (0.7, 4)])
 def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(tmp_path, small, temperature, every):
-    prepared = small.prepared(temperature=temperature)
+    prepared = small.prepared(
+        temperature=temperature, batches=(1, 2), stop_below=(0.5,), measure_requests=2
+    )
     whole = run(prepared, tmp_path / "whole", small.notes())
     expected = essence(whole)
     appends = 0
