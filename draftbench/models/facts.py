@@ -142,10 +142,26 @@ class PairSheet:
 
 
 @dataclass(frozen=True)
+class LevelRow:
+    """What a level is on one device. `kernel` None: acceptance can be simulated, its cost is
+    unknown. `bytes_per_weight` None: as loaded.
+    """
+
+    level: str
+    meaning: str
+    kernel: str | None
+    bytes_per_weight: float | None
+    layers: str
+
+
+@dataclass(frozen=True)
 class Preflight:
-    """The answer of `check`. `memory_bytes` is the device's or the given one."""
+    """The answer of `check`. `memory_bytes` is the device's or the given one, `levels` what each
+    quantization level is on it.
+    """
 
     target: ModelSheet
     memory_bytes: int
     traffic_tokens: int | None
     pairs: tuple[PairSheet, ...]
+    levels: tuple[LevelRow, ...] = ()

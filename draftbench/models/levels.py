@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftbench.decode.linear import INT4_GROUP
+from draftbench.models.facts import LevelRow
 
 
 @dataclass(frozen=True)
@@ -50,19 +51,6 @@ LEVELS = {
         f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16",
     ),
 }
-
-
-@dataclass(frozen=True)
-class LevelRow:
-    """What a level is on one device. `kernel` None: acceptance can be simulated, its cost is
-    unknown. `bytes_per_weight` None: as loaded.
-    """
-
-    level: str
-    meaning: str
-    kernel: str | None
-    bytes_per_weight: float | None
-    layers: str
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:

@@ -22,7 +22,7 @@ from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token
 from draftbench.models.engines import engine_answers
 from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
-from draftbench.models.levels import LEVELS
+from draftbench.models.levels import LEVELS, level_table
 from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import format_of, missing_packages, stored_bytes, stored_level
@@ -49,7 +49,8 @@ def preflight(
     sheet, own = _sheet(target, skeleton), _obstacles(target, skeleton)
     pairs = tuple(_pair(target, sheet, own, draft, memory_bytes, traffic) for draft in drafts)
     total = None if traffic is None else round(sum(traffic.values()))
-    return Preflight(sheet, memory_bytes, total, pairs)
+    levels = level_table("cuda" if torch.cuda.is_available() else "cpu")
+    return Preflight(sheet, memory_bytes, total, pairs, levels)
 
 
 def memory_here() -> int:

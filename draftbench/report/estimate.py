@@ -53,7 +53,7 @@ def _title(table: Table) -> str:
         given += f", v = {table.verify_ratio:g}"
     if table.overhead:
         given += f", o = {table.overhead:g}"
-    return f"{given}: {CLOSED_FORM}"
+    return f"{given}, in closed form"
 
 
 def _table_notes(table: Table) -> list[str]:
@@ -68,6 +68,7 @@ def _table_notes(table: Table) -> list[str]:
             f"{row.speedup_if_cost_were_the_whole_pass:.2f}× at k = {row.k}; "
             f"each of the {row.k} draft steps costs c, so it is {row.speedup:.2f}×."
         )
+    notes.append(f"Estimated: {CLOSED_FORM}.")
     notes.append(
         "speed-up = (1 + α + … + α^k) / (k·c + v + o), with c per draft token; the operations "
         "factor takes c for the draft's share of operations too."

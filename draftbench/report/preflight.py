@@ -11,6 +11,7 @@ import msgspec
 
 from draftbench.models.facts import (
     EngineAnswer,
+    LevelRow,
     ModelSheet,
     Overlap,
     PairSheet,
@@ -57,6 +58,8 @@ def _sections(answer: Preflight) -> list[tuple[Section, Sequence[str]]]:
         if pair.rooms:
             found.append((_rooms(answer, pair), ()))
     found.append((_sizes(answer), ()))
+    if answer.levels:
+        found.append((_levels(answer.levels), ()))
     return found
 
 
@@ -126,6 +129,20 @@ def _sizes(answer: Preflight) -> Section:
     ]
     head = ["model", "size", "dtype", *levels, "KV/token"]
     return Section("Sizes", head, rows, [LEGEND])
+
+
+def _levels(levels: Sequence[LevelRow]) -> Section:
+    """What `--quant` does on this device."""
+    rows = [
+        [
+            row.level,
+            row.kernel or "none: acceptance can be simulated, its cost not",
+            "as loaded" if row.bytes_per_weight is None else f"{row.bytes_per_weight:.3g}",
+        ]
+        for row in levels
+    ]
+    notes = [f"{row.level}: {row.meaning}; {row.layers}." for row in levels]
+    return Section("Quantization here", ["level", "kernel", "bytes/weight"], rows, notes)
 
 
 def _overlap(overlap: Overlap) -> str:

@@ -35,7 +35,8 @@ def test_the_closed_form_as_a_table(command):
     outcome = command("estimate", *FORMULA, "--k", "7-10")
     assert (outcome.code, outcome.err) == (0, "")
     title, _, *lines = outcome.out.splitlines()
-    assert title.startswith("α = 0.75, c = 0.05: closed form, positions alike")
+    assert title == "α = 0.75, c = 0.05, in closed form"
+    assert "closed form, positions alike (Leviathan et al. 2023); not measured" in outcome.out
     # (1 - 0.75^8) / 0.25 = 3.60 tokens for 1.35 steps; with 1.05 it would be 3.43.
     assert lines[0].split() == ["→", "7", "3.60", "2.67", "0.26", "2.32", "3.43"]
     # (1 - x^8) / (1 - x) = 1.35 at x = 0.26.
