@@ -30,8 +30,9 @@ from draftbench.acceptance.stopping import (
     by_temperature,
     stopping_rules,
 )
+from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.acceptance.trees import TreeFigures, best_trees
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, LookupReplay, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
 from draftbench.store.observed import Observed
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
@@ -96,12 +97,15 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Cards of the candidates, and the first one against each other. `width` is the relative half
     width that `requests_needed` is about. `disagreements` holds tokens: only where asked for.
+    `near_tie_share` is the share of output positions whose two best target tokens are within numeric
+    noise.
     """
 
     width: float
     cards: tuple[Card, ...]
     differences: tuple[Difference, ...]
     disagreements: dict[str, tuple[Disagreement, ...]] | None = None
+    near_tie_share: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +142,12 @@ def acceptance_report(
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    near_tie = NEAR_TIE_MARGIN[observed.manifest.question.dtype]
+    margin = near_tie(observed)
     replayed = [_replayed(observed, candidate, ks) for candidate in candidates]
     return AcceptanceReport(
         width=width,
-        cards=tuple(_card(each, width, near_tie) for each in replayed),
+        cards=tuple(_card(each, width, margin) for each in replayed),
+        near_tie_share=near_tie_share(observed),
         differences=tuple(
             difference for other in replayed[1:] for difference in _differences(replayed[0], other)
         ),

@@ -10,6 +10,7 @@ from statistics import median
 
 from draftbench.acceptance.faults import suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS
+from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.plan.choice import Cell
 from draftbench.plan.disturbed import disturbances
 from draftbench.plan.drift import baseline_drift
@@ -17,7 +18,7 @@ from draftbench.plan.measured import ENOUGH_PROCESSES, audit
 from draftbench.plan.predict import Entrant, outside_hull
 from draftbench.plan.standing import Field, Standing
 from draftbench.plan.unfinished import unfinished
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, Decode, Trajectory
+from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
 _DISAGREEMENT = 0.02
@@ -51,19 +52,6 @@ def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
     found += [f"target: {text}" for text in (target.caveats if target else ())]
     found += _of_failures(observed)
     return tuple(dict.fromkeys(found))
-
-
-def near_tie(observed: Observed) -> float:
-    """The logit margin that numeric noise can turn, by the target's dtype."""
-    return NEAR_TIE_MARGIN[observed.manifest.question.dtype]
-
-
-def near_tie_share(observed: Observed) -> float | None:
-    """Share of the output's positions whose two best target tokens are nearly tied."""
-    margins = [margin for t in observed.trajectories for margin in t.margins]
-    if not margins:
-        return None
-    return sum(margin <= near_tie(observed) for margin in margins) / len(margins)
 
 
 def _of_sample(observed: Observed, leader: Cell | None) -> Iterable[str]:

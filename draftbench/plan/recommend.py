@@ -20,8 +20,9 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
+from draftbench.acceptance.ties import near_tie_share
 from draftbench.plan.breakeven import break_even
-from draftbench.plan.caveats import caveats, near_tie_share
+from draftbench.plan.caveats import caveats
 from draftbench.plan.choice import Cell, Contest, Kind, cell_of
 from draftbench.plan.latency import latency
 from draftbench.plan.levels import best_level, crossover, error, level_of, pick, schedule

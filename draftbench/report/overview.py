@@ -48,7 +48,17 @@ def overview(report: AcceptanceReport) -> list[Section]:
     return [
         Section(f"{title}, {modes}" if modes else title, head, rows, [_LEGEND]),
         *_groups(cards),
-        Section("Where they fail", notes=[*_readings(cards), _MORE]),
+        Section("Where they fail", notes=[*_readings(cards), *_ties(report), _MORE]),
+    ]
+
+
+def _ties(report: AcceptanceReport) -> list[str]:
+    """How far equality with a decoder reaches."""
+    if not report.near_tie_share:
+        return []
+    return [
+        f"{report.near_tie_share:.1%} of the target's tokens are near ties: there a decoder may "
+        "write the other one, and its counts part from these"
     ]
 
 
