@@ -97,8 +97,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Cards of the candidates, and the first one against each other. `width` is the relative half
     width that `requests_needed` is about. `disagreements` holds tokens: only where asked for.
-    `near_tie_share` is the share of output positions whose two best target tokens are within numeric
-    noise.
+    `near_tie_share` is the share of output positions whose two best target tokens are within
+    numeric noise.
     """
 
     width: float
