@@ -38,7 +38,7 @@ def sweep(folder: Path, requests: int) -> tuple[float, int]:
     write_traffic(traffic, requests)
     command = [sys.executable, "-m", "draftbench", "sweep", "-q", "--threads", "1"]
     command += ["--target", EMBEDDED / "target", "--drafts", EMBEDDED / "draft"]
-    command += ["--traffic", traffic, "--max-new-tokens", str(OUTPUT_TOKENS), "--measure", "none"]
+    command += ["--traffic", traffic, "--max-new-tokens", str(OUTPUT_TOKENS), "--measure", "replay"]
     command += ["--out", folder / "run", "-o", folder / "answer.txt"]
     start = time.perf_counter()
     child = subprocess.Popen([str(part) for part in command])

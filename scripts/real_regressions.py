@@ -147,7 +147,7 @@ def cases(bench: Bench, options: argparse.Namespace) -> list[Case]:
     base, pinned = folder / "base", folder / "baseline.json"
     sweep = ["sweep", "--target", str(target), "--drafts", str(draft), "--drafts", str(random)]
     sweep += ["--quant", "none,int4", "--traffic", str(traffic), "--k", str(options.k)]
-    sweep += ["--max-new-tokens", str(options.tokens), "--measure", "none", "--no-controls"]
+    sweep += ["--max-new-tokens", str(options.tokens), "--measure", "replay", "--no-controls"]
     bench.must(*sweep, "--threads", str(options.threads), "--out", str(base))
     bench.must(
         *("gate", "--save", str(pinned), str(base)),

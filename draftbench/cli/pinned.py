@@ -129,7 +129,7 @@ def _options(baseline: Baseline, job: Job) -> SweepOptions:
         samples=asked.samples,
         max_new_tokens=asked.max_new_tokens,
         temperature=job.temperature,
-        measure="all" if job.timed else "none",
+        measure="all" if job.timed else "replay",
         measure_requests=len(baseline.requests),
         controls=False,
         threads=job.threads,

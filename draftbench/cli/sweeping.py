@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # From this load per core on a person should know before the sweep, as its caveats say after it.
 BUSY = 0.75
+# What --measure asks for, and at how many k's a candidate is then decoded at most.
+_CELLS = {"best": 3, "all": 64, "none": 0, "replay": 0}
 
 
 def sweep(
@@ -87,7 +89,10 @@ def sweep(
     ] = "target",
     measure: Annotated[
         str,
-        typer.Option(help="Decode with a watch at the best k (best), all k (all), or not (none)."),
+        typer.Option(
+            help="Decode with a watch at the best k (best), all k (all), or not (none); or time "
+            "nothing at all (replay)."
+        ),
     ] = "best",
     measure_requests: Annotated[
         int, typer.Option(min=1, help="Requests that are decoded with a watch.")
@@ -183,7 +188,7 @@ def sweep(
         samples=samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        measure=one_of("--measure", measure, ["best", "all", "none"]),
+        measure=one_of("--measure", measure, list(_CELLS)),
         measure_requests=measure_requests,
         stop_below=confidences(stop_below),
         controls=controls,
@@ -282,7 +287,7 @@ def _plan(prepared: Prepared) -> Plan:
     sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
     options = prepared.options
     longest = max(map(sum, prepared.prompt_tokens))
-    cells = {"best": min(3, len(options.ks)), "all": len(options.ks), "none": 0}[options.measure]
+    cells = min(_CELLS[options.measure], len(options.ks))
     return Plan(
         candidates=prepared.candidates,
         prompts=prepared.prompt_tokens,

@@ -147,6 +147,8 @@ class Worker:
     def _measure(self, candidate: Candidate) -> None:
         contender = self._load(candidate)
         self._replay(contender)
+        if self.options.measure == "replay":
+            return
         own = (candidate.draft, candidate.quant)
         facts = [f for f in self.folder.records(ModelFacts) if (f.draft, f.quant) == own]
         if not all(found.has_kernel for found in (*facts[-1:], self.facts)):
