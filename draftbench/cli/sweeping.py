@@ -124,7 +124,12 @@ def sweep(
         bool, typer.Option(help="Load pickled weights. A malicious file can run code.")
     ] = False,
     cell_timeout: Annotated[
-        float | None, typer.Option(min=1.0, help="Give up on a candidate after so many seconds.")
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Give up on a candidate after so many seconds: between two steps of its work, "
+            "with --isolate at once.",
+        ),
     ] = None,
     isolate: Annotated[
         bool,

@@ -79,6 +79,8 @@ class EngineCosts:
             f"costs are those of {self.runner}, from {self.origin}: all speed-ups here are "
             "predictions for it; what a round takes beyond its passes is unknown there and counted "
             "as nothing, contexts and prefills are not told apart",
+            "its times come without repeats: ±0.00 of c and v means that their spread is unknown, "
+            "and no probability or interval here counts it",
         )
 
     def batches(self, candidate: Candidate) -> tuple[int, ...]:
@@ -128,6 +130,13 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> EngineCost
             raise UsageError(
                 f"`{path}`: batch {batch} needs one of target_step_s and tokens_per_second",
                 hint=_HINT,
+            )
+        rising = [_target_step(given, batch), *(given.verify[n] for n in sorted(given.verify))]
+        if rising != sorted(rising):
+            raise UsageError(
+                f"`{path}`: batch {batch}: a pass over more tokens takes less time than one over "
+                "fewer, or than a step",
+                hint="all are seconds of all rows together; average over more passes",
             )
     named = {name for given in file.batches.values() for name in given.drafts}
     known = [str(candidate) for candidate in candidates]
