@@ -132,6 +132,7 @@ def interrupted() -> list[str]:
     def and_then(path: Path, manifest: Any) -> Any:
         RunFolder.create = create  # type: ignore[method-assign]
         folder = create(path, manifest)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
         os.kill(os.getpid(), signal.SIGINT)
         return folder
 

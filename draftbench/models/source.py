@@ -182,8 +182,13 @@ class ModelSource:
         return digest.hexdigest()[:16]
 
     def parts(self) -> dict[str, str]:
-        """Hashes of the tokenizer and of the chat template: what may change beside the weights."""
-        tokenizer = self.tokenizer
+        """Hashes of the tokenizer and of the chat template: what may change beside the weights.
+        Empty where the model comes without a tokenizer.
+        """
+        try:
+            tokenizer = self.tokenizer
+        except ModelError:  # whoever needs its words says so; a draft may do without
+            return {}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         words = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
         texts = {"tokenizer": words, "chat template": repr(tokenizer.chat_template)}

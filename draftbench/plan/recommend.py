@@ -23,7 +23,7 @@ from draftbench.acceptance.rounds import counted_rounds
 from draftbench.acceptance.ties import near_tie_share
 from draftbench.plan.breakeven import break_even
 from draftbench.plan.caveats import caveats
-from draftbench.plan.choice import Cell, Contest, Kind, cell_of
+from draftbench.plan.choice import Cell, Certainty, Contest, Kind, cell_of
 from draftbench.plan.latency import latency
 from draftbench.plan.levels import best_level, crossover, error, level_of, pick, schedule
 from draftbench.plan.measured import audit
@@ -75,7 +75,7 @@ def recommend(
     chosen = best_level(levels) if wish.objective.chooses_load else None
     standing = field.at(chosen.concurrency if chosen else asked[0])
     contest, leader = standing.contest, standing.leader
-    certainty = contest.certainty(None if standing.decision == "do_not_speculate" else leader)
+    certainty = _certainty(standing, min_speedup)
     draft = leader.entrant.candidate if leader else None
     return Recommendation(
         decision=standing.decision,
@@ -107,6 +107,15 @@ def recommend(
         latency=latency(leader) if leader else None,
         stopped=stopped_cells(observed, standing.concurrency),
     )
+
+
+def _certainty(standing: Standing, min_speedup: float) -> Certainty | None:
+    """How sure the decision is. Turning down what is faster than plain decoding, because more was
+    asked for, is no bet on which option is the fastest.
+    """
+    if standing.decision != "do_not_speculate":
+        return standing.contest.certainty(standing.leader)
+    return standing.contest.certainty(None) if min_speedup <= 1 else None
 
 
 def best_cells(observed: Observed, candidate: Candidate, batch: int = 1) -> list[int]:

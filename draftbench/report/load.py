@@ -11,6 +11,8 @@ from draftbench.records import Candidate
 from draftbench.report.text import figure
 
 Table = tuple[list[str], list[list[str]]]
+# From this ratio of times to the first token on it is said in a sentence.
+LATE = 1.2
 
 
 def at_load(answer: Recommendation) -> str:
@@ -103,6 +105,12 @@ def of_waits(latency: Latency) -> list[str]:
     sides = latency.plain, latency.speculative
     lines += _burstier(*(side.time_per_output_token for side in sides))
     lines += _burstier(*(side.chunk_gap for side in sides))
+    first = [side.time_to_first_token for side in sides]
+    if first[0].p50 and first[1].p50 and first[1].p50 > LATE * first[0].p50:
+        lines.append(
+            f"The first token takes {first[1].p50 / first[0].p50:.1f} times as long, "
+            f"{_ms(first[1].p50)} against {_ms(first[0].p50)} ms: the draft reads the prompt too."
+        )
     return lines
 
 
