@@ -95,7 +95,7 @@ def _passes(manifest: Manifest, plan: Plan) -> Section:
     ]  # fmt: skip
     total = sum(seconds for *_, seconds in rows)
     note = (
-        f"At most about {_about(total)} in all, by arithmetic and not measured: every pass reads "
+        f"About {_about(total)} in all, by arithmetic and not measured: every pass reads "
         f"its weights once at {rate / 1e9:g} GB/s, a token of a long pass takes 1/{1 / bulk:g} of "
         "a step, answers run to their limit, and speculation saves nothing. Loading is not in it."
     )

@@ -242,12 +242,12 @@ def _sections(
             of_waits(waited) if waited else [],
         ),
         ("Drafting that stops when unsure, measured", stopped(answer), []),
+        ("Read this with care", None, list(answer.caveats)),
         (
             "What practice would add",
             None,
             [f"{one.sentence} ({one.source})" for one in advice(answer, observed)],
         ),
-        ("Read this with care", None, list(answer.caveats)),
     ]
     return [section for section in sections if section[1] or section[2]]
 
