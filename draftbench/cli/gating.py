@@ -58,7 +58,9 @@ def gate(
         str | None,
         typer.Option(help="DRAFT[:QUANT] (default: the recommended one; the baseline's own)."),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Draft length to save at.")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", min=1, max=64, help="Draft length to save at.")
+    ] = None,
     max_drop: Annotated[
         list[str] | None,
         typer.Option(help="METRIC:VALUE[%], e.g. mean_accepted_length:2%; repeatable."),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -109,13 +110,38 @@ def check_output(output: str) -> None:
 
 
 def write_result(text: str, output: str) -> None:
-    if output == "-":
-        typer.echo(text)
-        return
-    check_output(output)
+    """A file is replaced as a whole; a write that fails leaves what was there.
+
+    Raises:
+        UsageError: it cannot be written, for example for want of space.
+    """
+    if output != "-":
+        check_output(output)
     try:
-        Path(output).write_text(text + "\n")
+        if output == "-":
+            typer.echo(text)
+        else:
+            _replace(Path(output).resolve(), text + "\n")
+    except BrokenPipeError:
+        raise  # the reader has seen enough, `draftbench ... | head`: no fault
     except OSError as error:
+        where = "stdout" if output == "-" else output
         raise UsageError(
-            f"cannot write to `{output}`: {error.strerror}", hint="check it"
+            f"cannot write to `{where}`: {error.strerror}",
+            hint="free some space or give another file with --output; nothing measured is lost",
         ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to keep
+        path.write_text(text)
+        return
+    new = path.with_name(f".draftbench-{os.getpid()}.tmp")
+    try:
+        with new.open("x") as stream:
+            stream.write(text)
+        if path.exists():
+            shutil.copymode(path, new)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -59,8 +59,9 @@ def publish(result: GateResult, past: str, places: Places) -> None:
         shown = ci.to_markdown(result)
     else:
         shown = "\n\n".join(filter(None, (text(result, width()), past)))
-    write_result(shown.rstrip("\n"), places.output)
+    # Before the verdict is shown: a file that cannot be written leaves no answer behind.
     _to_ci(places, to_junit(result, _now()), ci.findings(result), ci.to_markdown(result))
+    write_result(shown.rstrip("\n"), places.output)
 
 
 def refuse(error: IncomparableError, places: Places) -> None:

@@ -8,20 +8,27 @@ which requests changed.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from draftbench.errors import RunFolderError
+from draftbench.reading import UnreadableError, json_without_controls, read_limited
 from draftbench.records import DraftingMode, Record
+from draftbench.store.lines import sync_folder
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 SCHEMA_VERSION = 2
 MAX_BYTES = 64 << 20
+# The longest draft that a sweep takes.
+MAX_K = 64
 
 # Bounded, so that no sum of them overflows.
 _MOST = 1e12
+_MOST_SAMPLES = 1_000_000
+_MOST_TOKENS = 1_000_000_000
 # What is rounded to three digits when it is saved.
 _ROUNDING = 0.01
 
@@ -40,10 +47,10 @@ class Question(Record, frozen=True):
     key_id: str
     metric_version: int
     mode: DraftingMode
-    k: Annotated[int, msgspec.Meta(ge=1)]
+    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_K)]
     responses: Literal["target", "log"]
-    samples: Annotated[int, msgspec.Meta(ge=1)]
-    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None
+    samples: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)]
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None
 
 
 class Speed(Record, frozen=True):
@@ -76,7 +83,7 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     alpha_sum: Count | None = None
     segment: str | None = None
     speed: Speed | None = None
-    prompt_tokens: int | None = None
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)] | None = None
     output: str | None = None
     looping: Count = 0.0
 
@@ -101,24 +108,41 @@ class Baseline(Record, frozen=True):
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
-    """Write the file; a reader never sees half of it.
+    """Write the file whole and synced to disk; a reader never sees half of it.
 
     Raises:
-        RunFolderError: it cannot be written there.
+        RunFolderError: it cannot be written there, or something else than a file stands there; what
+            was there before is kept.
     """
     empty = msgspec.structs.replace(baseline, requests=())
     head = msgspec.json.format(msgspec.json.encode(empty), indent=2)
     rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
     data = head.removesuffix(_EMPTY) + b'"requests": [\n' + rows + b"\n  ]\n}\n"
-    temporary = path.with_name(path.name + ".tmp")
     try:
+        if path.exists() and not path.is_file():
+            raise RunFolderError(
+                f"cannot write the baseline `{path}`: it is not a plain file",
+                hint="take another --save file",
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        _replace(path, data)
     except OSError as error:
         raise RunFolderError(
             f"cannot write the baseline `{path}`: {error.strerror}", hint="take another --save file"
         ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("xb") as stream:
+        try:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:  # nothing is left of it where it became the file
+            temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -128,8 +152,15 @@ def read_baseline(path: Path) -> Baseline:
         RunFolderError: no such file, too large, of a newer schema, or changed by something else
             into what no run can have counted.
     """
-    raw = _read_limited(path)
     try:
+        raw = read_limited(path, MAX_BYTES)
+    except UnreadableError as error:
+        raise RunFolderError(
+            f"cannot read the baseline `{path}`: {error}",
+            hint="give the file that `draftbench gate --save FILE RUN` wrote",
+        ) from error
+    try:
+        raw = json_without_controls(raw)
         version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise RunFolderError(
@@ -160,20 +191,3 @@ def _contradiction(baseline: Baseline) -> str | None:
         if accepted > tried + _ROUNDING or counts.rounds > counts.passes + _ROUNDING:
             return f"counts more of request {counts.id} than there was"
     return None
-
-
-def _read_limited(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read the baseline `{path}`: {error.strerror}",
-            hint="make one with `draftbench gate --save FILE RUN`",
-        ) from error
-    if len(raw) > MAX_BYTES:
-        raise RunFolderError(
-            f"`{path}` is larger than a baseline may be ({MAX_BYTES >> 20} MiB)",
-            hint="give the file that `draftbench gate --save` wrote",
-        )
-    return raw

@@ -19,12 +19,20 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import TAIL, Verdict, student_quantile
 from draftbench.gate.pairing import TIMED
 from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Level
+from draftbench.reading import json_without_controls
 from draftbench.records import Record
+from draftbench.store.lines import MAX_LINE_BYTES, append_line, whole_lines
 
 # Two points are one comparison, which the gate has judged; a line has a spread from three on, and a
 # useful one from five.
 MIN_CHAIN, MIN_RUNS = 3, 5
-MAX_LINE_BYTES = 1 << 20
+
+# Beyond any figure of a run.
+_MOST = 1e15
+# Above it, exp overflows.
+_MOST_EXPONENT = 700.0
+# Every line begins so.
+_BEGIN = b'{"schema_version":'
 
 
 class HistoryEntry(Record, frozen=True):
@@ -78,7 +86,7 @@ def record_verdict(path: Path, result: GateResult, created: str) -> GateResult:
     """Append the verdict to the history; the result comes back with any drift among its notes.
 
     Raises:
-        RunFolderError: the file cannot be written, or holds something else.
+        RunFolderError: the file cannot be written, or holds something else; it is as it was before.
     """
     entry = HistoryEntry(
         schema_version=RESULT_SCHEMA_VERSION,
@@ -88,16 +96,20 @@ def record_verdict(path: Path, result: GateResult, created: str) -> GateResult:
         verdict=result.verdict,
         figures={check.metric: check.new for check in result.pooled},
     )
-    entries = (*read_history(path), entry)
+    _check_figures(entry, "this verdict", "it is not recorded; look at the run that it is about")
+    before, unended = _read(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as stream:
-            stream.write(msgspec.json.encode(entry) + b"\n")
-    except OSError as error:
+        if unended:  # appending would take it for a torn line
+            with path.open("ab") as stream:
+                stream.write(b"\n")
+        append_line(path, [entry])
+    except (OSError, RunFolderError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.message
         raise RunFolderError(
-            f"cannot write the history `{path}`: {error.strerror}", hint="take another --history"
+            f"cannot write the history `{path}`: {reason}", hint="take another --history"
         ) from error
-    found = trends(entries, result.pooled)
+    found = trends((*before, entry), result.pooled)
     said = tuple(f"slow drift: {trend}" for trend in found if trend.drifting)
     return msgspec.structs.replace(result, notes=(*said, *result.notes))
 
@@ -106,20 +118,47 @@ def read_history(path: Path) -> tuple[HistoryEntry, ...]:
     """All entries, oldest first; none where there is no file yet.
 
     Raises:
-        RunFolderError: a line that is no entry.
+        RunFolderError: no plain file, a line that is no entry, or one of a newer draftbench.
     """
-    entries = []
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[tuple[HistoryEntry, ...], bool]:
+    """All entries, and whether the last lost only its newline."""
+    try:
+        lines = list(whole_lines(path))
+        end = lines[-1][0] + len(lines[-1][1]) if lines else 0
+        rest = _behind(path, end)
+    except (OSError, RunFolderError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.message
+        raise RunFolderError(
+            f"cannot read the history `{path}`: {reason}",
+            hint="take another --history; it must be a plain file and no link",
+        ) from error
+    texts = [line for _, line in lines]
+    unended = bool(rest) and not _torn(rest)
+    if unended:
+        texts.append(rest)
+    return tuple(_entry(f"`{path}` line {n}", line) for n, line in enumerate(texts, 1)), unended
+
+
+def _behind(path: Path, end: int) -> bytes:
+    """What stands behind the last newline of a file that need not exist."""
     try:
         with path.open("rb") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
-                entries.append(_entry(path, number, line))
+            stream.seek(end)
+            return stream.read(MAX_LINE_BYTES)
     except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read the history `{path}`: {error.strerror}", hint="take another --history"
-        ) from error
-    return tuple(entries)
+        return b""
+
+
+def _torn(rest: bytes) -> bool:
+    """Whether a kill cut an entry short; anything else without a newline is somebody's text."""
+    try:
+        msgspec.json.decode(rest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return rest.startswith(_BEGIN) or _BEGIN.startswith(rest)
+    return False
 
 
 def series(entries: Sequence[HistoryEntry]) -> tuple[HistoryEntry, ...]:
@@ -175,14 +214,34 @@ def fitted_change(values: Sequence[float], *, relative: bool) -> Estimate:
     error = math.sqrt(float(residuals @ residuals) / (count - 2) / spread)
     half = student_quantile(1 - TAIL, count - 2) * error
     ends = [(count - 1) * s for s in (slope, slope - half, slope + half)]
-    return Estimate(*map(math.expm1, ends)) if relative else Estimate(*ends)
+    if not relative:
+        return Estimate(*ends)
+    return Estimate(*(math.expm1(min(end, _MOST_EXPONENT)) for end in ends))
 
 
-def _entry(path: Path, number: int, line: bytes) -> HistoryEntry:
+def _entry(where: str, line: bytes) -> HistoryEntry:
     try:
-        return msgspec.json.decode(line, type=HistoryEntry)
+        line = json_without_controls(line)
+        version = msgspec.json.decode(line, type=dict[str, object]).get("schema_version")
+        if isinstance(version, int) and version > RESULT_SCHEMA_VERSION:
+            raise RunFolderError(
+                f"{where} has schema {version}, newer than this draftbench reads "
+                f"({RESULT_SCHEMA_VERSION})",
+                hint="update draftbench",
+            )
+        entry = msgspec.json.decode(line, type=HistoryEntry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
-            f"`{path}` line {number} is no verdict: {error}",
+            f"{where} is no verdict: {error}",
             hint="the history is a file of its own, one JSON object a line; remove that line",
         ) from error
+    _check_figures(entry, where, "the file was edited; remove that line")
+    return entry
+
+
+def _check_figures(entry: HistoryEntry, where: str, hint: str) -> None:
+    """Refuse what no run can have; an end of an interval that is not finite is kept as unknown."""
+    for metric, level in entry.figures.items():
+        ends = [end for end in (level.low, level.high) if end is not None and math.isfinite(end)]
+        if not all(abs(x) <= _MOST for x in (level.value, *ends)):
+            raise RunFolderError(f"{where}: no run has a {metric} of {level.value:g}", hint=hint)

@@ -8,6 +8,7 @@ are no result, whatever they are.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from draftbench.gate.baseline import Baseline
@@ -16,11 +17,14 @@ from draftbench.gate.pairing import Pair
 
 # A smaller share of the requests is no matter yet.
 _SHARE = 0.1
+# What a message counts differs from run to run; its other words say which kind of fault it is.
+_FIGURES = re.compile(r"\d[\d.]*(?:, \d[\d.]*)*")
 
 
 def new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Suspected faults of the new run that the old did not show."""
-    kept = () if old.faults else new.faults
+    """Suspected faults of the new run of a kind that the old did not show."""
+    known = set(map(_kind, old.faults))
+    kept = [fault for fault in new.faults if _kind(fault) not in known]
     more = _silent(pairs), _looping(pairs)
     return (*kept, *(fault for fault in more if fault is not None))
 
@@ -57,6 +61,10 @@ def responses_changed(pairs: Sequence[Pair]) -> str | None:
         f"the target wrote other responses to {others} of {len(known)} requests: "
         "its weights, prompts or kernels changed, not the draft alone"
     )
+
+
+def _kind(fault: str) -> str:
+    return _FIGURES.sub("#", fault)
 
 
 def _silent(pairs: Sequence[Pair]) -> str | None:

@@ -57,6 +57,10 @@ def twice_the_same(baseline):
     baseline["requests"].append(baseline["requests"][0])
 
 
+def absurdly_long(baseline):
+    baseline["question"]["k"] = 2_000_000_000
+
+
 def other_mode(baseline):
     baseline["question"]["mode"] = "sampled"
 
@@ -82,6 +86,11 @@ def test_every_exit_code_leaves_the_process(swept, pinned, change, code, said):
     )
     assert done.returncode == code
     assert (done.stderr if code in (2, 4) else done.stdout).startswith(said)
+
+
+def test_a_draft_length_that_no_sweep_takes_is_refused_by_name(failing, swept, pinned):
+    said = failing(2, "gate", "--baseline", edited(pinned, absurdly_long), swept[0])
+    assert "`$.question.k`" in said
 
 
 @pytest.mark.parametrize(
@@ -155,6 +164,15 @@ def test_a_summary_that_cannot_be_written_does_not_hide_the_verdict(
     outcome = command("gate", "--baseline", edited(pinned, once_better), swept[0])
     assert outcome.code == 1
     assert "cannot write the summary" in outcome.err
+
+
+@pytest.mark.parametrize("flag", ["--junit", "--code-quality"])
+def test_a_report_that_cannot_be_written_leaves_no_verdict(failing, swept, pinned, tmp_path, flag):
+    lost = tmp_path / "lost"
+    lost.symlink_to(tmp_path / "none" / "file")
+    assert f"cannot write to `{lost}`" in failing(
+        2, "gate", "--baseline", pinned, swept[0], flag, lost
+    )
 
 
 def test_the_history_is_appended_and_drawn(command, swept, pinned, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,13 +116,78 @@ def test_entries_are_read_back_in_their_order(chain: Chain, tmp_path: Path) -> N
     assert read_history(tmp_path / "none.jsonl") == ()
 
 
-@pytest.mark.parametrize("line", [b"{}\n", b"not json\n", b'{"schema_version": 1', b"\n"])
+@pytest.mark.parametrize("line", [b"{}\n", b"not json\n", b"\n", b"[1]\n", b"a text", b"{}"])
 def test_a_line_that_is_no_verdict_is_named(chain: Chain, tmp_path: Path, line: bytes) -> None:
     chain([15.0])
     path = tmp_path / "history.jsonl"
     path.write_bytes(path.read_bytes() + line)
+    before = path.read_bytes()
     with pytest.raises(RunFolderError, match="line 2 is no verdict"):
         chain([15.0])
+    assert path.read_bytes() == before
+
+
+def test_a_line_that_was_cut_short_gives_way_to_the_next(chain: Chain, tmp_path: Path) -> None:
+    chain([15.0])
+    path = tmp_path / "history.jsonl"
+    whole = path.read_bytes()
+    for size in (1, 10, 18, 30, len(whole) - 2):
+        path.write_bytes(whole + whole[:size])
+        assert len(read_history(path)) == 1
+        chain([15.0])
+        assert path.read_bytes() == whole * 2
+
+
+def test_a_line_that_lost_only_its_newline_is_kept(chain: Chain, tmp_path: Path) -> None:
+    chain([15.0])
+    path = tmp_path / "history.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.rstrip())
+    assert len(read_history(path)) == 2
+    chain([15.0])
+    assert path.read_bytes() == whole * 3
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_verdict_of_a_newer_draftbench_asks_for_an_update(chain: Chain, tmp_path: Path) -> None:
+    chain([15.0])
+    path = tmp_path / "history.jsonl"
+    edited(path, '"schema_version":1', '"schema_version":2,"other":0')
+    with pytest.raises(RunFolderError, match="line 1 has schema 2, newer than") as caught:
+        read_history(path)
+    assert caught.value.hint == "update draftbench"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "null", "1e16", "-1e300"])
+def test_a_figure_that_no_run_has_is_refused(chain: Chain, tmp_path: Path, number: str) -> None:
+    result = chain([15.0])[0]
+    path = tmp_path / "history.jsonl"
+    line = path.read_text()
+    start = line.index('"value":') + len('"value":')
+    end = min(place for place in (line.find(",", start), line.find("}", start)) if place > 0)
+    path.write_text(line[:start] + number + line[end:])
+    with pytest.raises(RunFolderError, match=r"line 1.*(is no verdict|no run has)"):
+        record_verdict(path, result, "2026-01-02")
+
+
+def test_a_trend_without_bounds_overflows_nothing() -> None:
+    total = fitted_change([1e-300, 1e15, 1e-300, 1e15, 1e-300], relative=True)
+    assert total.low == pytest.approx(-1.0)
+    assert 1e300 < total.high < math.inf
+
+
+def test_a_link_and_a_pipe_are_no_history(chain: Chain, tmp_path: Path) -> None:
+    result = chain([15.0])[0]
+    (tmp_path / "link").symlink_to(tmp_path / "history.jsonl")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(RunFolderError, match="cannot read the history"):
+            record_verdict(tmp_path / name, result, "2026-01-01")
 
 
 def test_a_history_that_cannot_be_kept_is_refused(tmp_path: Path, chain: Chain) -> None:

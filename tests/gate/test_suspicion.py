@@ -43,6 +43,28 @@ def test_a_fault_that_the_baseline_showed_too_is_only_said(forty: Make) -> None:
     assert result.notes[0] == "suspected fault: doubled"
 
 
+CLIFF = "draft position {} was never accepted in {} tries; before it are hazards of {}"
+DOUBLED = "all {} prompts begin with the same token twice"
+
+
+def test_a_fault_of_another_kind_than_the_baselines_fails(forty: Make) -> None:
+    cliff, doubled = CLIFF.format(2, 90, "0.50"), DOUBLED.format(40)
+    result = compare(forty(faults=(cliff,)), forty(faults=(cliff, doubled)))
+    assert (result.verdict, result.faults) == (Verdict.FAIL, (doubled,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (DOUBLED.format(40), DOUBLED.format(38)),
+        (CLIFF.format(2, 90, "0.50"), CLIFF.format(4, 112, "0.61, 0.50, 0.40")),
+    ],
+)
+def test_a_fault_that_counts_otherwise_is_of_the_same_kind(forty: Make, old: str, new: str) -> None:
+    result = compare(forty(faults=(old,)), forty(faults=(new,)))
+    assert (result.verdict, result.faults) == (Verdict.PASS, ())
+
+
 @pytest.mark.parametrize(("loops", "verdict"), [(5, Verdict.PASS), (6, Verdict.FAIL)])
 def test_responses_that_begin_to_loop_are_a_fault(
     forty: Make, loops: int, verdict: Verdict
