@@ -34,10 +34,20 @@ from draftbench.plan.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.comparing import Comparison
 from draftbench.report.recommendation import FIGURES as CSV_FIGURES
-from draftbench.store.folder import PrivateDraft, PrivateText
+from draftbench.store.folder import (
+    DRAFTED,
+    LOCK,
+    MANIFEST,
+    PRIVATE,
+    TEXTS,
+    PrivateDraft,
+    PrivateText,
+)
+from draftbench.store.machine import MachineState
 from draftbench.store.manifest import Manifest
 from draftbench.traffic.forms import FORMS
 
+OBSERVATIONS = (*typing.get_args(AnyObservation), MachineState)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",
@@ -74,7 +84,7 @@ def page() -> str:
     """The whole file."""
     parts = [_head(), _traffic(), _run_folder()]
     shown: set[type] = {Request, Manifest, PrivateText, PrivateDraft}
-    shown |= set(typing.get_args(AnyObservation))
+    shown |= set(OBSERVATIONS)
     for title, words, roots in (*FILES, *COMMANDS):
         parts.append(_chapter(f"## {title}", words, roots, shown))
     parts.append(_other())
@@ -104,8 +114,7 @@ def unused() -> list[str]:
 
 def _documented() -> list[type]:
     roots = [root for _, _, own in (*FILES, *COMMANDS) for root in own]
-    kinds = typing.get_args(AnyObservation)
-    return _with_parts([*roots, Manifest, Request, PrivateText, PrivateDraft, *kinds])
+    return _with_parts([*roots, Manifest, Request, PrivateText, PrivateDraft, *OBSERVATIONS])
 
 
 def _head() -> str:
@@ -139,21 +148,20 @@ def _traffic() -> str:
 
 
 def _run_folder() -> str:
-    kinds = typing.get_args(AnyObservation)
     tree = "\n".join(
         [
             "RUN/",
-            "  run.json                    what was asked, and where it ran",
-            *(f"  observations/{kind.__name__.lower()}.jsonl" for kind in kinds),
-            "  private/texts.jsonl         prompts and responses as token ids (mode 0700)",
-            "  private/drafts.jsonl        what each draft proposed, as token ids",
-            "  .lock                       held while a sweep writes",
+            f"  {MANIFEST:<26}  what was asked, and where it ran",
+            *(f"  observations/{kind.__name__.lower()}.jsonl" for kind in OBSERVATIONS),
+            f"  {f'{PRIVATE}/{TEXTS}':<26}  prompts and responses as token ids (mode 0700)",
+            f"  {f'{PRIVATE}/{DRAFTED}':<26}  what each draft proposed, as token ids",
+            f"  {LOCK:<26}  held while a sweep writes",
         ]
     )
     shown: set[type] = set()
     manifest = _chapter("### run.json", "", (Manifest,), shown)
     words = "One JSON object a line, each with its `kind`; append-only."
-    lines = _chapter("### observations/", words, kinds, shown)
+    lines = _chapter("### observations/", words, OBSERVATIONS, shown)
     words = "`draftbench runs redact RUN` deletes this part. No figure needs it."
     private = _chapter("### private/", words, (PrivateText, PrivateDraft), shown)
     return f"## Run folder\n\n```\n{tree}\n```\n\n{manifest}\n\n{lines}\n\n{private}"

@@ -107,6 +107,21 @@ def _run_part(name: str, folder: Path) -> Reader:
     return Reader(read, sample, sample)
 
 
+def _manifest(folder: Path) -> Reader:
+    """The question and the environment, for every command that answers from a run."""
+    recommended = _run_part("run.json", folder)
+    readers = [
+        recommended.read,
+        partial(_command, "run/run.json", ["acceptance", "run"]),
+        partial(_command, "run/run.json", ["report", "run"]),
+    ]
+
+    def read(folder: Path, data: bytes) -> object:
+        return [read(folder, data) for read in readers]
+
+    return Reader(read, recommended.sample, recommended.plain)
+
+
 def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
     from draftbench.store.folder import RunFolder
 
@@ -263,7 +278,7 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "suite YAML": _suite,
     "sweep.yaml": _sweep_file,
     "--costs YAML": _engine_costs,
-    "run: run.json": partial(_run_part, "run.json"),
+    "run: run.json": _manifest,
     **{f"run: {kind}": partial(_run_part, f"observations/{kind}.jsonl") for kind in KINDS},
     "run: private texts": partial(_private, "texts.jsonl", TEXT),
     "run: private drafts": partial(_private, "drafted.jsonl", DRAFTED),

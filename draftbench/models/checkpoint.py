@@ -18,6 +18,12 @@ from draftbench.reading import UnreadableError, read_limited
 MAX_CONFIG_BYTES = 4 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_INDEX_BYTES = 64 << 20
+_OTHER_TEXTS = {
+    "*.jinja": MAX_CONFIG_BYTES,
+    "*.model": MAX_TOKENIZER_BYTES,
+    "merges.txt": MAX_TOKENIZER_BYTES,
+    "vocab.txt": MAX_TOKENIZER_BYTES,
+}
 # Counts of parts that code builds one by one: far above any model, far below a machine's memory.
 MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000}
 MOST = 1 << 40
@@ -42,6 +48,12 @@ def check_files(path: Path) -> None:
         raise UnreadableError("it is an adapter, which would load another model beneath it")
     for file in sorted(path.glob("*.json")):
         _check_json(file)
+    for pattern, most in _OTHER_TEXTS.items():
+        for file in sorted(path.glob(pattern)):
+            try:
+                read_limited(file, most)
+            except UnreadableError as error:
+                raise UnreadableError(f"{file.name}: {error}") from error
 
 
 def _check_json(file: Path) -> None:

@@ -22,6 +22,7 @@ from draftbench.models.checkpoint import check_files
 from draftbench.reading import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
+SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _UNSOUND = "take the whole checkpoint from whoever made it; an adapter is first merged into a model"
 
 
@@ -196,12 +197,17 @@ class ModelSource:
 
 
 def _fetched(repository: str, revision: str) -> Path:
-    """The folder in the cache that holds the configuration of a model of the hub, fetched if need
-    be, and whatever else was fetched before.
+    """The folder in the cache that holds all of a hub's model but the weights, fetched if need be,
+    so that every file is looked at before a library reads it.
     """
+    import huggingface_hub
     from transformers.utils.hub import cached_file
 
-    return Path(cached_file(repository, "config.json", revision=revision)).parent
+    cached_file(repository, "config.json", revision=revision)  # its errors are in words
+    folder = huggingface_hub.snapshot_download(
+        repository, revision=revision, allow_patterns=list(SMALL_FILES), ignore_patterns="*/*"
+    )
+    return Path(folder)
 
 
 def _first_sentence(error: Exception) -> str:

@@ -30,10 +30,12 @@ from draftbench.store.manifest import (
     Manifest,
     differing_environment,
     differing_question,
+    impossible,
 )
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
+TEXTS, DRAFTED = "texts.jsonl", "drafted.jsonl"
 KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts", "failure")
 
 
@@ -132,16 +134,16 @@ class RunFolder:
 
     def texts(self) -> Indexed[Key, PrivateText]:
         """Prompts and responses by request and sample."""
-        path = self._inside(PRIVATE, "texts.jsonl")
+        path = self._inside(PRIVATE, TEXTS)
         return Indexed(path, PrivateText, lambda t: (t.request, t.sample))
 
     def private_texts(self) -> Iterator[PrivateText]:
         """Prompts and responses as token ids; empty where the private part was deleted."""
-        return read_lines(self._inside(PRIVATE, "texts.jsonl"), PrivateText)
+        return read_lines(self._inside(PRIVATE, TEXTS), PrivateText)
 
     def private_drafts(self) -> Iterator[PrivateDraft]:
         """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
-        return read_lines(self._inside(PRIVATE, "drafted.jsonl"), PrivateDraft)
+        return read_lines(self._inside(PRIVATE, DRAFTED), PrivateDraft)
 
     def _inside(self, part: str, name: str) -> Path:
         return _own_part(self.path, part) / name
@@ -202,7 +204,7 @@ class RunWriter:
 
     def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
         """Keep some trajectories' tokens, or a draft's along them, all or none."""
-        for name, kind in (("texts.jsonl", PrivateText), ("drafted.jsonl", PrivateDraft)):
+        for name, kind in ((TEXTS, PrivateText), (DRAFTED, PrivateDraft)):
             group = [text for text in texts if isinstance(text, kind)]
             if group:
                 append_line(_own_part(self.path, PRIVATE) / name, group)
@@ -261,10 +263,13 @@ def _read_manifest(folder: Path) -> Manifest:
                 f"`{path}` has schema {version}, this draftbench reads {SCHEMA_VERSION}",
                 hint="update draftbench",
             )
-        return msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except OSError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error.strerror}", hint="check who may read it"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
+    if wrong := impossible(manifest.question):
+        raise RunFolderError(f"`{path}`: {wrong}", hint="no sweep asks this: the file was changed")
+    return manifest

@@ -22,6 +22,7 @@ from draftbench.records import DraftingMode, Record
 # 1: first layout. 2: batch sizes, active rows, looks at the machine.
 SCHEMA_VERSION = 2
 
+MOST_K, MOST_BATCH = 64, 4096
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
 
@@ -48,6 +49,17 @@ class Question(Record, frozen=True):
     max_new_tokens: int | None
     temperature: float | None
     batches: tuple[int, ...] = (1,)
+
+
+def impossible(question: Question) -> str | None:
+    """What no sweep can have asked, by its key; None if all of it can be."""
+    if not question.ks or not all(1 <= k <= MOST_K for k in question.ks):
+        return f"`ks` holds at least one draft length, each from 1 to {MOST_K}"
+    if not question.batches or not all(1 <= batch <= MOST_BATCH for batch in question.batches):
+        return f"`batches` holds at least one batch size, each from 1 to {MOST_BATCH}"
+    if question.samples < 1:
+        return "`samples` is at least 1"
+    return None
 
 
 class TrafficFacts(Record, frozen=True):

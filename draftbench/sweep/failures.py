@@ -1,11 +1,14 @@
 """An exception that ended a candidate → the words that are kept of it.
 
-What libraries say may quote what they were given, so only messages about memory, files and tensor
-shapes are repeated, cut to one line; of any other exception only its kind and place are told.
+What libraries say may quote what they were given. So of their messages only the parts are repeated
+that are known to hold sizes, shapes or a file's name; of any other exception only its kind and
+place are told.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import traceback
 from pathlib import Path
 
@@ -17,6 +20,16 @@ from draftbench.store.manifest import portable
 
 MOST_CHARACTERS = 300
 _AGAIN = "the same command tries this candidate again"
+_KNOWN = re.compile(
+    r"size mismatch for [\w.]+"
+    r"|mat1 and mat2 shapes cannot be multiplied \([\dx]+ and [\dx]+\)"
+    r"|The (?:expanded )?size of (?:the )?tensor (?:\w )?\(\d+\) must match the (?:existing )?size "
+    r"(?:of tensor \w )?\(\d+\) at non-singleton dimension \d+"
+    r"|Sizes of tensors must match except in dimension \d+"
+    r"|shape '\[[-\d, ]*\]' is invalid for input of size \d+"
+    r"|Error while deserializing header: (?:\w+ )?\w+"
+    r"|(?i:tried to allocate [\d.]+ ?[KMGT]?i?B(?:ytes)?)"
+)
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
 
@@ -42,18 +55,32 @@ def known_error(what: str, error: Exception) -> DraftbenchError:
 
 def describe(error: BaseException) -> tuple[str, str]:
     """Reason and hint."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0][:MOST_CHARACTERS]
+    said = _repeatable(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        sign in first.lower() for sign in _OUT_OF_MEMORY
+        sign in str(error).lower() for sign in _OUT_OF_MEMORY
     ):
-        return f"out of memory: {first}", "a smaller draft or quantization may fit"
+        reason = f"out of memory: {said}" if said else "out of memory"
+        return reason, "a smaller draft or quantization may fit"
     if isinstance(error, DraftbenchError):
         return error.message, error.hint
-    if isinstance(error, (RuntimeError, OSError)):
-        return first, _AGAIN
+    if said:
+        return said, _AGAIN
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" in {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
     return (
         f"the model's code failed ({type(error).__name__}{place})",
         "this architecture may not work here; if it should, please report it",
     )
+
+
+def _repeatable(error: BaseException) -> str:
+    """What of a message may be repeated; empty where nothing may."""
+    if isinstance(error, DraftbenchError):
+        return error.message.splitlines()[0][:MOST_CHARACTERS]
+    if isinstance(error, OSError) and error.errno is not None:
+        name = Path(os.fsdecode(error.filename)).name if isinstance(error.filename, str) else ""
+        return os.strerror(error.errno) + (f": {name[:MOST_CHARACTERS]}" if name else "")
+    if isinstance(error, (RuntimeError, OSError)):
+        found = _KNOWN.search(str(error))
+        return found.group()[:MOST_CHARACTERS] if found else ""
+    return ""

@@ -37,6 +37,8 @@ MAX_UNPACKED = 8 << 30
 MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
 """How many times its own size a compressed file may hold, beyond the first gibibyte."""
 
+# Overflow: a date of a parquet file can lie beyond those that Python knows.
+_BROKEN = (OSError, ValueError, NotImplementedError, RecursionError, OverflowError, csv.Error)
 _CHUNK = 1 << 20
 _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -76,7 +78,7 @@ def read_rows(path: Path) -> Iterator[Row]:
                 if count > MAX_ROWS:
                     raise ValueError(f"more than {MAX_ROWS} rows")
                 yield row
-    except (OSError, ValueError, NotImplementedError, RecursionError, csv.Error) as error:
+    except _BROKEN as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TrafficError(
             f"`{path.name}` cannot be read: {reason}",

@@ -8,6 +8,7 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
@@ -161,3 +162,31 @@ def test_what_the_hub_sent_is_looked_at_before_it_is_read(tmp_path, monkeypatch)
     (repository / "snapshots" / commit / "config.json").symlink_to(repository / "blobs" / "a")
     with pytest.raises(ModelError, match="`num_hidden_layers` is more than any model has"):
         _ = ModelSource("org/bomb").config
+
+
+def test_a_tokenizer_of_the_hub_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
+    """The first reading fetches all small files, and only those."""
+    sent = {"config.json": b"{}", "tokenizer.json": b'{"\xff": 1}', "a.safetensors": b""}
+
+    def download(repository, *, revision, allow_patterns, ignore_patterns):
+        assert (repository, revision) == ("org/bomb", "main")
+        for name in filter_repo_objects(sent, allow_patterns=allow_patterns):
+            (tmp_path / name).write_bytes(sent[name])
+        return str(tmp_path)
+
+    monkeypatch.setattr("transformers.utils.hub.cached_file", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(ModelError, match=r"tokenizer\.json: 'utf-8' codec"):
+        _ = ModelSource("org/bomb").tokenizer
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("chat_template.jinja", 4), ("tokenizer.model", 256), ("merges.txt", 256), ("vocab.txt", 256)],
+)
+def test_a_text_of_a_checkpoint_has_a_limit(tmp_path, name, most):
+    with (tmp_path / name).open("wb") as stream:
+        stream.truncate((most << 20) + 1)
+    with pytest.raises(UnreadableError, match=f"{name}: it is larger"):
+        check_files(tmp_path)

@@ -169,3 +169,21 @@ def test_a_crash_in_the_middle_of_a_text_does_not_quote_it(tmp_path, monkeypatch
     told = capsys.readouterr()
     assert "error: " in told.err
     assert "zebra" not in told.out + told.err
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, KeyError, ValueError, OSError, MemoryError])
+def test_a_candidate_that_crashes_on_a_text_does_not_keep_it(tmp_path, monkeypatch, capsys, raised):
+    """A message of one line, which would be the first and last that is told."""
+
+    def crash(self, *_):
+        raise raised(f"cannot read {MARKER}")
+
+    monkeypatch.setattr("draftbench.sweep.worker.Worker._measure", crash)
+    (tmp_path / "log.jsonl").write_text('{"prompt": "a"}\n')
+    models = ["--target", str(EMBEDDED / "target"), "--drafts", str(EMBEDDED / "draft")]
+    effort = ["--max-new-tokens", "4", "--out", str(tmp_path / "run")]
+    main(["sweep", *models, "--traffic", str(tmp_path / "log.jsonl"), *effort])
+    told = capsys.readouterr()
+    kept = (tmp_path / "run" / "observations" / "failure.jsonl").read_text()
+    assert '"reason"' in kept
+    assert "zebra" not in kept + told.out + told.err

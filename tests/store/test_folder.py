@@ -159,6 +159,27 @@ def test_a_manifest_changed_anywhere_is_read_or_refused(folder, make, at, by):
         assert RunFolder(folder.path).manifest.schema_version <= SCHEMA_VERSION
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("ks", ks) for ks in ((), (0,), (1, -1), (65,), (10**9,))],
+        *[("batches", batches) for batches in ((), (0,), (4097,))],
+        *[("samples", 0), ("samples", -1)],
+    ],
+)
+def test_a_question_that_no_sweep_asks_is_refused_by_its_key(folder, make, key, value):
+    (folder.path / "run.json").write_bytes(msgspec.json.encode(make.manifest(**{key: value})))
+    with pytest.raises(RunFolderError, match=f"`{key}`") as caught:
+        RunFolder(folder.path)
+    assert caught.value.hint
+
+
+def test_a_question_at_its_limits_is_read(folder, make):
+    asked = make.manifest(ks=(1, 64), batches=(1, 4096), samples=1)
+    (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
+    assert RunFolder(folder.path).manifest == asked
+
+
 def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder, make):
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -70,3 +70,62 @@ def test_a_folder_of_jsonl_with_one_split_needs_no_name(tmp_path: Path) -> None:
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="cannot be read"):
         load(query(f"hf:{tmp_path}:train"))
+
+
+LEADING_OUT = ("../secret.jsonl", "{root}/secret.jsonl", "*.jsonl", "https://example.org/a.jsonl")
+
+
+@pytest.mark.parametrize("named", LEADING_OUT)
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+def test_a_folders_metadata_cannot_name_files_outside_of_it(
+    tmp_path: Path, named: str, file: str
+) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    name = named.format(root=tmp_path)
+    metadata = f'configs:\n- config_name: default\n  data_files: "{name}"\n'
+    (folder / file).write_text(metadata if file.endswith("yaml") else f"---\n{metadata}---\n")
+    with pytest.raises(TrafficError, match="lies outside of the folder") as raised:
+        load(query(f"hf:{folder}"))
+    assert raised.value.hint
+
+
+def test_a_folders_metadata_cannot_hide_an_address_behind_an_alias(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
+    text = "x: &a https://example.org/a.jsonl\nconfigs:\n- config_name: b\n  data_files: *a\n"
+    (tmp_path / "README.md").write_text(f"---\n{text}---\n")
+    with pytest.raises(TrafficError, match="lies outside"):
+        load(query(f"hf:{tmp_path}"))
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    with pytest.raises(TrafficError, match=r"`train\.jsonl`, which lies outside"):
+        load(query(f"hf:{folder}"))
+
+
+def test_a_folders_metadata_may_name_its_own_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "b.jsonl").write_text('{"prompt": "b"}\n')
+    text = "license_link: https://example.org\nconfigs:\n- config_name: c\n  data_files: b.jsonl\n"
+    (tmp_path / "README.md").write_text(f"---\n{text}---\n")
+    assert [request.prompt for request in load(query(f"hf:{tmp_path}")).requests] == ["b"]
+
+
+@pytest.mark.parametrize("text", ["---\n{[\n---\n", "\xff"])
+def test_metadata_that_cannot_be_read_is_an_error_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "README.md").write_bytes(text.encode("latin-1"))
+    with pytest.raises(TrafficError, match="cannot be read"):
+        load(query(f"hf:{tmp_path}"))
+
+
+def test_a_folder_of_a_kind_that_only_the_library_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a\n")
+    with pytest.raises(TrafficError, match=r"`train\.txt`, of no kind"):
+        load(query(f"hf:{tmp_path}"))

@@ -166,6 +166,13 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, data: bytes) -> None:
         rows(path)
 
 
+def test_a_date_beyond_those_of_python_is_a_broken_file(tmp_path: Path) -> None:
+    days = pa.array([2_000_000_000], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"prompt": ["a"], "day": days}), tmp_path / "a.parquet")
+    with pytest.raises(TrafficError, match=r"`a\.parquet` cannot be read"):
+        rows(tmp_path / "a.parquet")
+
+
 def test_a_quote_that_is_not_closed_stops_at_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
