@@ -42,6 +42,11 @@ def gate(
     traffic: Annotated[
         str | None, typer.Option(help="The traffic to measure on with --target.")
     ] = None,
+    segment_by: Annotated[str | None, typer.Option(help="Field that holds the segment.")] = None,
+    prompt_field: Annotated[str | None, typer.Option(help="Field that holds the prompt.")] = None,
+    response_field: Annotated[
+        str | None, typer.Option(help="Field that holds the logged answer.")
+    ] = None,
     sample: Annotated[
         int | None,
         typer.Option(min=1, help="As in the sweep (default: find the baseline's requests)."),
@@ -115,10 +120,11 @@ def gate(
 
     limits = limits_of(max_drop or ())
     places = Places(output_format, output, junit, code_quality, annotations, str(baseline or old))
-    measuring = (draft, quant, traffic, sample, temperature, threads, out)
+    fields = (segment_by, prompt_field, response_field)
+    measuring = (draft, quant, traffic, sample, temperature, threads, out, *fields)
     try:
         if target is None:
-            _require(measuring == (None,) * 7 and seed == 0, _WITH_TARGET)
+            _require(measuring == (None,) * 10 and seed == 0, _WITH_TARGET)
             sides = _pair(run, baseline, (old, new), candidate, k)
         else:
             alone = (run, old, new, candidate, k) == (None,) * 5
@@ -128,7 +134,7 @@ def gate(
             assert traffic is not None
             timed = any(limit.metric in TIMED for limit in limits)
             source = (traffic, sample, seed)
-            job = pinned.Job(target, draft, quant, temperature, threads, source, timed)
+            job = pinned.Job(target, draft, quant, temperature, threads, source, fields, timed)
             sides = _measured(baseline, job, out)
         result = compare(*sides, limits)
     except IncomparableError as error:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure where there is no run yet; `traffic` is source, sample and seed. `timed` asks
-    for times too.
+    """What to measure where there is no run yet; `traffic` is source, sample and seed, `fields`
+    where a row holds its segment, prompt and logged answer. `timed` asks for times too.
     """
 
     target: str
@@ -34,6 +34,7 @@ class Job:
     temperature: float | None
     threads: int | None
     traffic: tuple[str, int | None, int]
+    fields: tuple[str | None, str | None, str | None]
     timed: bool
 
 
@@ -119,7 +120,7 @@ def _options(baseline: Baseline, job: Job) -> SweepOptions:
     return SweepOptions(
         target=job.target,
         drafts=(job.draft,),
-        traffic=TrafficQuery(source, sample, seed, None, None, None, False, request_key()),
+        traffic=TrafficQuery(source, sample, seed, *job.fields, False, request_key()),
         ks=(asked.k,),
         quants=(job.quant or tested.get("draft quant", "none"),),
         target_quant=tested.get("target quant", "none"),

@@ -208,6 +208,24 @@ def test_the_gate_measures_what_it_needs_on_the_baselines_own_requests(command, 
     assert not (tmp_path / "run" / "observations" / "decode.jsonl").exists()
 
 
+def test_traffic_in_fields_of_its_own_is_read_as_the_sweep_read_it(
+    command, embedded, tmp_path, monkeypatch
+):
+    """`said` is no usual place of a prompt: both the sweep and the gate are told."""
+    log = tmp_path / "log.jsonl"
+    prompts = ["import os\n\n\ndef main():\n", "class Stack:\n    def "]
+    log.write_text("".join(json.dumps({"said": text}) + "\n" for text in prompts))
+    effort = ["--max-new-tokens", 8, "--threads", 1, "--measure", "replay", "--no-controls"]
+    words = ["--target", embedded / "target", "--traffic", log, "--prompt-field", "said"]
+    run, file = tmp_path / "run", tmp_path / "baseline.json"
+    assert command("sweep", *words, "--drafts", embedded / "draft", *effort, "--out", run).code == 0
+    assert command("gate", "--save", file, run, "--candidate", "draft", "--k", 2).code == 0
+    judged = ["gate", "--baseline", file, *words, "--draft", embedded / "draft", "--threads", 1]
+    outcome = command(*judged, "--out", tmp_path / "again", "--format", "json")
+    assert json.loads(outcome.out)["requests"] == 2
+    assert "2 of the baseline's 2 requests" in outcome.err
+
+
 def test_a_limit_on_times_has_them_measured(command, measured, tmp_path):
     outcome = command(*measured("--max-drop", "speedup:90%", "--format", "json"))
     assert outcome.code in (0, 1, 3)
