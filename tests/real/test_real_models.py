@@ -59,8 +59,9 @@ def test_greedy_speculation_writes_what_transformers_writes(model, check_greedy)
     target, _ = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     rejecting = {}
     for name, draft in check_greedy.drafts(source, target, ()):
-        tally = check_greedy.check(draft, target, known, K, (TOKENS, ends))
-        assert tally.faults == [], name
+        tally = check_greedy.check(draft, target, known, (K, 1), (TOKENS, ends))
+        together = check_greedy.check(draft, target, known, (K, REQUESTS), (TOKENS, ends))
+        assert tally.faults == together.faults == [], name
         assert tally.equal + tally.ties == REQUESTS
         rejecting[name] = tally.rejecting
     assert rejecting["self"] == 0
