@@ -6,13 +6,13 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from draftbench.cli import planned
 from draftbench.cli.answers import show_recommendation
 from draftbench.cli.configuration import ConfigArgument, PrintConfigOption, config_text
 from draftbench.cli.values import (
@@ -28,22 +28,14 @@ from draftbench.cli.values import (
     draft_lengths,
     number_range,
     one_of,
-    width,
-    write_result,
 )
 from draftbench.errors import AuditError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.records import Observation
-    from draftbench.report.dry_run import Plan
     from draftbench.report.progress import TerminalWatcher
     from draftbench.store.observed import Observed
-    from draftbench.sweep import Prepared, SweepOptions
-
-# From this load per core on a person should know before the sweep, as its caveats say after it.
-BUSY = 0.75
-# What --measure asks for, and at how many k's a candidate is then decoded at most.
-_CELLS = {"best": 3, "all": 64, "none": 0, "replay": 0}
+    from draftbench.sweep import SweepOptions
 
 
 def sweep(
@@ -193,7 +185,7 @@ def sweep(
         samples=samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        measure=one_of("--measure", measure, list(_CELLS)),
+        measure=one_of("--measure", measure, list(planned.DECODED_KS)),
         measure_requests=measure_requests,
         stop_below=confidences(stop_below),
         controls=controls,
@@ -208,7 +200,7 @@ def sweep(
     command = shlex.join(["draftbench", *sys.argv[1:]])
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     if dry_run:
-        return _dry_run(options, command, watcher, output)
+        return planned.dry_run(options, command, watcher, output)
     return run_sweep(options, out, command, watcher, (output_format, output))
 
 
@@ -227,7 +219,7 @@ def run_sweep(
     check_output(output)
     with watcher:
         prepared = prepare(options, command, watcher)
-        _tell_preparation(prepared, watcher.note)
+        planned.tell_preparation(prepared, watcher.note)
         watcher.expect(list(map(str, prepared.candidates)), options.ks)
         watcher.kept(_earlier(out))
         try:
@@ -268,42 +260,6 @@ def _audited(observed: Observed) -> str:
     return f"audit: {said}"
 
 
-def _dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, output: str) -> int:
-    """Say what the sweep would do; load no weights and leave nothing behind."""
-    from draftbench.report.dry_run import grid_text
-    from draftbench.sweep import prepare
-
-    check_output(output)
-    with watcher:
-        prepared = prepare(options, command, watcher)
-        _tell_preparation(prepared, watcher.note)
-    write_result(grid_text(prepared.manifest, _plan(prepared), width()), output)
-    return 0
-
-
-def _plan(prepared: Prepared) -> Plan:
-    """What a sweep would do, with its models counted from their configurations."""
-    from draftbench.measure.teacher import TOKENS_AT_ONCE
-    from draftbench.models.preflight import memory_here, preflight
-    from draftbench.report.dry_run import Plan
-    from draftbench.sweep.responses import GROUP
-
-    answer = preflight(prepared.target, list(prepared.drafts.values()), memory_here())
-    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
-    options = prepared.options
-    longest = max(map(sum, prepared.prompt_tokens))
-    cells = min(_CELLS[options.measure], len(options.ks))
-    return Plan(
-        candidates=prepared.candidates,
-        prompts=prepared.prompt_tokens,
-        target=answer.target,
-        sheets=sheets,
-        scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
-        decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
-        cells=cells,
-    )
-
-
 def _earlier(out: Path) -> list[Observation]:
     """What an interrupted run of this folder kept, for the running figures."""
     from draftbench.errors import RunFolderError
@@ -315,18 +271,3 @@ def _earlier(out: Path) -> list[Observation]:
     except RunFolderError:  # nothing there, or something that the sweep itself will refuse
         return []
     return [*found.trajectories, *found.replays, *found.decodes]
-
-
-def _tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
-    """Say what the traffic became and which drafts are out before anything is loaded."""
-    facts, load = prepared.manifest.traffic, prepared.manifest.environment.load
-    if load is not None and load > BUSY:
-        note(f"other work keeps {load:.0%} of the cores busy: times will be noisy, acceptance not")
-    note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
-    for reason, count in facts.dropped.items():
-        note(f"left out, {reason}: {count}")
-    for failure in prepared.failures:
-        note(f"refused {failure.draft}: {failure.reason}")
-    for draft, caveats in prepared.caveats.items():
-        for caveat in caveats:
-            note(f"note on {draft}: {caveat}")

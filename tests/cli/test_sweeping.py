@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftbench.cli.sweeping import BUSY, _tell_preparation
+from draftbench.cli.planned import BUSY, tell_preparation
 
 
 def told(load):
@@ -15,7 +15,7 @@ def told(load):
     failure = SimpleNamespace(draft="foreign", reason="its vocabulary differs")
     notes: list[str] = []
     prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
-    _tell_preparation(prepared, notes.append)
+    tell_preparation(prepared, notes.append)
     return notes
 
 

@@ -1,0 +1,69 @@
+"""A prepared sweep → what it would do, take and need, without loading a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from draftbench.cli.values import check_output, width, write_result
+
+if TYPE_CHECKING:
+    from draftbench.report.dry_run import Plan
+    from draftbench.report.progress import TerminalWatcher
+    from draftbench.sweep import Prepared, SweepOptions
+
+# From this load per core on a person should know before the sweep, as its caveats say after it.
+BUSY = 0.75
+# What --measure asks for, and at how many k's a candidate is then decoded at most.
+DECODED_KS = {"best": 3, "all": 64, "none": 0, "replay": 0}
+
+
+def dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, output: str) -> int:
+    """Say what the sweep would do; load no weights and leave nothing behind."""
+    from draftbench.report.dry_run import grid_text
+    from draftbench.sweep import prepare
+
+    check_output(output)
+    with watcher:
+        prepared = prepare(options, command, watcher)
+        tell_preparation(prepared, watcher.note)
+    write_result(grid_text(prepared.manifest, _plan(prepared), width()), output)
+    return 0
+
+
+def _plan(prepared: Prepared) -> Plan:
+    """What a sweep would do, with its models counted from their configurations."""
+    from draftbench.measure.teacher import TOKENS_AT_ONCE
+    from draftbench.models.preflight import memory_here, preflight
+    from draftbench.report.dry_run import Plan
+    from draftbench.sweep.responses import GROUP
+
+    answer = preflight(prepared.target, list(prepared.drafts.values()), memory_here())
+    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
+    options = prepared.options
+    longest = max(map(sum, prepared.prompt_tokens))
+    cells = min(DECODED_KS[options.measure], len(options.ks))
+    return Plan(
+        candidates=prepared.candidates,
+        prompts=prepared.prompt_tokens,
+        target=answer.target,
+        sheets=sheets,
+        scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
+        decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
+        cells=cells,
+    )
+
+
+def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
+    """Say what the traffic became and which drafts are out before anything is loaded."""
+    facts, load = prepared.manifest.traffic, prepared.manifest.environment.load
+    if load is not None and load > BUSY:
+        note(f"other work keeps {load:.0%} of the cores busy: times will be noisy, acceptance not")
+    note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
+    for reason, count in facts.dropped.items():
+        note(f"left out, {reason}: {count}")
+    for failure in prepared.failures:
+        note(f"refused {failure.draft}: {failure.reason}")
+    for draft, caveats in prepared.caveats.items():
+        for caveat in caveats:
+            note(f"note on {draft}: {caveat}")
