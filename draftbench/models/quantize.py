@@ -164,7 +164,19 @@ def _load(source: ModelSource, build: Build, own: str | None) -> tuple[Any, list
             f"`{source.name}` cannot speculate here: {obstacle}",
             hint="choose a model whose layers all keep ordinary keys and values",
         )
+    _leave_the_file(model)
     return model, kept
+
+
+def _leave_the_file(model: nn.Module) -> None:
+    """Copy what no linear layer holds (embeddings, norms): a CPU's weights are pieces of a mapped
+    file, and one of them keeps the whole of it in memory after the linear layers are packed.
+    """
+    for module in model.modules():
+        if not isinstance(module, nn.Linear):
+            for weight in module.parameters(recurse=False):
+                if weight.device.type == "cpu":
+                    weight.data = weight.data.clone()
 
 
 def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:

@@ -9,6 +9,10 @@ words. Per layer q 64·64, k and v 32·64 each, o 64·64, gate, up and down 128�
     embedding (and head)        300·64 = 19 200
 """
 
+import gc
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig
@@ -71,6 +75,14 @@ def test_unquantized_weights_are_counted_by_their_type(workshop):
     assert facts.weight_bytes == BFLOAT16 * parameters
     in_float = built(workshop.weighted("float"), "none", torch.float32)
     assert in_float.weight_bytes == 4 * parameters
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
+def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop):
+    source = workshop.weighted("target")
+    runner, _ = build_runner(source, Build(torch.bfloat16, "none", "cpu"), "draft")
+    gc.collect()
+    assert runner.vocab_size == 300 and source.spec not in Path("/proc/self/maps").read_text()
 
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
