@@ -19,8 +19,9 @@ from draftbench.measure.trajectories import task_of
 from draftbench.records import Candidate, Decode, DraftingMode, Trajectory
 
 WARM_TOKENS = 12
-# Rounds that one cell goes on for before the next one has its turn.
-ROUNDS_A_TURN = 16
+# One cell goes on for so long before the next one has its turn: a machine's speed changes from one
+# second to the next, and in the first round of a small model its weights are not in the cache.
+SECONDS_A_TURN = 0.3
 MakeDrafter = Callable[["Cell"], Drafter]
 Digest = Callable[[tuple[int, ...]], str]
 
@@ -84,7 +85,7 @@ def run_in_turn(
 def run_together(
     bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell], rows: int
 ) -> Iterator[list[Decode]]:
-    """`rows` rows: every cell decodes all requests, a few rounds of each cell in turn. One list per
+    """`rows` rows: every cell decodes all requests, for a moment of each cell in turn. One list per
     cell, when all are done.
     """
     tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for one in chosen]
@@ -102,9 +103,13 @@ def run_together(
 
 
 def _take_turn(batch: Batch) -> bool:
-    """Some rounds of one batch; whether any are left."""
+    """Rounds of one batch until its turn is over; whether any are left."""
     batch.pause()
-    return all(batch.advance() for _ in range(ROUNDS_A_TURN))
+    start = batch.clock.mark()
+    while batch.advance():
+        if batch.clock.seconds(start, batch.clock.mark()) > SECONDS_A_TURN:
+            return True
+    return False
 
 
 def _warm(bench: Bench, tasks: Sequence[Task], cells: Sequence[Cell], rows: int) -> None:

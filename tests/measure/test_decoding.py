@@ -135,6 +135,25 @@ def test_shapes_run_once_before_anything_is_timed(setting, contender, material_o
     assert setting.clock.now - before > timed
 
 
+class TiringClock(ScriptedClock):
+    """A machine that becomes slower and slower: after 50 of its seconds it takes twice as long."""
+
+    def __setattr__(self, name, value):
+        before = self.__dict__.get(name, 0.0)
+        super().__setattr__(name, before + (value - before) * (1 + before / 50))
+
+
+def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(setting, material_of):
+    clock = TiringClock()
+    tiring = replace(setting, clock=clock, target=chain(NEXT, clock, 1.0))
+    contender = Contender(DRAFT, chain(NEXT, clock, 0.25))
+    cells = list(decode_cells(contender, tiring, material_of("abcdefgh"), (2,), 2))
+    # In the order of time, as each takes longer than the one before; rows share them.
+    plain, fast = (sorted({s for row in rows for s in row.verify_seconds}) for rows in cells)
+    assert fast[-1] > 1.5 * fast[0]
+    assert sum(plain[: len(fast)]) == pytest.approx(sum(fast), rel=0.1)
+
+
 def test_costs_are_timed_where_the_traffic_is():
     """Prompts of 1, 3 and 9 tokens, responses of 4: contexts from the shortest middle, 1 + 2, over
     the median, 3 + 2, to the longest end, 9 + 4.
