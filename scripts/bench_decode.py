@@ -156,8 +156,8 @@ def ours_named(ours, options, levels):
 
 def against_transformers(ours, options, peer, prompts, costs) -> Part:
     contestants = {
-        GENERATE: lambda p: peer.run(p.tokens, p.limit, assisted=False),
-        ASSISTED: lambda p: peer.run(p.tokens, p.limit, assisted=True),
+        GENERATE: lambda p: peer.run(list(p.tokens), p.limit, assisted=False),
+        ASSISTED: lambda p: peer.run(list(p.tokens), p.limit, assisted=True),
         **ours_named(ours, options, ours.drafts),
     }
     share = 0.5 if options.vllm_python else 0.9
@@ -182,7 +182,7 @@ def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> 
         return None
     note(f"{name} loaded in {peer.loading:.0f} s")
     levels = [level for level in ("none",) if level in ours.drafts]
-    contestants = {name: lambda p: peer.run(p.tokens, p.limit)}
+    contestants = {name: lambda p: peer.run(list(p.tokens), p.limit)}
     contestants |= ours_named(ours, options, levels) if speculating else {PLAIN: ours.run}
     try:
         part = interleave(name, contestants, prompts, until * options.seconds)

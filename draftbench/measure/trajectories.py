@@ -34,7 +34,7 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
     """The decoding task of one sample of one request."""
     request = prompt.request
     return Task(
-        prompt=prompt.tokens,
+        prompt=list(prompt.tokens),
         limit=prompt.limit,
         sampling=request.sampling,
         uniforms=Uniforms(f"{request.id}/{request.sampling.seed}", sample, prompt.limit + 1),
@@ -90,7 +90,7 @@ class _Scores:
 def score(group: Sequence[Given], target: Runner) -> list[tuple[PrivateText, Trajectory]]:
     """What the target thinks of every token of some responses, in one pass over all of them."""
     scores = [_Scores() for _ in group]
-    texts = [(given.prompt.tokens, given.tokens) for given in group]
+    texts = [(list(given.prompt.tokens), given.tokens) for given in group]
     for row, start, logits in teacher_forced(target, texts, first=0):
         given, own = group[row], scores[row]
         chosen = torch.tensor(given.tokens[start : start + len(logits)], device=logits.device)

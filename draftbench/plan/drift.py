@@ -4,7 +4,8 @@ while the run measured.
 Every candidate is timed beside a baseline of its own, on the same requests, so one request's
 baseline runs, minutes apart, differ by the machine alone: its clock and heat, other processes, a
 restart. Ratios within a candidate's block cancel most of it; cost points and candidates compared
-across blocks do not.
+across blocks do not. Of a batch only its steady rounds count: how long a row ran with the others
+gone differs from run to run on any machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from draftbench.plan.steady import steady
 from draftbench.records import Decode
 
 
@@ -41,7 +43,8 @@ def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
     Returns:
         None where no request has two baseline runs.
     """
-    order = [d for d in decodes if d.k == 0 and d.output_tokens > 1 and d.decode_seconds > 0]
+    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
+    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
     runs: defaultdict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
     for at, row in enumerate(order):
         pace = math.log(row.decode_seconds / (row.output_tokens - 1))

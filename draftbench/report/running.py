@@ -7,6 +7,10 @@ sweep goes on. Draws nothing and asks for nothing: it is told what was kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
 
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
 from draftbench.acceptance.intervals import estimate
@@ -22,30 +26,48 @@ _RESAMPLES = 200
 class Running:
     """What was observed so far. `k` is the draft length that the running τ is of: the asked one
     nearest to 4.
+
+    Only what the figures need of each response is kept, so that a long sweep's memory and its
+    drawing do not grow with the tokens. A request whose samples were kept apart counts as two.
     """
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = min(ks, key=lambda k: (abs(k - USUAL_K), k))
         self._written: dict[tuple[str, int], Trajectory] = {}
-        self._replays: dict[str, dict[tuple[str, int], AnyReplay]] = {}
+        self._rates: dict[str, list[Sample]] = {}
+        self._lengths: dict[str, list[Sample]] = {}
         self._decodes: dict[tuple[str, int], dict[int, list[float]]] = {}
         self._rows = 1
 
     def add(self, records: Iterable[Observation]) -> None:
         """Take note of what was kept."""
+        replayed: dict[str, list[tuple[Trajectory, AnyReplay]]] = {}
         for record in records:
             match record:
                 case Trajectory():
-                    self._written[record.request, record.sample] = record
+                    bare = msgspec.structs.replace(record, margins=(), argmax=())
+                    self._written[record.request, record.sample] = bare
                 case Replay() | LookupReplay():
                     name = str(Candidate(draft=record.draft, quant=record.quant))
-                    self._replays.setdefault(name, {})[record.request, record.sample] = record
+                    response = self._written.get((record.request, record.sample))
+                    if response is not None:
+                        replayed.setdefault(name, []).append((response, record))
                 case Decode():
                     rows = self._decodes.setdefault((record.block, record.batch), {})
                     sums = rows.setdefault(record.k, [0, 0])
                     sums[0] += record.output_tokens - 1
                     sums[1] += record.decode_seconds
                     self._rows = record.batch
+        for name, pairs in replayed.items():
+            self._replayed(name, pairs)
+
+    def _replayed(self, name: str, pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> None:
+        rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
+        length = mean_accepted_length([trajectory for trajectory, _ in pairs], rounds)
+        self._lengths.setdefault(name, []).append(length)
+        rate = alpha(pairs)
+        if rate is not None:
+            self._rates.setdefault(name, []).append(rate)
 
     @property
     def tokens(self) -> int:
@@ -58,15 +80,15 @@ class Running:
         return [line for line in (acceptance, self._speed(candidate)) if line]
 
     def _acceptance(self, candidate: str) -> list[str]:
-        replays = self._replays.get(candidate, {})
-        pairs = [(self._written[key], r) for key, r in replays.items() if key in self._written]
-        if len(pairs) < 2:
-            return []
-        rate = alpha(pairs)
-        laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
-        length = mean_accepted_length([t for t, _ in pairs], expected_rounds(laws, self.k))
-        words = [f"τ {_now(length)} at k = {self.k}"]
-        return words if rate is None else [f"α {_now(rate)}", *words]
+        words = []
+        for symbol, known, at in (
+            ("α", self._rates, ""),
+            ("τ", self._lengths, f" at k = {self.k}"),
+        ):
+            samples = known.get(candidate, [])
+            if sum(len(sample.requests) for sample in samples) > 1:
+                words.append(f"{symbol} {_now(samples)}{at}")
+        return words
 
     def _speed(self, candidate: str) -> str:
         """At the batch size that is being decoded; a row's share where there are several."""
@@ -81,5 +103,12 @@ class Running:
         return f"tokens/s{rows}: {', '.join(rates)}" if rates else ""
 
 
-def _now(sample: Sample) -> str:
-    return figure(estimate(sample, resamples=_RESAMPLES))
+def _now(samples: Sequence[Sample]) -> str:
+    """One figure of requests that were kept in several parts."""
+    whole = replace(
+        samples[0],
+        requests=tuple(request for sample in samples for request in sample.requests),
+        weights=np.concatenate([sample.weights for sample in samples]),
+        addends=np.concatenate([sample.addends for sample in samples]),
+    )
+    return figure(estimate(whole, resamples=_RESAMPLES))

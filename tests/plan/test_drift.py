@@ -45,6 +45,17 @@ def test_speculative_runs_do_not_count(scene):
     assert (found.change, found.runs) == (0.0, 2)
 
 
+def test_rounds_of_a_batch_with_empty_rows_do_not_count(scene):
+    # Full rounds take 1 s in every run; the second ran on for six alone, at a quarter of that.
+    for alone in (0, 6):
+        active, seconds = (2,) * 4 + (1,) * alone, (1.0,) * 4 + (0.25,) * alone
+        scene.batch_run("a", 0, (0,) * len(active), seconds, active=active)
+    scene.batch_run("a", 0, (0,), (9.0,), active=(1,))
+    rows = [record for record in scene.records if isinstance(record, Decode)]
+    found = baseline_drift(rows)
+    assert (found.change, found.runs) == (0.0, 2)
+
+
 @pytest.mark.parametrize("paces", [[], [("a", 1.0)], [("a", 1.0), ("b", 2.0)]])
 def test_without_a_repeated_request_nothing_is_known(scene, paces):
     assert baseline_drift(baselines(scene, paces)) is None

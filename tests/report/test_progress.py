@@ -142,6 +142,20 @@ def test_one_request_has_no_interval_and_no_figure(hand):
     assert running.words("small") == []
 
 
+def test_the_running_figures_do_not_depend_on_the_parts_in_which_records_were_kept(hand):
+    accepted = {"r1": (1.0, 0.5) * 4, "r2": (0.25,) * 8, "r3": (1.0,) * 8}
+    at_once, in_parts = Running([1, 2]), Running([1, 2])
+    for running in (at_once, in_parts):
+        running.add([hand.trajectory(request) for request in accepted])
+    replays = [hand.replay(request, accept) for request, accept in accepted.items()]
+    at_once.add(replays)
+    for replay in replays:
+        in_parts.add([replay])
+    # (6 + 2 + 8) / 24 positions
+    assert at_once.words("small")[0].startswith("α 0.67")
+    assert in_parts.words("small") == at_once.words("small")
+
+
 def test_the_running_length_is_of_the_usual_k_where_it_was_asked(hand):
     assert [Running(ks).k for ks in ([1, 2], range(1, 9), [8, 16], [3, 5])] == [2, 4, 8, 3]
 
