@@ -191,7 +191,10 @@ def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
         )
     found = []
     if any(isinstance(layer, Int4Linear) for layer in linears(runner)):
-        found.append("beside int4 weights the runner keeps bfloat16 ones, not counted here")
+        found.append(
+            "beside int4 weights the runner keeps bfloat16 ones, not counted in its memory: an "
+            "engine has no such copy"
+        )
     if share < 1.0:
         found.append(f"{build.level} covers {share:.0%} of the linear weights")
     return found
