@@ -15,6 +15,7 @@ from draftbench.plan.choice import Cell
 from draftbench.plan.disturbed import disturbances
 from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
+from draftbench.plan.passes_alone import round_overhead
 from draftbench.plan.predict import Entrant, outside_hull
 from draftbench.plan.standing import Field, Standing
 from draftbench.plan.unfinished import unfinished
@@ -27,6 +28,9 @@ _LOOPING = 0.05
 _DRIFT = 0.05
 _BUSY = 0.75
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
+# Intervals of speed-ups are about a tenth wide to either side at the usual thirty requests. Rounds
+# further than that from what their passes take move a prediction by more than it says of itself.
+_OVERHEAD = 0.1
 
 
 def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
@@ -36,7 +40,7 @@ def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
     observed, cells, timing = field.observed, standing.cells, field.timing
     found = [text for text in (unfinished(observed),) if text]
     found += [*field.source.caveats, *_of_sample(observed, standing.leader), *_of_processes(cells)]
-    found += _of_batches(standing)
+    found += [*_of_batches(standing), *_of_rounds(cells)]
     if timing is not None:
         found += [*_of_machine(timing), *_of_drift(timing)]
     found += _of_outputs(observed)
@@ -88,6 +92,21 @@ def _of_batches(standing: Standing) -> Iterable[str]:
         yield (
             "requests that ran side by side share their rounds: intervals of measured speed-ups "
             "are approximate there"
+        )
+
+
+def _of_rounds(cells: Sequence[Cell]) -> Iterable[str]:
+    """Rounds that took more or less than their passes, which is all that predictions count where
+    nothing was decoded.
+    """
+    known = [(found, cell) for cell in cells if (found := round_overhead(cell)) is not None]
+    far = [(found, cell) for found, cell in known if abs(found - 1) > _OVERHEAD]
+    if far:
+        most, where = max(far, key=lambda pair: abs(pair[0] - 1))
+        yield (
+            f"rounds of {len(far)} of {len(known)} measured cells took far from what their draft "
+            f"steps and target passes do when timed alone, {most:.2f} times as much for "
+            f"{where.name}: predictions of what was not decoded count those passes alone"
         )
 
 

@@ -3,7 +3,8 @@
 A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
 A cell is judged by both: its prediction for all requests, times what measuring some of them showed
 the prediction to be off by. A candidate that was measured competes with its measured cells only,
-and a cell that breaks a limit does not compete.
+and a cell that breaks a limit does not compete. A candidate that was not decoded must win even if
+its prediction is off by as much as such predictions were where others were decoded.
 The bootstrap over requests is shared by all cells, so that what requests have in common does not
 blur the comparison; a cell that is a prediction alone is drawn over its timing samples too.
 """
@@ -117,10 +118,15 @@ class Contest:
     Args:
         cells: who may win; those of unknown speed and those that break a limit do not compete.
         by: the speed-up that decides, `judged` or `whole`.
+        errors: what predictions from passes alone were off by where that was checked (predicted
+            over measured speed-up less 1): the doubt in cells of candidates that were not decoded.
     """
 
-    def __init__(self, cells: Sequence[Cell], by: Kind = "judged") -> None:
+    def __init__(
+        self, cells: Sequence[Cell], by: Kind = "judged", errors: Sequence[float] = ()
+    ) -> None:
         self.by: Kind = by
+        self.errors = tuple(errors)
         self.entered = tuple(cells)
         measured = {cell.entrant.candidate for cell in cells if cell.measured is not None}
         competing = [
@@ -147,7 +153,7 @@ class Contest:
         """The best cell of another candidate."""
         own = leader.entrant.candidate
         others = [c for c in self.cells if c.entrant.candidate != own]
-        return Contest(others, self.by).leader()
+        return Contest(others, self.by, self.errors).leader()
 
     def faster_ties(self, leader: Cell) -> list[Cell]:
         """Cells that are faster than the leader, though within timing noise."""
@@ -170,8 +176,8 @@ class Contest:
     def _options(self) -> Floats:
         """Speed-ups of plain decoding and every cell over resampled requests [draws, 1 + cells].
 
-        Where a cell is a prediction alone, its timed passes are drawn anew too; a measurement has
-        the noise of its own runs.
+        Where a cell is a prediction alone, its timed passes are drawn anew too, and one of the
+        errors that such predictions had; a measurement has the noise of its own runs.
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
@@ -182,12 +188,13 @@ class Contest:
             for _ in range(_RESAMPLES // _AT_ONCE)
         )
         values = np.concatenate([self._values(counts.astype(np.float64)) for counts in drawn])
+        # What rounds take beyond their passes is mostly the runner's: one draw for all cells.
+        off = 1 + generator.choice(self.errors or (0.0,), size=_RESAMPLES)
         for at, cell in enumerate(self.cells):
             if cell.measured is None:
                 whole = self.by == "whole"
-                values[:, at] *= timing_factors(
-                    cell.entrant, cell.forecast, _RESAMPLES, whole=whole
-                )
+                factors = timing_factors(cell.entrant, cell.forecast, _RESAMPLES, whole=whole)
+                values[:, at] *= factors / off
         return np.concatenate([np.ones((_RESAMPLES, 1)), values], axis=1)
 
     def cross_fit(self, kind: Kind) -> Sample | None:
@@ -201,7 +208,7 @@ class Contest:
         found: Sample | None = None
         for fold in range(min(_FOLDS, len(self.requests))):
             choosing = np.array([[fold_of[request] != fold for request in self.requests]])
-            at = self._pick(self._values(choosing.astype(np.float64))[0])
+            at = self._pick(self._ranked(choosing.astype(np.float64)))
             sample = None if at is None else self.cells[at].speedup(kind)
             if sample is None:
                 continue
@@ -216,7 +223,15 @@ class Contest:
 
     def _pooled(self) -> Floats:
         every_request_once = np.ones((1, len(self.requests)))
-        values: Floats = self._values(every_request_once)[0]
+        return self._ranked(every_request_once)
+
+    def _ranked(self, counts: Floats) -> Floats:
+        """What cells are chosen by [cells] under one row of counts: speed-ups, those of candidates
+        that were not decoded as if their prediction were too high by the worst that was seen.
+        """
+        worst = 1 + max((0.0, *self.errors))
+        off = np.array([worst if cell.measured is None else 1.0 for cell in self.cells])
+        values: Floats = self._values(counts)[0] / off
         return values
 
     def _values(self, counts: Floats) -> Floats:

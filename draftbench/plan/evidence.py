@@ -48,7 +48,8 @@ class Evidence:
 
     def pays(self, cell: CellFigures) -> bool:
         """Whether its speed-up lies above the asked one with its whole interval."""
-        speed = cell.speedup_expected
+        whole = self.answer.objective == "latency"
+        speed = cell.speedup_end_to_end_expected if whole else cell.speedup_expected
         return speed is not None and speed.low > self.answer.min_speedup
 
     def changed(self, cell: CellFigures, points: float, cost: float = 1.0) -> float | None:

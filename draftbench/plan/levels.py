@@ -10,6 +10,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.plan.choice import Cell
+from draftbench.plan.passes_alone import prediction_error
 from draftbench.plan.recommendation import Level, Pick, Step
 from draftbench.plan.standing import Field, Standing
 from draftbench.records import Candidate
@@ -34,8 +35,8 @@ def level_of(field: Field, concurrency: int) -> Level:
         runner_up=pick(standing.contest.runner_up(leader) if leader else None),
         speedup_predicted=_estimate(leader.predicted if leader else None),
         speedup_measured=_estimate(leader.speedup("measured") if leader else None),
-        speedup_expected=standing.judged,
-        prediction_error=error(leader) if leader else None,
+        speedup_expected=_estimate(leader.judged if leader else None),
+        prediction_error=prediction_error(leader) if leader else None,
         tokens_per_second_plain=rates[0],
         tokens_per_second=rates[1],
         seconds_per_token_plain=times[0],
@@ -43,6 +44,7 @@ def level_of(field: Field, concurrency: int) -> Level:
         tokens_per_dollar_plain=dollars[0],
         tokens_per_dollar=dollars[1],
         costs=_note(standing, foreign=field.foreign),
+        speedup_deciding=standing.judged,
     )
 
 
@@ -82,16 +84,6 @@ def crossover(field: Field, candidate: Candidate) -> int | None:
                 low, high = (middle, high) if pays(middle) else (low, middle)
             return low
     return None
-
-
-def error(cell: Cell) -> float | None:
-    """Predicted over measured speed-up less 1, on the requests that were measured."""
-    if cell.measured is None:
-        return None
-    predicted = cell.forecast.speedup(only=cell.measured.keys)
-    if predicted is None or not predicted.value or not cell.measured.speedup.value:
-        return None
-    return predicted.value / cell.measured.speedup.value - 1
 
 
 def pick(cell: Cell | None) -> Pick | None:

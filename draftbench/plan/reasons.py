@@ -28,6 +28,11 @@ def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Observe
         return f"no faster than plain decoding: {_economy(cell, contest, speed)}"
     if cell is leader:
         return f"not clearly above the asked speed-up: {_economy(cell, contest, speed)}"
+    if cell.measured is None and (1 - TIMING_NOISE) * speed > best:
+        return (
+            f"not decoded: {speed:.2f}× is predicted, but such predictions were off by up to "
+            f"{max(contest.errors):+.0%} where others were decoded"
+        )
     if speed >= (1 - TIMING_NOISE) * best:
         preferred = "smaller k" if candidate == leader.entrant.candidate else "smaller draft"
         verdict = f"a tie with {leader.name} ({best:.2f})"

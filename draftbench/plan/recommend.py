@@ -9,7 +9,6 @@ from dataclasses import replace
 from statistics import median
 
 import msgspec
-import numpy as np
 
 from draftbench.acceptance.definitions import (
     Sample,
@@ -23,23 +22,23 @@ from draftbench.acceptance.rounds import counted_rounds
 from draftbench.acceptance.ties import near_tie_share
 from draftbench.plan.breakeven import break_even
 from draftbench.plan.caveats import caveats
-from draftbench.plan.choice import Cell, Certainty, Contest, Kind, cell_of
+from draftbench.plan.choice import Cell, Certainty, Contest, cell_of
 from draftbench.plan.latency import latency
-from draftbench.plan.levels import best_level, crossover, error, level_of, pick, schedule
+from draftbench.plan.levels import best_level, crossover, level_of, pick, schedule
 from draftbench.plan.measured import audit
 from draftbench.plan.objective import Limits, Objective
-from draftbench.plan.passes import context_of, pass_seconds
+from draftbench.plan.passes_alone import passes_only_error, prediction_error, round_overhead
 from draftbench.plan.predict import entrant_of, grid
 from draftbench.plan.reasons import why_not
 from draftbench.plan.recommendation import (
     CellFigures,
     CheckedCell,
+    Level,
     PredictionError,
     Recommendation,
 )
 from draftbench.plan.sources import CostSource
 from draftbench.plan.standing import Field, Standing, Wish, decide
-from draftbench.plan.steady import steady
 from draftbench.plan.stopped import stopped_cells
 from draftbench.records import Candidate
 from draftbench.store.observed import Observed
@@ -73,9 +72,12 @@ def recommend(
     asked = tuple(dict.fromkeys(concurrency)) or field.concurrencies()
     levels = tuple(level_of(field, concurrency) for concurrency in asked)
     chosen = best_level(levels) if wish.objective.chooses_load else None
-    standing = field.at(chosen.concurrency if chosen else asked[0])
-    contest, leader = standing.contest, standing.leader
-    certainty = _certainty(standing, min_speedup)
+    return _answer(field, field.at(chosen.concurrency if chosen else asked[0]), levels)
+
+
+def _answer(field: Field, standing: Standing, levels: tuple[Level, ...]) -> Recommendation:
+    observed, leader, certainty = field.observed, standing.leader, _certainty(standing)
+    asked = [level.concurrency for level in levels]
     draft = leader.entrant.candidate if leader else None
     return Recommendation(
         decision=standing.decision,
@@ -84,11 +86,13 @@ def recommend(
         requests=len({t.request for t in observed.trajectories}),
         output_tokens=sum(t.output_tokens for t in observed.trajectories),
         prediction_error=_errors(field),
-        min_speedup=min_speedup,
+        min_speedup=standing.min_speedup,
         leader=pick(leader),
-        runner_up=pick(contest.runner_up(leader) if leader else None),
-        choice_speedup_predicted=_estimate(contest.cross_fit("predicted")),
-        choice_speedup_measured=_estimate(contest.cross_fit("measured")),
+        runner_up=pick(standing.contest.runner_up(leader) if leader else None),
+        speedup_predicted_cross_fitted=_estimate(standing.contest.cross_fit("predicted")),
+        speedup_measured_cross_fitted=_estimate(standing.contest.cross_fit("measured")),
+        speedup_deciding=standing.judged,
+        speedup_without_interval=_without_interval(standing),
         probability_best=certainty.probability if certainty else None,
         expected_regret=certainty.regret if certainty else None,
         requests_needed=standing.requests_needed,
@@ -99,7 +103,7 @@ def recommend(
         machine=observed.manifest.environment.machine,
         drafting_mode=observed.manifest.question.mode,
         concurrency=standing.concurrency,
-        objective=wish.objective.name,
+        objective=field.wish.objective.name,
         levels=levels,
         schedule=schedule(field, draft, asked) if draft else (),
         crossover=crossover(field, draft) if draft else None,
@@ -109,13 +113,23 @@ def recommend(
     )
 
 
-def _certainty(standing: Standing, min_speedup: float) -> Certainty | None:
-    """How sure the decision is. Turning down what is faster than plain decoding, because more was
-    asked for, is no bet on which option is the fastest.
+def _without_interval(standing: Standing) -> float | None:
+    """The leader's speed-up where its requests are too few for an interval."""
+    if standing.leader is None or standing.judged is not None:
+        return None
+    sample = standing.leader.speedup(standing.contest.by)
+    return sample.value if sample else None
+
+
+def _certainty(standing: Standing) -> Certainty | None:
+    """How sure the decision is; unknown without an interval. Turning down what is faster than plain
+    decoding, because more was asked for, is no bet on which option is the fastest.
     """
+    if standing.leader is not None and standing.judged is None:
+        return None
     if standing.decision != "do_not_speculate":
         return standing.contest.certainty(standing.leader)
-    return standing.contest.certainty(None) if min_speedup <= 1 else None
+    return standing.contest.certainty(None) if standing.min_speedup <= 1 else None
 
 
 def best_cells(observed: Observed, candidate: Candidate, batch: int = 1) -> list[int]:
@@ -148,25 +162,24 @@ def _candidates(observed: Observed, standing: Standing) -> tuple[CellFigures, ..
             chosen = cell is standing.choice
             reason = None if chosen else why_not(cell, contest, standing.leader, observed)
             first = best is not None and cell.k == best.k
-            found = _figures(cell, contest.by, first, rate, reason)
-            sure = contest.certainty(cell) if cell in contest.cells else None
+            found = _figures(cell, first, rate, reason)
+            whole, decode = found.speedup_end_to_end_expected, found.speedup_expected
+            known = cell in contest.cells and (whole if contest.by == "whole" else decode)
+            sure = contest.certainty(cell) if known else None
             chance = sure.probability if sure else None
             figures.append(msgspec.structs.replace(found, probability_best=chance))
     return tuple(figures)
 
 
 def _figures(
-    cell: Cell, by: Kind, best: bool, rate: tuple[Estimate | None, str | None], reason: str | None
+    cell: Cell, best: bool, rate: tuple[Estimate | None, str | None], reason: str | None
 ) -> CellFigures:
-    entrant, forecast = cell.entrant, cell.forecast
-    counted = forecast.trajectories, forecast.rounds
+    entrant, forecast, measured = cell.entrant, cell.forecast, cell.measured
+    counted, costs = (forecast.trajectories, forecast.rounds), entrant.costs
     ran = None
-    if cell.measured is not None:
-        ran = (
-            [trajectory for trajectory, _ in cell.measured.runs],
-            counted_rounds([decode for _, decode in cell.measured.runs]),
-        )
-    costs = entrant.costs
+    if measured:
+        ran = [t for t, _ in measured.runs], counted_rounds([run for _, run in measured.runs])
+    predicted, whole = _estimate(cell.predicted), _estimate(forecast.end_to_end())
     return CellFigures(
         draft=entrant.candidate.draft,
         quant=entrant.candidate.quant,
@@ -175,57 +188,38 @@ def _figures(
         mean_accepted_length=_estimate(mean_accepted_length(*counted)),
         draft_cost_ratio=costs.draft_cost_ratio(entrant.context) if costs else None,
         verify_ratio=costs.verify_ratio(cell.k + 1, entrant.context) if costs else None,
-        speedup_predicted=_estimate(cell.predicted),
-        speedup_measured=_estimate(cell.measured.speedup if cell.measured else None),
+        speedup_predicted=predicted,
+        speedup_measured=_estimate(measured.speedup if measured else None),
         best=best,
         alpha_basis=rate[1],
         tokens_per_round=_estimate(tokens_per_round(*counted)),
         accepted_per_drafted=_estimate(accepted_per_drafted(*counted)),
         mean_accepted_length_measured=_estimate(mean_accepted_length(*ran) if ran else None),
         accepted_per_drafted_measured=_estimate(accepted_per_drafted(*ran) if ran else None),
-        speedup_expected=_estimate(cell.speedup(by)),
-        speedup_end_to_end=_estimate(forecast.end_to_end()),
-        prediction_error=error(cell),
+        speedup_expected=_estimate(cell.judged) if measured else predicted,
+        speedup_end_to_end=whole,
+        prediction_error=prediction_error(cell),
         memory_bytes=entrant.memory_bytes,
         reason=reason,
-        round_overhead=_round_overhead(cell),
+        round_overhead=round_overhead(cell),
+        speedup_end_to_end_expected=_estimate(cell.whole) if measured else whole,
+        requests_measured=len(measured.speedup.requests) if measured else 0,
     )
-
-
-def _round_overhead(cell: Cell) -> float | None:
-    """Measured seconds of rounds over those of their passes; None where either is unknown."""
-    if cell.measured is None or cell.entrant.costs is None:
-        return None
-    steadily = [(t, row) for t, run in cell.measured.runs if (row := steady(run)) is not None]
-    context = np.array([context_of(trajectory) for trajectory, _ in steadily])
-    rows = [row for _, row in steadily]
-    rounds, batch = counted_rounds(rows), cell.entrant.batch
-    passes = float(pass_seconds(cell.entrant.costs, rounds, context, batch).sum())
-    return sum(row.decode_seconds for row in rows) / passes if passes else None
 
 
 def _errors(field: Field) -> PredictionError | None:
     """Over every cell that was decoded, at every batch size."""
     found, unaided = [], []
     for batch in sorted({row.batch for row in field.observed.decodes}):
-        if not field.measured(batch):
-            continue
-        for cell in field.at(batch).cells:
-            value = error(cell)
-            if value is None:
+        for cell in field.at(batch).cells if field.measured(batch) else ():
+            error = prediction_error(cell)
+            if error is None:
                 continue
-            candidate = cell.entrant.candidate
+            name = cell.entrant.candidate
             found.append(
-                CheckedCell(
-                    draft=candidate.draft,
-                    quant=candidate.quant,
-                    k=cell.k,
-                    batch=batch,
-                    error=value,
-                )
+                CheckedCell(draft=name.draft, quant=name.quant, k=cell.k, batch=batch, error=error)
             )
-            bare = replace(cell.entrant, overheads={})
-            unaided.append(abs(error(cell_of(bare, cell.k, cell.measured)) or 0.0))
+            unaided.append(abs(passes_only_error(cell) or 0.0))
     if not found:
         return None
     sizes = [abs(checked.error) for checked in found]
@@ -253,17 +247,28 @@ def _of_the_leader(standing: Standing) -> list[str]:
     ]
     predicted, judged = _estimate(leader.predicted), _estimate(leader.judged)
     if leader.measured is None:
-        found.append(f"{leader.name} was not measured: its speed-up is a prediction")
+        found.append(f"{leader.name} was not measured: its speed-up is a prediction{_off(contest)}")
     if judged is None:
         found.append(f"{leader.name}: too few requests for an interval of its speed-up")
     elif predicted and decide(predicted, standing.min_speedup) != decide(
         judged, standing.min_speedup
     ):
         found.append(
-            f"{leader.name}: predicted {predicted.value:.2f}, {judged.value:.2f} after "
-            "measuring; judged by the measurement"
+            f"{leader.name}: predicted {predicted.value:.2f}×, expected {judged.value:.2f}× after "
+            "measuring; judged by the latter"
         )
     return found
+
+
+def _off(contest: Contest) -> str:
+    """What predictions like the leader's were off by, in words."""
+    if not contest.errors:
+        return ""
+    low, high = min(contest.errors), max(contest.errors)
+    return (
+        f", and such predictions were off by {low:+.0%} to {high:+.0%} where others were decoded; "
+        "the interval that decides and the probability allow for that"
+    )
 
 
 def _estimate(sample: Sample | None) -> Estimate | None:

@@ -34,14 +34,24 @@ class CellFigures(Answer, frozen=True):
     `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
     intervals are over timing repeats, all others over requests. `accepted_per_drafted` and
     `mean_accepted_length` come from replay, the figures `…_measured` were counted in decoding runs.
-    `speedup_expected` is what the cell was judged by: the prediction for all requests, corrected by
-    what was measured on some. `prediction_error` is predicted over measured speed-up less 1, on the
-    same requests. `round_overhead` is what the measured rounds took over what their draft steps and
-    target passes should have by the timed points. `best` marks the candidate's best k, and none
-    where its speed is unknown.
+
+    The speed-ups count what follows the first token, except those `…_end_to_end…`, which have both
+    prefills in them. `…_predicted` is replay times timed passes, over all requests that were
+    replayed; `…_measured` is from decoding runs, over the `requests_measured` that were decoded;
+    `…_expected`, by which candidates are ranked, is the prediction for all requests times what
+    measuring some showed it to be off by: the prediction where nothing was measured, the
+    measurement where everything was. `speedup_end_to_end` is predicted. `prediction_error` is
+    predicted over measured speed-up less 1, on the measured requests. `round_overhead` is what the
+    measured rounds took over what their draft steps and target passes should have by the timed
+    points.
+
+    `memory_bytes` are the draft's weights at its level and its cache at the longest request, of one
+    row; not a second copy of weights that draftbench's own runner may keep.
+    `best` marks the candidate's best k, and none where its speed is unknown.
     `reason` says why it was not chosen. `probability_best` is how often it is the best or as good,
-    plain decoding included, over resampled requests and timing samples; None where it does not
-    compete.
+    plain decoding included, over resampled requests, timing samples and, for candidates that were
+    not decoded, the errors of predictions from passes alone; None where it does not compete or has
+    no interval.
     """
 
     draft: str
@@ -64,6 +74,8 @@ class CellFigures(Answer, frozen=True):
     prediction_error: float | None
     memory_bytes: int | None
     reason: str | None
+    speedup_end_to_end_expected: Estimate | None
+    requests_measured: int
     probability_best: float | None = None
     round_overhead: float | None = None
 
@@ -101,10 +113,10 @@ class Level(Answer, frozen=True):
     `k` is that of the choice, 0 where plain decoding is the answer, None where that is open.
     `decision` is None where the costs at this concurrency are unknown; `costs` says why, between
     which batch sizes they were interpolated, or that no decoding run stands behind them, and is
-    None where there is nothing to say. Speed-ups are the
-    leader's: after the first token, `speedup_expected` by the objective. Rates and times are those
-    of the costs, of plain decoding and of the leader: tokens per second of all rows while they
-    decode, seconds per output token of a request, with its prefills where those were timed.
+    None where there is nothing to say. Speed-ups are the leader's, as among `candidates`;
+    `speedup_deciding` is what `decision` goes by (see the recommendation). Rates and times are
+    those of the costs, of plain decoding and of the leader: tokens per second of all rows while
+    they decode, seconds per output token of a request, with its prefills where those were timed.
     """
 
     concurrency: int
@@ -124,6 +136,7 @@ class Level(Answer, frozen=True):
     tokens_per_dollar_plain: float | None
     tokens_per_dollar: float | None
     costs: str | None
+    speedup_deciding: Estimate | None
 
 
 class Step(Answer, frozen=True):
@@ -153,10 +166,15 @@ class Recommendation(Answer, frozen=True):
     """Whether to speculate and how.
 
     `choice` is null unless the decision is to speculate; `leader` is the cell that came out first
-    either way. `choice_speedup_…` are the leader's figures from requests that did not choose it
-    (cross-fit over five folds). `probability_best` and `expected_regret` are those of the decision
-    over resampled requests, plain decoding included; `requests_needed` would settle an inconclusive
-    one. `near_tie_share` is the share of output positions whose two best target tokens are within
+    either way. A winner's figures are flattered by its winning; the speed-ups here are not:
+    `…_cross_fitted` are of the act of choosing, each fifth of the requests seen through the cell
+    that the others choose. `speedup_deciding` is the expected one of that kind, and what is held
+    against `min_speedup`: with both prefills where the objective is latency, its interval stretched
+    by the errors of predictions from passes alone where the leader was not decoded. Where the
+    leader's requests are too few for an interval there is none, and `speedup_without_interval` is
+    what they came to. `probability_best` and `expected_regret` are those of the decision over
+    resampled requests, plain decoding included; `requests_needed` would settle an inconclusive one.
+    `near_tie_share` is the share of output positions whose two best target tokens are within
     numeric noise.
 
     All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
@@ -175,8 +193,10 @@ class Recommendation(Answer, frozen=True):
     min_speedup: float
     leader: Pick | None
     runner_up: Pick | None
-    choice_speedup_predicted: Estimate | None
-    choice_speedup_measured: Estimate | None
+    speedup_predicted_cross_fitted: Estimate | None
+    speedup_measured_cross_fitted: Estimate | None
+    speedup_deciding: Estimate | None
+    speedup_without_interval: float | None
     probability_best: float | None
     expected_regret: float | None
     requests_needed: int | None

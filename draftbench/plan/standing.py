@@ -3,10 +3,14 @@
 Speculate where the speed-up of the best cell lies above the asked one with its whole interval, do
 not where it lies at or below, and say "inconclusive" between. Every concurrency is decided by its
 own costs, overheads and measured cells; acceptance is the same at all of them.
+
+The interval of a leader that was not decoded is stretched to what predictions like its own were off
+by where others were decoded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -17,6 +21,7 @@ from draftbench.plan.choice import TIMING_NOISE, Cell, Contest, cell_of
 from draftbench.plan.limits import broken
 from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.objective import Limits, Objective
+from draftbench.plan.passes_alone import passes_only_error
 from draftbench.plan.predict import Entrant, grid, replayed
 from draftbench.plan.sources import CostSource, RunCosts
 from draftbench.records import SELF, Candidate
@@ -61,7 +66,14 @@ class Standing:
 
     @cached_property
     def judged(self) -> Estimate | None:
-        """The deciding speed-up with its interval."""
+        """The deciding speed-up with its interval, stretched where it is a prediction alone."""
+        if self._interval is None or self.leader is None or self.leader.measured is not None:
+            return self._interval
+        return _doubted(self._interval, self.contest.errors)
+
+    @cached_property
+    def _interval(self) -> Estimate | None:
+        """Over requests."""
         return None if self.sample is None else estimate(self.sample)
 
     @cached_property
@@ -79,11 +91,11 @@ class Standing:
 
     @property
     def requests_needed(self) -> int | None:
-        """How many requests would settle what is inconclusive."""
-        judged, least = self.judged, self.min_speedup
+        """How many requests would settle what is inconclusive; None where requests cannot."""
+        judged, least = self._interval, self.min_speedup
         if self.sample is None or judged is None or judged.value == least:
             return None
-        if self.decision != "inconclusive":
+        if {self.decision, decide(judged, least)} != {"inconclusive"}:
             return None
         return requests_needed(self.sample, abs(judged.value - least) / judged.value)
 
@@ -100,15 +112,19 @@ class Field:
         self.source: CostSource = source or RunCosts(observed)
         self.foreign = source is not None
         self._entrants: dict[Candidate, Entrant] = {}
+        self._decoded: dict[int, dict[tuple[Candidate, int], MeasuredCell]] = {}
+        self._cells: dict[int, tuple[Cell, ...]] = {}
         self._standings: dict[tuple[int, Candidate | None], Standing] = {}
 
     def at(self, concurrency: int, only: Candidate | None = None) -> Standing:
         """Who leads with so many active rows, among all candidates or the k's of one."""
         key = concurrency, only
         if key not in self._standings:
-            cells = self._cells(concurrency, only)
+            cells, by = self._of(concurrency, only), self.wish.objective.by
             running = [cell for cell in cells if only or cell.entrant.candidate.draft != SELF]
-            contest = Contest(running, self.wish.objective.by)
+            decoded = self._of(concurrency) if self.measured(concurrency) else ()
+            errors = [passes_only_error(cell, by) for cell in decoded]
+            contest = Contest(running, by, [error for error in errors if error is not None])
             self._standings[key] = Standing(concurrency, cells, contest, self.wish.min_speedup)
         return self._standings[key]
 
@@ -130,16 +146,24 @@ class Field:
 
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], MeasuredCell]:
         """What was decoded by the runner that costs come from."""
-        return {} if self.foreign else measured_cells(self.observed, concurrency)
+        if concurrency not in self._decoded:
+            found = {} if self.foreign else measured_cells(self.observed, concurrency)
+            self._decoded[concurrency] = found
+        return self._decoded[concurrency]
 
-    def _cells(self, concurrency: int, only: Candidate | None) -> tuple[Cell, ...]:
+    def _of(self, concurrency: int, only: Candidate | None = None) -> tuple[Cell, ...]:
         """Every candidate, or one, at every k of the grid."""
-        whole = self._standings.get((concurrency, None))
-        if only and whole:
-            return tuple(cell for cell in whole.cells if cell.entrant.candidate == only)
+        if only and concurrency not in self._cells and not self.measured(concurrency):
+            return self._made(concurrency, (only,))
+        if concurrency not in self._cells:
+            self._cells[concurrency] = self._made(concurrency, self.observed.candidates)
+        cells = self._cells[concurrency]
+        return tuple(cell for cell in cells if only in (None, cell.entrant.candidate))
+
+    def _made(self, concurrency: int, candidates: Sequence[Candidate]) -> tuple[Cell, ...]:
         measured = self.measured(concurrency)
         found = []
-        for candidate in [only] if only else self.observed.candidates:
+        for candidate in candidates:
             entrant = self._entrant(candidate)
             if not entrant.laws:
                 continue
@@ -154,6 +178,15 @@ class Field:
         if candidate not in self._entrants:
             self._entrants[candidate] = replayed(self.observed, candidate)
         return self._entrants[candidate]
+
+
+def _doubted(interval: Estimate, errors: Sequence[float]) -> Estimate:
+    """An interval stretched to what a speed-up would be if its prediction were off by `errors`."""
+    if not errors:
+        return interval
+    low = min(interval.low, interval.low / (1 + max(errors)))
+    high = max(interval.high, interval.high / (1 + min(errors)))
+    return Estimate(interval.value, low, high)
 
 
 def decide(judged: Estimate | None, min_speedup: float) -> Decision:

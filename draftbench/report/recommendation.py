@@ -29,7 +29,8 @@ from draftbench.report.load import (
     stopped,
     waits,
 )
-from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain, times
+from draftbench.report.speedups import by_name, cell_of, deciding, end_to_end, without_interval
+from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain
 from draftbench.store.observed import Observed
 
 HEADLINES = {
@@ -45,12 +46,20 @@ FIGURES = (
     "draft_cost_ratio",
     "verify_ratio",
     "speedup_predicted",
-    "speedup_end_to_end",
     "speedup_measured",
+    "speedup_expected",
+    "speedup_end_to_end",
+    "speedup_end_to_end_expected",
     "mean_accepted_length_measured",
     "accepted_per_drafted_measured",
 )
-ROOMY, WIDE = 88, 96
+LEGEND = (
+    "± is half of a 95 % interval: over requests, of c over timing repeats; times are within one "
+    "process; τ counts the bonus token; c is per draft token; expected is the prediction times "
+    "measured / predicted on the measured requests; memory is a draft's weights and its cache for "
+    "the longest request"
+)
+ROOMY, WIDE, WIDEST = 88, 100, 112
 
 
 def render(answer: Recommendation, observed: Observed, style: str, width: int) -> str:
@@ -69,6 +78,8 @@ def headline(answer: Recommendation) -> str:
     words = f"{HEADLINES[answer.decision]}{at_load(answer)}"
     if answer.choice is not None:
         return f"{words}: {_name(answer.choice)}, k = {answer.choice.k}"
+    if answer.speedup_without_interval is not None:
+        return f"{words}: {without_interval(answer)}: too few for an interval"
     if answer.decision == "inconclusive" and answer.requests_needed:
         return f"{words}: about {answer.requests_needed} requests would settle it"
     return words
@@ -80,15 +91,10 @@ def evidence(answer: Recommendation) -> list[str]:
         return ["No candidate keeps the limits."]
     if answer.leader is None:
         return ["No candidate's speed is known."]
-    leader, cell = _name(answer.leader), _cell(answer, answer.leader)
-    lines = []
+    leader, cell = _name(answer.leader), cell_of(answer, answer.leader)
     subject = "" if answer.choice else f"Best was {leader}, k = {answer.leader.k}. "
-    lines.append(f"{subject}Speed-up {_pair(cell.speedup_predicted, cell.speedup_measured)}.")
-    if answer.choice_speedup_predicted is not None:
-        unbiased = _pair(answer.choice_speedup_predicted, answer.choice_speedup_measured)
-        lines.append(f"On requests that did not choose it: {unbiased}.")
-    if cell.speedup_end_to_end is not None:
-        lines.append(f"With both prefills included: {times(cell.speedup_end_to_end)} predicted.")
+    lines = [f"{subject}{by_name(cell, answer.requests)}"]
+    lines += [line for line in (deciding(answer, cell), end_to_end(cell)) if line]
     if answer.probability_best is not None and answer.expected_regret is not None:
         lines.append(
             f"The right answer with probability {answer.probability_best:.2f}; "
@@ -132,24 +138,13 @@ def checks(answer: Recommendation) -> list[str]:
     return lines
 
 
-def _pair(predicted: Estimate | None, measured: Estimate | None) -> str:
-    parts = [f"{times(predicted)} predicted" if predicted else "not predicted"]
-    parts.append(f"{times(measured)} measured" if measured else "not measured")
-    return ", ".join(parts)
-
-
 def _name(pick: Pick) -> str:
     return str(Candidate(draft=pick.draft, quant=pick.quant))
 
 
-def _cell(answer: Recommendation, pick: Pick) -> CellFigures:
-    wanted = (pick.draft, pick.quant, pick.k)
-    return next(c for c in answer.candidates if (c.draft, c.quant, c.k) == wanted)
-
-
 def shown(answer: Recommendation) -> list[CellFigures]:
     """One line per candidate: its best k, or its smallest where the speed is unknown; the choice
-    first.
+    first, the others by their expected speed-up.
     """
     lines: dict[tuple[str, str], CellFigures] = {}
     for cell in answer.candidates:
@@ -159,7 +154,7 @@ def shown(answer: Recommendation) -> list[CellFigures]:
 
     def rank(cell: CellFigures) -> tuple[bool, float]:
         chosen = answer.choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
-        speed = cell.speedup_predicted.value if cell.speedup_predicted else 0.0
+        speed = cell.speedup_expected.value if cell.speedup_expected else 0.0
         return not chosen, -speed
 
     return sorted(lines.values(), key=rank)
@@ -169,7 +164,8 @@ Column = tuple[str, Callable[[CellFigures], str]]
 
 
 def _columns(width: int) -> list[Column]:
-    wide: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))] if width >= WIDE else []
+    verify: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))]
+    expected: list[Column] = [("expected ×", lambda c: figure(c.speedup_expected))]
     bytes_too: list[Column] = [
         ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes))
     ]
@@ -179,9 +175,10 @@ def _columns(width: int) -> list[Column]:
         ("α", lambda c: figure(c.alpha)),
         ("τ", lambda c: figure(c.mean_accepted_length)),
         ("c", lambda c: figure(c.draft_cost_ratio)),
-        *wide,
+        *(verify if width >= WIDEST else []),
         ("predicted ×", lambda c: figure(c.speedup_predicted)),
         ("measured ×", lambda c: figure(c.speedup_measured)),
+        *(expected if width >= WIDE else []),
         *(bytes_too if width >= ROOMY else []),
     ]
 
@@ -214,11 +211,7 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
     head, rows = _rows(answer, width)
     blocks = [headline(answer), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
     blocks.append(columns(head, rows))
-    legend = (
-        "± is half of a 95 % interval: over requests, of c over timing repeats; times are within "
-        "one process; τ counts the bonus token; c is per draft token"
-    )
-    blocks.append(paragraph(legend, width, ""))
+    blocks.append(paragraph(LEGEND, width, ""))
     for title, table, lines in _sections(answer, observed):
         shown = [indent(columns(*table), "  ")] if table else []
         shown += [paragraph(line, width, "  ") for line in lines]
@@ -254,7 +247,7 @@ def _sections(
 
 def _markdown(answer: Recommendation, observed: Observed) -> str:
     lines = [f"## {escaped(headline(answer))}", "", *(escaped(s) for s in evidence(answer)), ""]
-    lines += _piped(_rows(answer, 200))
+    lines += [*_piped(_rows(answer, 200)), "", escaped(LEGEND)]
     for title, table, items in _sections(answer, observed):
         lines += ["", f"### {title}", ""]
         lines += [*_piped(table), ""] if table else []

@@ -57,9 +57,12 @@ def test_one_request_decides_nothing(scene: Any) -> None:
 def test_a_clean_run_raises_no_doubt(scene: Any) -> None:
     scene.requests(30, ALL)
     scene.times(TARGET, CHEAP)
+    # Two rounds of t(3) and one of t(2), five draft steps and two catch-ups: 4.1 s.
+    rounds = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3}
+    rounds |= {"draft_seconds": (0.0,) * 3, "verify_seconds": (4.1 / 3,) * 3}
     for i in range(30):
         scene.decode(f"r{i}", 0, 8.0, process=f"p{i % 3}")
-        scene.decode(f"r{i}", 2, 4.0, process=f"p{i % 3}")
+        scene.decode(f"r{i}", 2, 4.1, process=f"p{i % 3}", **rounds)
     found = recommend(scene.observed(2))
     assert found.decision == "speculate"
     assert found.caveats == ()

@@ -134,6 +134,21 @@ def test_requests_that_chose_nothing_are_predicted_too() -> None:
     assert len(found.requests) == 6
 
 
+def test_what_was_not_decoded_is_ranked_by_the_worst_that_such_predictions_were_off() -> None:
+    # Predicted 40/20 against 40/24 as measured: 2 / 1.3 is less than 1.67, 2 / 1.15 is not.
+    hoped, ran = cell("a", [5.0] * 4), cell("b", [6.0] * 4, measured=[6.0] * 4)
+    assert Contest([hoped, ran]).leader() is hoped
+    assert Contest([hoped, ran], errors=[0.15, -0.2]).leader() is hoped
+    contest = Contest([hoped, ran], errors=[0.0, 0.3])
+    assert contest.leader() is ran
+    assert contest.faster_ties(ran) == []
+    # In half of the draws the prediction is right.
+    found = contest.certainty(ran)
+    assert found is not None
+    assert found.probability == pytest.approx(0.5, abs=0.04)
+    assert found.regret == pytest.approx(0.5 * (2 - 40 / 24), abs=0.02)
+
+
 def test_certainty_counts_plain_decoding_among_the_options() -> None:
     fast, slow = cell("a", [5.0] * 6), cell("b", [20.0] * 6)
     contest = Contest([fast, slow])

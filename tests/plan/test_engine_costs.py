@@ -70,9 +70,9 @@ def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(
     scene.facts("small", has_kernel=False)
     found = recommend(scene.observed(2), costs=read(tmp_path, GOOD))
     assert found.runner == "llama.cpp"
-    assert found.choice_speedup_predicted is not None
-    assert found.choice_speedup_predicted.value == pytest.approx(0.4 / 0.27)
-    assert (found.choice_speedup_measured, found.prediction_error) == (None, None)
+    assert found.speedup_predicted_cross_fitted is not None
+    assert found.speedup_predicted_cross_fitted.value == pytest.approx(0.4 / 0.27)
+    assert (found.speedup_measured_cross_fitted, found.prediction_error) == (None, None)
     assert found.latency is None
     assert any("costs are those of llama.cpp" in caveat for caveat in found.caveats)
 

@@ -137,8 +137,15 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
     assert recommend(run).choice == Pick(draft="small", quant="none", k=2)
     found = recommend(run, objective=Objective("latency"))
     assert found.choice == Pick(draft="big", quant="none", k=2)
-    assert found.levels[0].speedup_expected is not None
-    assert found.levels[0].speedup_expected.value == pytest.approx(10 / (4.6 + 2.1))
+    (level,) = found.levels
+    assert level.speedup_deciding is not None
+    assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
+    # What is expected after the first token keeps its meaning whatever candidates are ranked by.
+    assert level.speedup_expected is not None
+    assert level.speedup_expected.value == pytest.approx(8 / 4.6)
+    (big,) = (c for c in found.candidates if c.draft == "big")
+    assert big.speedup_expected == level.speedup_expected
+    assert big.speedup_end_to_end_expected == level.speedup_deciding
     (small,) = (c for c in found.candidates if c.draft == "small")
     assert small.reason is not None
     assert "1.49× expected against 1.10× with both prefills" in small.reason

@@ -189,9 +189,8 @@ def test_a_measurement_overrules_its_prediction(scene: Any) -> None:
         scene.decode(name, 2, 16.0)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "do_not_speculate"
-    assert says(
-        found, "small at k = 2: predicted 1.95, 0.50 after measuring; judged by the measurement"
-    )
+    words = "small at k = 2: predicted 1.95×, expected 0.50× after measuring; judged by the latter"
+    assert says(found, words)
     assert at(found, "small", 1).reason == "not measured: this draft is judged by the k's that were"
 
 

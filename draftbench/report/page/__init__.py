@@ -67,7 +67,7 @@ def _article(run: Run, prefix: str) -> Html:
     links = [element("a", part.title, href=f"#{prefix}{part.key}") for part in parts]
     links.append(element("a", "How to read this", href="#reading"))
     nav = element("nav", together(word for link in links for word in (link, " ")))
-    opening = head(run.observed.manifest, run.answer, run.figures)
+    opening = head(run.observed.manifest, run.answer)
     return element(
         "article",
         element("header", opening, nav),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from draftbench.plan.recommendation import CellFigures, Recommendation
-from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
 from draftbench.report.recommendation import headline
 from draftbench.store.manifest import Manifest
 
 
-def head(manifest: Manifest, answer: Recommendation, figures: Figures) -> Html:
+def head(manifest: Manifest, answer: Recommendation) -> Html:
     """The decision in one large line, its reason, its key figures."""
     question = manifest.question
     eyebrow = element(
@@ -21,7 +20,7 @@ def head(manifest: Manifest, answer: Recommendation, figures: Figures) -> Html:
         class_="eyebrow",
     )
     cell = leader(answer)
-    reason = together([*_speed(answer, cell, figures), " ", *_doubt(answer, cell)])
+    reason = together([*_speed(answer, cell), " ", *_doubt(answer, cell)])
     return together(
         [
             eyebrow,
@@ -46,21 +45,26 @@ def _is_leader(answer: Recommendation, cell: CellFigures) -> bool:
     return best is not None and (best.draft, best.quant, best.k) == (cell.draft, cell.quant, cell.k)
 
 
-def _speed(answer: Recommendation, cell: CellFigures | None, figures: Figures) -> list[str]:
+def _speed(answer: Recommendation, cell: CellFigures | None) -> list[str]:
     """How fast the best candidate is, and how that is known."""
     if cell is None:
         return ["No candidate's speed is known, so nothing can be recommended."]
     subject = "Decoding runs at" if answer.choice else f"The best candidate, {_name(cell)}, runs at"
-    whole = f"over all {answer.requests}"
-    if cell.speedup_measured is None:
-        figure = number(cell.speedup_predicted, "×") if cell.speedup_predicted else "unknown ×"
-        return [subject, " ", figure, " the speed of plain decoding, predicted, not measured."]
-    on = f" on {len(figures.times.plain)} requests" if figures.times else ""
-    words = [subject, " ", number(cell.speedup_measured, "×")]
-    words.append(f" the speed of plain decoding, measured{on}")
-    if cell.speedup_predicted is not None:
-        words += ["; ", number(cell.speedup_predicted, "×"), f" is predicted {whole}"]
-    return [*words, "."]
+    predicted = number(cell.speedup_predicted, "×")
+    if answer.speedup_without_interval is not None:
+        return [f"Too few requests for an interval of the speed-up of {_name(cell)}."]
+    if not cell.requests_measured:
+        return [subject, " ", predicted, " the speed of plain decoding, predicted, not measured."]
+    return [
+        subject,
+        " ",
+        number(cell.speedup_expected, "×"),
+        " the speed of plain decoding, expected: ",
+        predicted,
+        f" predicted over all {answer.requests}, ",
+        number(cell.speedup_measured, "×"),
+        f" measured on {cell.requests_measured} requests.",
+    ]
 
 
 def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
@@ -86,12 +90,13 @@ def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
 def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
     measured, whole = cell.speedup_measured, cell.speedup_end_to_end
     tiles = [
+        ("speed-up S, expected", number(cell.speedup_expected, "×")) if measured else None,
         ("speed-up S, measured", number(measured, "×")) if measured else None,
         ("speed-up S, predicted", number(cell.speedup_predicted, "×")),
         ("end to end, predicted", number(whole, "×")) if whole else None,
         (f"mean accepted length τ at k = {cell.k}", number(cell.mean_accepted_length)),
         ("draft cost ratio c", number(cell.draft_cost_ratio)),
-        ("memory of the draft", size(cell.memory_bytes)),
+        ("memory: the draft's weights and cache", size(cell.memory_bytes)),
     ]
     shown = [tile for tile in tiles if tile is not None]
     return element(

@@ -1,0 +1,70 @@
+"""An answer's speed-ups → sentences that give each its own name and say what it is over.
+
+Predicted, measured, expected and cross-fitted mean what `plan.recommendation` says of them. No
+figure is printed without an interval but by `without_interval`, which says that there is none.
+"""
+
+from __future__ import annotations
+
+from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.report.text import times
+
+
+def cell_of(answer: Recommendation, pick: Pick) -> CellFigures:
+    """The figures of a pick."""
+    wanted = (pick.draft, pick.quant, pick.k)
+    return next(c for c in answer.candidates if (c.draft, c.quant, c.k) == wanted)
+
+
+def without_interval(answer: Recommendation) -> str:
+    """The leader's speed-up where it has no interval, and what it is from."""
+    assert answer.leader is not None
+    measured = cell_of(answer, answer.leader).requests_measured
+    how = "measured" if measured else "predicted"
+    whole = " with both prefills" if answer.objective == "latency" else ""
+    count = _requests(measured or answer.requests)
+    return f"{answer.speedup_without_interval:.2f}×{whole} {how} from {count}"
+
+
+def by_name(cell: CellFigures, requests: int) -> str:
+    """The decode speed-up under its three names, each with what it is over."""
+    found, over = cell.speedup_predicted, _requests(requests)
+    predicted = f"{times(found)} predicted over {over}" if found else "not predicted"
+    if cell.speedup_expected is None and found is None:
+        return "No interval of its speed-up: too few requests."
+    if not cell.requests_measured:
+        return f"Speed-up {predicted}, not measured."
+    if cell.speedup_expected is None or cell.speedup_measured is None:
+        decoded = _requests(cell.requests_measured)
+        return f"Speed-up {predicted}; measured on {decoded}, too few for an interval."
+    return (
+        f"Speed-up {times(cell.speedup_expected)} expected: {predicted}, "
+        f"{times(cell.speedup_measured)} measured on {cell.requests_measured}."
+    )
+
+
+def deciding(answer: Recommendation, cell: CellFigures) -> str | None:
+    """What the decision goes by."""
+    found = answer.speedup_deciding
+    if found is None:
+        return None
+    name = "expected" if cell.requests_measured else "predicted"
+    whole = " with both prefills" if answer.objective == "latency" else ""
+    return (
+        f"Decided by {times(found)} {name}{whole}, cross-fitted: from requests that did not "
+        "choose it."
+    )
+
+
+def end_to_end(cell: CellFigures) -> str | None:
+    """The speed-up with both prefills."""
+    predicted, expected = cell.speedup_end_to_end, cell.speedup_end_to_end_expected
+    if predicted is None:
+        return None
+    if expected is None or expected == predicted:
+        return f"With both prefills included: {times(predicted)} predicted."
+    return f"With both prefills included: {times(expected)} expected, {times(predicted)} predicted."
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"

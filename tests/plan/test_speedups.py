@@ -1,0 +1,73 @@
+"""A speed-up by its names: each has one value wherever it stands, and none where requests are too
+few for an interval.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from draftbench.plan.recommend import recommend
+from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+
+TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
+CHEAP = {1: 0.1, 2: 0.15}
+ALL, NONE = [1.0] * 8, [0.0] * 8
+
+
+def at(found: Recommendation, draft: str, k: int) -> CellFigures:
+    return next(c for c in found.candidates if (c.draft, c.k) == (draft, k))
+
+
+def test_each_name_of_a_speedup_is_one_figure_everywhere(scene: Any) -> None:
+    # Of four good requests and two bad ones the good were decoded, at 8 / 5 where 8 / 4.1 is
+    # predicted; 48 / 37.6 is for all.
+    scene.requests(4, ALL)
+    for name in ("bad", "worse"):
+        scene.request(name)
+        scene.replay(name, NONE)
+    scene.times(TARGET, CHEAP)
+    for name in ("r0", "r1", "r2", "r3"):
+        scene.decode(name, 0, 8.0)
+        scene.decode(name, 2, 5.0)
+    found = recommend(scene.observed(2))
+    cell, (level,) = at(found, "small", 2), found.levels
+    predicted, expected = 48 / 37.6, 48 / 37.6 * 1.6 / (8 / 4.1)
+    values = {"predicted": predicted, "measured": 1.6, "expected": expected}
+    for name, value in values.items():
+        figure = getattr(cell, f"speedup_{name}")
+        assert figure.value == pytest.approx(value)
+        assert getattr(level, f"speedup_{name}") == figure
+    assert cell.requests_measured == 4
+    assert level.tokens_per_second == pytest.approx(expected * level.tokens_per_second_plain)
+    assert level.speedup_deciding == found.speedup_deciding
+
+
+def test_what_decides_is_seen_by_requests_that_did_not_choose(scene: Any) -> None:
+    # k = 1 takes 4.95 s of a good request and 9.4 of a bad one, k = 2 takes 4.1 and 10.6.
+    for i in range(6):
+        scene.request(f"r{i}")
+        scene.replay(f"r{i}", NONE if i in (4, 5) else ALL)
+    scene.times(TARGET, CHEAP)
+    found = recommend(scene.observed(1, 2))
+    assert found.leader == Pick(draft="small", quant="none", k=2)
+    expected, deciding = at(found, "small", 2).speedup_expected, found.speedup_deciding
+    assert expected is not None
+    assert expected.value == pytest.approx(48 / (4 * 4.1 + 2 * 10.6))
+    # Without one of r1, r2, r3 the two k's are a tie, and the smaller is taken.
+    assert deciding is not None
+    assert deciding.value == pytest.approx(48 / (4.1 + 3 * 4.95 + 2 * 10.6))
+    assert deciding == found.levels[0].speedup_deciding == found.speedup_predicted_cross_fitted
+
+
+def test_one_request_has_a_speedup_without_an_interval(scene: Any) -> None:
+    scene.requests(1, ALL)
+    scene.times(TARGET, CHEAP)
+    found = recommend(scene.observed(2))
+    assert found.speedup_without_interval == pytest.approx(8 / 4.1)
+    assert (found.speedup_deciding, found.probability_best) == (None, None)
+    assert found.candidates[0].probability_best is None
+    scene.request("another")
+    scene.replay("another", ALL)
+    assert recommend(scene.observed(2)).speedup_without_interval is None

@@ -1,0 +1,106 @@
+"""What `recommend` prints of an answer: one name, one figure; never one without its interval.
+
+Plain decoding takes 8 s. Three passes of 1 s and five draft steps of 0.1 s are 3.5 s; decoding took
+4 s.
+"""
+
+import csv
+import json
+
+import msgspec
+import pytest
+
+from draftbench.plan.objective import Objective
+from draftbench.plan.recommend import recommend
+from draftbench.report.recommendation import FIGURES, evidence, headline, render
+from draftbench.store.observed import observed
+
+
+def of(records, *names):
+    """Those records that are of these requests, or of none."""
+    return [r for r in records if getattr(r, "request", None) in (None, *names)]
+
+
+@pytest.fixture
+def run(hand):
+    return observed(hand.manifest(), hand.perfect())
+
+
+def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
+    records = hand.perfect()
+    for name in (f"r{at}" for at in range(2, 9)):
+        records += [hand.trajectory(name), hand.replay(name, (1.0,) * 8)]
+        records += [hand.decode(name, k, s) for k, s in ((0, 8.0), (2, 4.0)) if name != "r8"]
+    lines = evidence(recommend(observed(hand.manifest(), records)))
+    # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured.
+    assert lines[0] == (
+        "Speed-up 2.00× (2.00–2.00) expected: 2.29× (2.29–2.29) predicted over 9 requests, "
+        "2.00× (2.00–2.00) measured on 8."
+    )
+    assert lines[1] == (
+        "Decided by 2.00× (2.00–2.00) expected, cross-fitted: from requests that did not choose it."
+    )
+
+
+def test_what_was_not_measured_is_predicted_in_every_line(hand):
+    records = [r for r in hand.perfect() if type(r).__name__ != "Decode"]
+    lines = evidence(recommend(observed(hand.manifest(), records)))
+    assert lines[0] == "Speed-up 2.29× (2.29–2.29) predicted over 2 requests, not measured."
+    assert lines[1].startswith("Decided by 2.29× (2.29–2.29) predicted, cross-fitted")
+
+
+def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
+    prefills = [
+        msgspec.structs.replace(hand.cost(model, 10, 1.0), what="prefill")
+        for model in (None, "small")
+    ]
+    run = observed(hand.manifest(), [*hand.perfect(), *prefills])
+    lines = evidence(recommend(run, objective=Objective("latency")))
+    # 9 s against 6 s, as measured on all requests; 9 / 5.5 by the passes.
+    assert lines[1].startswith("Decided by 1.50× (1.50–1.50) expected with both prefills")
+    assert lines[2] == (
+        "With both prefills included: 1.50× (1.50–1.50) expected, 1.64× (1.64–1.64) predicted."
+    )
+
+
+def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
+    one = recommend(observed(hand.manifest(), of(hand.perfect(), "r0")))
+    assert headline(one) == ("Inconclusive: 2.00× measured from 1 request: too few for an interval")
+    said = " ".join(evidence(one))
+    assert "No interval of its speed-up: too few requests." in said
+    assert "probability" not in said
+    assert "×" not in said
+
+
+def test_one_measured_request_of_several_is_said_too(hand):
+    records = [
+        r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
+    ]
+    found = recommend(observed(hand.manifest(), records))
+    assert headline(found).endswith("2.00× measured from 1 request: too few for an interval")
+    assert "; measured on 1 request, too few for an interval." in evidence(found)[0]
+
+
+def test_every_speed_up_of_the_table_is_in_json_and_csv_by_the_same_name(run):
+    answer = recommend(run)
+    (cell, *_) = [c for c in json.loads(render(answer, run, "json", 80))["candidates"] if c["best"]]
+    rows = csv.DictReader(render(answer, run, "csv", 80).splitlines())
+    (row, *_) = [row for row in rows if row["best"] == "1"]
+    for name in FIGURES:
+        value = None if cell[name] is None else cell[name]["value"]
+        assert row[name] == ("" if value is None else str(value))
+    assert cell["speedup_expected"]["value"] == pytest.approx(2.0)
+
+
+def test_wider_terminals_show_what_candidates_are_ranked_by(run):
+    answer = recommend(run)
+    assert "expected ×" in render(answer, run, "table", 100)
+    assert "expected ×" not in render(answer, run, "table", 99)
+    assert "expected ×" in render(answer, run, "markdown", 80)
+
+
+def test_memory_is_said_to_be_weights_and_cache(run):
+    # 40 bytes, and 19 tokens of a byte each.
+    assert recommend(run).candidates[0].memory_bytes == 59
+    text = " ".join(render(recommend(run), run, "table", 100).split())
+    assert "memory is a draft's weights and its cache for the longest request" in text
