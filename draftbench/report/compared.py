@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from draftbench.report.comparing import CandidateChange, Changed, Comparison, FigureChange
+from draftbench.report.changes import FigureChange
+from draftbench.report.comparing import CandidateChange, Changed, Comparison
 from draftbench.report.sections import Section
 from draftbench.report.text import figure
 
 LEGEND = (
-    "Differences are B less A with 95 % intervals, paired by request (c: over timing repeats, not "
-    "paired), – is unknown; two k's are each run's own best. S of one process each knows nothing "
-    "of how another start would have come out."
+    "B − A is the 95 % interval of the difference, paired by request (c: over timing repeats, not "
+    "paired), as `gate` takes it: where it holds 0, no difference is shown. – is unknown; two k's "
+    "are each run's own best. S of one process each knows nothing of how another start would have "
+    "come out."
 )
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
@@ -51,7 +53,7 @@ def _sections(found: Comparison) -> list[Section]:
 
 def _candidate(change: CandidateChange) -> Section:
     rows = [
-        [row.figure, _lengths(row), figure(row.a), figure(row.b), _signed(row), _reading(row)]
+        [_short(row.figure), _lengths(row), figure(row.a), figure(row.b), _ends(row), _reading(row)]
         for row in change.figures
     ]
     obstacles: dict[str, list[str]] = {}
@@ -63,6 +65,10 @@ def _candidate(change: CandidateChange) -> Section:
     return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
 
 
+def _short(name: str) -> str:
+    return name.replace(" per ", "/")
+
+
 def _lengths(row: FigureChange) -> str:
     if row.k_a is None:
         return "–"
@@ -70,17 +76,22 @@ def _lengths(row: FigureChange) -> str:
 
 
 def _reading(row: FigureChange) -> str:
-    change = row.difference
-    if change is None:
-        return "–"
-    if change.low > 0 or change.high < 0:
-        return "higher" if change.low > 0 else "lower"
-    return "the same" if change.low == change.high == 0 else "not told apart"
+    difference, ratio = row.difference, row.ratio
+    if difference is None or ratio is None:
+        if row.a is None or row.b is None:
+            return "–"
+        return "too few requests" if row.requests else "not comparable"
+    if difference.low == difference.high == 0:
+        return "the same"
+    if difference.low > 0 and ratio.low > 1:
+        return "higher"
+    return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"
 
 
-def _signed(row: FigureChange) -> str:
+def _ends(row: FigureChange) -> str:
+    """Both ends: an interval leans to one side, which half of its width would hide."""
     change = row.difference
-    return "–" if change is None else f"{change.value:+.3f} ±{(change.high - change.low) / 2:.3f}"
+    return "–" if change is None else f"{change.low:+.3f} … {change.high:+.3f}"
 
 
 def _changes(title: str, changes: tuple[Changed, ...]) -> Section:

@@ -1,25 +1,24 @@
 """Two runs → what changed between them: paired differences per candidate, and everything that was
 asked, used or installed differently.
 
-Refuses nothing: what cannot be compared stands side by side, with the reason. Differences are B
-less A. Those of acceptance and speed-up are paired by request, those of c are of independent
-timings. Judges nothing (that is the gate's).
+Refuses nothing: what cannot be compared stands side by side, with the reason. Judges nothing (that
+is the gate's).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference, paired_ratio
+from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.gate.pinning import sampling_label
-from draftbench.gate.repeats import independent_change
 from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.predict import Entrant, entrant_of, grid
 from draftbench.plan.recommend import recommend
 from draftbench.records import Candidate, LookupReplay, ModelFacts
+from draftbench.report.changes import FigureChange, counted, elsewhere, speed, timed
 from draftbench.store.manifest import differing_environment, differing_question
 from draftbench.store.observed import Observed
 
@@ -31,23 +30,6 @@ class Changed:
     what: str
     a: str | None
     b: str | None
-
-
-@dataclass(frozen=True)
-class FigureChange:
-    """One figure in both runs. `difference` and `ratio` are B less A and B over A, over the
-    `requests` that both have (0 for c, which is not paired); `obstacle` says why there are none.
-    """
-
-    figure: str
-    k_a: int | None
-    k_b: int | None
-    a: Estimate | None
-    b: Estimate | None
-    difference: Estimate | None
-    ratio: Estimate | None
-    requests: int
-    obstacle: str | None
 
 
 @dataclass(frozen=True)
@@ -118,45 +100,21 @@ def compare_runs(names: tuple[str, str], a: Observed, b: Observed) -> Comparison
 
 def _figures(a: _Side, b: _Side, candidate: Candidate) -> Iterable[FigureChange]:
     """α, tokens per round, c and measured speed-up, as far as one of the runs has them."""
-    ours, theirs = (entrant_of(side.observed, candidate) for side in (a, b))
-    obstacle = _obstacle(a.observed, b.observed, candidate)
+    runs = a.observed, b.observed
+    ours, theirs = (entrant_of(run, candidate) for run in runs)
+    obstacle, timing = _obstacle(*runs, candidate), elsewhere(*runs)
     rates = alpha(ours.replays), alpha(theirs.replays)
     if any(rates):
-        yield _change("α", None, rates, obstacle)
+        yield counted("α", None, rates, obstacle)
     for ks in _lengths(a, b, candidate, (ours, theirs)):
         tokens = _tokens(ours, ks[0]), _tokens(theirs, ks[1])
-        yield _change("tokens per round", ks, tokens, obstacle)
-    cost = _cost(ours, theirs)
-    if cost.a or cost.b:
-        yield cost
+        yield counted("tokens per round", ks, tokens, obstacle)
+    costs = _cost(ours), _cost(theirs)
+    if any(costs):
+        yield timed("c", *costs, timing)
     for k in sorted({k for c, k in (*a.cells, *b.cells) if c == candidate}):
         cells = a.cells.get((candidate, k)), b.cells.get((candidate, k))
-        first, second = (cell.speedup if cell else None for cell in cells)
-        yield _change("S measured", (k, k), (first, second), obstacle)
-
-
-def _change(
-    name: str,
-    ks: tuple[int, int] | None,
-    samples: tuple[Sample | None, Sample | None],
-    obstacle: str | None,
-) -> FigureChange:
-    a, b = samples
-    k_a, k_b = ks or (None, None)
-    values = [None if sample is None else estimate(sample) for sample in samples]
-    change = FigureChange(name, k_a, k_b, values[0], values[1], None, None, 0, obstacle)
-    if a is None or b is None:
-        return replace(change, obstacle="only one run has it")
-    if a.figure != b.figure:
-        return replace(change, obstacle=f"{a.figure.name} against {b.figure.name}")
-    if obstacle:
-        return change
-    difference = paired_difference(b, a)
-    shared = len(difference.requests)
-    if shared < 2:
-        return replace(change, requests=shared, obstacle=f"{shared} common requests")
-    ratio = estimate(paired_ratio(b, a))
-    return replace(change, difference=estimate(difference), ratio=ratio, requests=shared)
+        yield speed(runs, cells, obstacle or timing)
 
 
 def _lengths(
@@ -184,24 +142,9 @@ def _tokens(entrant: Entrant, k: int) -> Sample:
     return tokens_per_round(entrant.trajectories, expected_rounds(entrant.laws, k))
 
 
-def _cost(a: Entrant, b: Entrant) -> FigureChange:
-    """c at each run's mean context. The same timings stand in both where a run meets itself."""
-    before, after = (
-        side.costs.draft_cost_ratio(side.context) if side.costs else None for side in (a, b)
-    )
-    change = FigureChange("c", None, None, before, after, None, None, 0, "only one run has it")
-    if before is None or after is None:
-        return change
-    if before == after:
-        none, unity = Estimate(0.0, 0.0, 0.0), Estimate(1.0, 1.0, 1.0)
-        return replace(change, difference=none, ratio=unity, obstacle=None)
-    gain = independent_change(before, after, relative=True)
-    return replace(
-        change,
-        difference=independent_change(before, after, relative=False),
-        ratio=Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high),
-        obstacle=None,
-    )
+def _cost(entrant: Entrant) -> Estimate | None:
+    """c at the run's mean context."""
+    return entrant.costs.draft_cost_ratio(entrant.context) if entrant.costs else None
 
 
 def _obstacle(a: Observed, b: Observed, candidate: Candidate) -> str | None:
@@ -217,7 +160,7 @@ def _obstacle(a: Observed, b: Observed, candidate: Candidate) -> str | None:
 
 def _doubts(a: Observed, b: Observed) -> Iterable[str]:
     if a.manifest.environment.machine != b.manifest.environment.machine:
-        yield "times (c, S) are of different machines: their differences are the machines' too"
+        yield "times (c, S) are of different machines and are not compared"
     if a.manifest.key_id != b.manifest.key_id:
         yield (
             "the requests were hashed with different keys and cannot be paired: set "
