@@ -40,13 +40,12 @@ class CellFigures(Answer, frozen=True):
     replayed; `…_measured` is from decoding runs, over the `requests_measured` that were decoded;
     `…_expected`, by which candidates are ranked, is the prediction for all requests times what
     measuring some showed it to be off by: the prediction where nothing was measured, the
-    measurement where everything was. `speedup_end_to_end` is predicted. `prediction_error` is
-    predicted over measured speed-up less 1, on the measured requests. `round_overhead` is what the
-    measured rounds took over what their draft steps and target passes should have by the timed
-    points.
+    measurement where everything was. `prediction_error` is predicted over measured speed-up less 1,
+    on the measured requests. `round_overhead` is what the measured rounds took over what their
+    draft steps and target passes should have by the timed points.
 
-    `memory_bytes` are the draft's weights at its level and its cache at the longest request, of one
-    row; not a second copy of weights that draftbench's own runner may keep.
+    Memory is the draft's weights at its level and its cache for the longest request, of one row;
+    not a second copy of weights that draftbench's own runner may keep.
     `best` marks the candidate's best k, and none where its speed is unknown.
     `reason` says why it was not chosen. `probability_best` is how often it is the best or as good,
     plain decoding included, over resampled requests, timing samples and, for candidates that were
@@ -113,10 +112,11 @@ class Level(Answer, frozen=True):
     `k` is that of the choice, 0 where plain decoding is the answer, None where that is open.
     `decision` is None where the costs at this concurrency are unknown; `costs` says why, between
     which batch sizes they were interpolated, or that no decoding run stands behind them, and is
-    None where there is nothing to say. Speed-ups are the leader's, as among `candidates`;
-    `speedup_deciding` is what `decision` goes by (see the recommendation). Rates and times are
-    those of the costs, of plain decoding and of the leader: tokens per second of all rows while
-    they decode, seconds per output token of a request, with its prefills where those were timed.
+    None where there is nothing to say. Speed-ups are the leader's, `speedup_expected` too as among
+    the candidates; `speedup_deciding` is what `decision` goes by (see the recommendation). Rates
+    and times are those of the costs, of plain decoding and of the leader: tokens per second of all
+    rows while they decode, seconds per output token of a request, with its prefills where those
+    were timed.
     """
 
     concurrency: int
@@ -166,14 +166,15 @@ class Recommendation(Answer, frozen=True):
     """Whether to speculate and how.
 
     `choice` is null unless the decision is to speculate; `leader` is the cell that came out first
-    either way. A winner's figures are flattered by its winning; the speed-ups here are not:
-    `…_cross_fitted` are of the act of choosing, each fifth of the requests seen through the cell
-    that the others choose. `speedup_deciding` is the expected one of that kind, and what is held
-    against `min_speedup`: with both prefills where the objective is latency, its interval stretched
-    by the errors of predictions from passes alone where the leader was not decoded. Where the
-    leader's requests are too few for an interval there is none, and `speedup_without_interval` is
-    what they came to. `probability_best` and `expected_regret` are those of the decision over
-    resampled requests, plain decoding included; `requests_needed` would settle an inconclusive one.
+    either way. A winner's figures are flattered by its winning; the speed-ups here are not, but
+    cross-fitted: of the act of choosing, each fifth of the requests seen through the cell that the
+    others choose. `speedup_predicted_cross_fitted` and `speedup_measured_cross_fitted` count what
+    follows the first token. `speedup_deciding` is the expected one, and what is held against the
+    asked speed-up: with both prefills where the objective is latency, its interval stretched by the
+    errors of predictions from passes alone where the leader was not decoded. Where the leader's
+    requests are too few for an interval there is none, and `speedup_without_interval` is what they
+    came to. `probability_best` and `expected_regret` are those of the decision over resampled
+    requests, plain decoding included; `requests_needed` would settle an inconclusive one.
     `near_tie_share` is the share of output positions whose two best target tokens are within
     numeric noise.
 
