@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from msgspec.structs import replace as with_fields
 
@@ -21,6 +22,7 @@ from draftbench.measure.kinds import tally
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import (
+    LOOKUP,
     NEAR_TIE_MARGIN,
     Candidate,
     CostPoint,
@@ -35,6 +37,19 @@ from draftbench.store.folder import Key, PrivateDraft, PrivateText
 Material = tuple[Prompt, PrivateText, Trajectory]
 # How often each row of a batch is filled, at least.
 FILLS = 3
+
+
+class Asked(Protocol):
+    """What cells follow from: how drafts propose, the draft lengths, the confidences to stop at."""
+
+    @property
+    def mode(self) -> DraftingMode: ...
+
+    @property
+    def ks(self) -> tuple[int, ...]: ...
+
+    @property
+    def stop_below(self) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -66,15 +81,15 @@ class Contender:
             return LookupDrafter(*setting.lookup, setting.target.device)
         return ModelDrafter(self.runner, setting.mode, setting.target.vocab_size, cell.stop_below)
 
-    def cells(self, setting: Setting, ks: Sequence[int]) -> list[Cell]:
+    def cells(self, asked: Asked, ks: Sequence[int]) -> list[Cell]:
         """The baseline, each k, and the largest k of the grid with each threshold; prompt lookup
         has no confidence to stop by.
         """
-        stopping = setting.stop_below if self.runner is not None else ()
+        stopping = () if self.candidate.draft == LOOKUP else asked.stop_below
         return [
-            Cell(None, 0, setting.mode),
-            *(Cell(self.candidate, k, setting.mode) for k in ks),
-            *(Cell(self.candidate, max(setting.ks), setting.mode, p) for p in stopping),
+            Cell(None, 0, asked.mode),
+            *(Cell(self.candidate, k, asked.mode) for k in ks),
+            *(Cell(self.candidate, max(asked.ks), asked.mode, p) for p in stopping),
         ]
 
 

@@ -1,8 +1,9 @@
 """A prepared sweep → observations in a run folder: which candidates, in which order, failures kept.
 Prints nothing.
 
-What an interrupted run of the same question measured is not measured again; a candidate that failed
-is tried again, and its failure is taken back when it goes through.
+What an interrupted run of the same question measured is not measured again, and of what is
+measured whole no weights are loaded; a candidate that failed is tried again, and its failure is
+taken back when it goes through.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from draftbench.decode.audit import law_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.store.folder import RunFolder, RunWriter
-from draftbench.store.observed import observed
 from draftbench.sweep.isolation import Isolated
+from draftbench.sweep.kept import standing_failures, unmeasured
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.worker import Worker
@@ -39,9 +40,13 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         _refuse_changed_models(prepared, folder)
         known = set(folder.records(Failure))
         writer.append(failed for failed in prepared.failures if failed not in known)
+        left = unmeasured(prepared, folder)
+        if not left:
+            watcher.note("all of it is measured already: no model is loaded")
+            return folder
         work = Isolated if prepared.options.isolate else Worker
         hands = work(prepared, folder, writer, watcher)
-        for candidate in prepared.candidates:
+        for candidate in left:
             failed = hands.attempt(candidate)
             if failed is not None:
                 watcher.note(f"{candidate} failed: {failed.reason}")
@@ -62,9 +67,7 @@ def _audit(mode: DraftingMode) -> None:
 
 def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> None:
     """Earlier failures of a candidate that now went through do not hold any more."""
-    own = (candidate.draft, candidate.quant)
-    standing = observed(folder.manifest, list(folder.records(Failure))).failures
-    if any((f.draft, f.quant) == own for f in standing):
+    if candidate in standing_failures(folder):
         record = Failure(
             draft=candidate.draft,
             quant=candidate.quant,

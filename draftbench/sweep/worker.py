@@ -26,13 +26,10 @@ from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
 from draftbench.models.quantize import build_runner
-from draftbench.plan.recommend import best_cells
 from draftbench.records import (
     LOOKUP,
     SELF,
-    AnyObservation,
     Candidate,
-    CostPoint,
     Decode,
     Failure,
     LookupReplay,
@@ -41,11 +38,11 @@ from draftbench.records import (
     Replay,
     Trajectory,
 )
-from draftbench.store.folder import Key, PrivateDraft, PrivateText, RunFolder
+from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
 from draftbench.store.machine import Watch
-from draftbench.store.observed import Observed, observed
 from draftbench.sweep.failures import failure, known_error
+from draftbench.sweep.kept import Kept
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.responses import Responses
@@ -76,6 +73,7 @@ class Worker:
     def __init__(self, prepared: Prepared, folder: RunFolder, sink: Sink, watcher: Watcher) -> None:
         self.prepared, self.options = prepared, prepared.options
         self.folder, self.sink, self.watcher = folder, sink, watcher
+        self.kept = Kept(self.options, folder)
         self.text = TextSide(prepared.target)
         self.deadline: float | None = None
         watcher.note(f"loading the target {prepared.target.name}")
@@ -147,27 +145,17 @@ class Worker:
     def _measure(self, candidate: Candidate) -> None:
         contender = self._load(candidate)
         self._replay(contender)
-        if self.options.measure == "replay":
+        if not self.kept.to_time(candidate):
             return
-        own = (candidate.draft, candidate.quant)
-        facts = [f for f in self.folder.records(ModelFacts) if (f.draft, f.quant) == own]
-        if not all(found.has_kernel for found in (*facts[-1:], self.facts)):
-            return  # seconds of a level without a kernel say nothing of it
         for batch in self.options.batches:
             self._time(contender, batch)
-            if ks := self._cells(candidate, batch):
+            if ks := self.kept.to_decode(candidate, batch):
                 self._decode(contender, ks, batch)
 
     def _replay(self, contender: Contender) -> None:
         """Replay the groups of which any response is missing."""
         candidate = contender.candidate
-        kind: type[Replay] | type[LookupReplay]
-        kind = LookupReplay if contender.runner is None else Replay
-        done = {
-            (record.request, record.sample)
-            for record in self.folder.records(kind)
-            if (record.draft, record.quant) == (candidate.draft, candidate.quant)
-        }
+        done = self.kept.replayed(candidate)
         left = len(self.responses.spans) - len(done)
         self.watcher.stage(f"{candidate}: replay", max(left, 0))
         for group in self.responses.groups():
@@ -180,7 +168,7 @@ class Worker:
     def _time(self, contender: Contender, batch: int) -> None:
         """Step times beside the target's, once per batch size."""
         block = str(contender.candidate)
-        if any((p.block, p.batch) == (block, batch) for p in self.folder.records(CostPoint)):
+        if self.kept.timed(contender.candidate, batch):
             return
         self.watcher.stage(f"{block}: step times{_of_rows(batch)}", 1)
         _, text, _ = self.responses.longest()
@@ -198,13 +186,8 @@ class Worker:
         be compared. Where some is missing, all of it is made again.
         """
         block = str(contender.candidate)
-        cells = {(cell.k, cell.stop_below) for cell in contender.cells(self._setting, ks)}
-        seen: dict[Key, set[tuple[int, float | None]]] = {}
-        for row in self.folder.records(Decode):
-            if (row.block, row.batch) == (block, batch):
-                seen.setdefault((row.request, row.sample), set()).add((row.k, row.stop_below))
+        done = self.kept.decoded(contender.candidate, ks, batch)
         chosen = self.responses.chosen(self.options.measure_requests)
-        done = {key for key, found in seen.items() if not cells - found}
         left = [m for m in chosen if (m[2].request, m[2].sample) not in done]
         listed = ", ".join(map(str, ks))
         self.watcher.stage(f"{block}: decoding at k = {listed}{_of_rows(batch)}", len(left))
@@ -232,26 +215,6 @@ class Worker:
             self.watcher.advance()
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise timed_out(self.options.cell_timeout)
-
-    def _cells(self, candidate: Candidate, batch: int) -> list[int]:
-        """The k's to decode at."""
-        if self.options.measure == "none":
-            return []
-        if self.options.measure == "all":
-            return list(self.options.ks)
-        if candidate.draft == SELF and SELF not in self.options.drafts:
-            return []
-        return best_cells(self._seen_of(candidate), candidate, batch)
-
-    def _seen_of(self, candidate: Candidate) -> Observed:
-        """What a choice of k for one candidate looks at."""
-        own = (candidate.draft, candidate.quant)
-        kept: list[AnyObservation] = [*self.folder.records(Trajectory)]
-        kept += self.folder.records(ModelFacts)
-        kept += self.folder.records(CostPoint)
-        kept += (r for r in self.folder.records(Replay) if (r.draft, r.quant) == own)
-        kept += (r for r in self.folder.records(LookupReplay) if (r.draft, r.quant) == own)
-        return observed(self.folder.manifest, kept)
 
     def _load(self, candidate: Candidate) -> Contender:
         if candidate.draft == LOOKUP:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from draftbench.errors import RunFolderError
+from draftbench.models.source import ModelSource
 from draftbench.store.folder import RunFolder, RunWriter
 from draftbench.store.observed import read_run
 from draftbench.sweep import run
@@ -79,6 +80,79 @@ def test_an_ended_sweep_measures_nothing_again(tmp_path, small):
     files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     run(prepared, tmp_path / "run", small.notes())
     assert {p: p.read_bytes() for p in files} == files
+
+
+@pytest.fixture
+def unloadable(monkeypatch):
+    """From now on no weights can be loaded."""
+
+    def load(self, dtype, device):
+        raise AssertionError(f"the weights of {self.spec} were loaded")
+
+    def forbid():
+        monkeypatch.setattr(ModelSource, "load", load)
+
+    return forbid
+
+
+@pytest.mark.parametrize("measure", ["best", "all", "none", "replay"])
+def test_an_ended_sweep_loads_nothing(tmp_path, small, unloadable, measure):
+    effort = {"batches": (1, 2), "stop_below": (0.5,), "measure": measure, "controls": True}
+    run(small.prepared(**effort), tmp_path / "run", small.notes())
+    unloadable()
+    notes = small.notes()
+    run(small.prepared(**effort), tmp_path / "run", notes)
+    assert notes == ["all of it is measured already: no model is loaded"]
+
+
+def asked(folder):
+    """Who was measured and in which cells, however often."""
+    found = read_run(folder)
+    cells = {decoded(row) for row in (*found.decodes, *found.stopped)}
+    return found.candidates, cells
+
+
+MORE = [
+    {"measure_requests": 2},
+    {"measure": "all"},
+    {"stop_below": (0.5,)},
+    {"controls": True},
+]
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_what_is_asked_for_in_addition_is_measured(tmp_path, small, more):
+    few = {"measure": "none" if "measure" in more else "all", "measure_requests": 1}
+    run(small.prepared(**few), tmp_path / "run", small.notes())
+    ended = run(small.prepared(**few | more), tmp_path / "run", small.notes())
+    whole = run(small.prepared(**few | more), tmp_path / "at once", small.notes())
+    assert asked(ended) == asked(whole)
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "replay", "lookupreplay", "decode", "costpoint"])
+def test_what_is_gone_from_an_ended_sweep_is_measured_again(tmp_path, small, kind):
+    prepared = small.prepared()
+    whole = essence(run(prepared, tmp_path / "run", small.notes()))
+    (tmp_path / "run" / "observations" / f"{kind}.jsonl").unlink()
+    assert essence(run(prepared, tmp_path / "run", small.notes())) == whole
+
+
+def test_of_a_candidate_that_is_whole_only_the_others_weights_are_loaded(
+    tmp_path, small, monkeypatch
+):
+    draft = small.copy("draft", tmp_path / "late")
+    weights = (draft / "model.safetensors").read_bytes()
+    (draft / "model.safetensors").unlink()
+    drafts = (small.models / "draft", draft)
+    run(small.prepared(*drafts), tmp_path / "run", small.notes())
+    (draft / "model.safetensors").write_bytes(weights)
+    notes = small.notes()
+    ended = run(small.prepared(*drafts), tmp_path / "run", notes)
+    assert [note for note in notes if note.startswith("loading")] == [
+        "loading the target target",
+        "loading late",
+    ]
+    assert read_run(ended).failures == ()
 
 
 def test_a_text_without_its_record_is_made_again(tmp_path, small):
