@@ -1,7 +1,8 @@
 """`NAME:VALUE[%]` → how much worse a metric may get before the gate fails.
 
 A value with % is relative to the baseline, one without is in the metric's own unit (α: 0.02 is two
-points).
+points). Without % it is below 1: nobody means two whole tokens by `mean_accepted_length:2`, and
+who does can write the percentage.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ from draftbench.errors import UsageError
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
+# What people type for them.
+_CALLED = {
+    "acceptance": "alpha",
+    "acceptance_rate": "alpha",
+    "accepted_length": "mean_accepted_length",
+    "tau": "mean_accepted_length",
+    "cost": "draft_cost_ratio",
+}
 _FORM = "write NAME:VALUE or NAME:VALUE%, e.g. mean_accepted_length:2% or alpha:0.02"
 
 
@@ -45,7 +54,7 @@ def parse_limit(text: str) -> Limit:
     if not colon or not written:
         raise UsageError(f"`{text}` is not a limit", hint=_FORM)
     if name not in METRICS:
-        close = difflib.get_close_matches(name, METRICS, n=1)
+        close = [_CALLED[name]] if name in _CALLED else difflib.get_close_matches(name, METRICS, 1)
         meant = f"did you mean `{close[0]}`? " if close else ""
         raise UsageError(
             f"`{name}` is not a metric of the gate", hint=f"{meant}known: {', '.join(METRICS)}"
@@ -76,9 +85,14 @@ def _check_size(limit: Limit, text: str) -> None:
             f"the limit `{text}` must be above 0",
             hint="no sample can show that nothing at all changed; allow a small drop",
         )
-    bounded = limit.metric == "alpha" or (limit.relative and limit.metric != "draft_cost_ratio")
-    if bounded and limit.value >= 1:
+    if not limit.relative and limit.value >= 1:
         raise UsageError(
-            f"the limit `{text}` can never be exceeded",
-            hint="two percent is written 2%, two points of alpha 0.02",
+            f"the limit `{text}` has no % and would be a drop of {limit.value:g} in the metric's "
+            "own unit",
+            hint=f"{limit.value:g} percent is written {limit.metric}:{limit.value:g}%; "
+            "two points of alpha are alpha:0.02",
+        )
+    if limit.relative and limit.metric != "draft_cost_ratio" and limit.value >= 1:
+        raise UsageError(
+            f"the limit `{text}` can never be exceeded", hint="two percent is written 2%"
         )
