@@ -8,7 +8,8 @@ DraftbenchError (70)
 │   └── RunFolderError        a run folder or a baseline file
 ├── AuditError (1)            an output that is not the target's own
 ├── IncomparableError (4)     a baseline that answers another question
-└── InterruptedRunError (130) stopped by the user; what is done is kept
+└── InterruptedRunError (130) stopped by Control-C; what is done is kept
+    └── TerminatedRunError (143) stopped by SIGTERM
 
 The command line prints `error: MESSAGE` and `hint: HINT` and leaves with the exit code of the
 class.
@@ -66,3 +67,9 @@ class InterruptedRunError(DraftbenchError):
     """The user stopped the run; the observations made so far are kept."""
 
     exit_code = 130
+
+
+class TerminatedRunError(InterruptedRunError):
+    """A scheduler or another process asked the run to end: 128 and the signal's number."""
+
+    exit_code = 143

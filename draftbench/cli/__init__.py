@@ -1,12 +1,14 @@
 """The command line: parse → call one function → render → exit code.
 
 stdout carries the result, stderr everything else. Exit codes: 0 done, 1 the answer is no, 2 usage
-or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted. What a command needs
-is imported in the command, so that help and the offline commands start without torch.
+or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted, 143 ended by SIGTERM.
+What a command needs is imported in the command, so that help and the offline commands start without
+torch.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
@@ -15,20 +17,26 @@ import typer
 from rich.console import Console
 
 import draftbench
-from draftbench.cli.answers import recommend, suites
+from draftbench.cli.answers import recommend
 from draftbench.cli.card import acceptance
 from draftbench.cli.checking import check
 from draftbench.cli.comparing import compare
+from draftbench.cli.completing import mend_words
 from draftbench.cli.demonstration import demo
 from draftbench.cli.estimating import estimate
 from draftbench.cli.exporting import export
 from draftbench.cli.gating import gate
+from draftbench.cli.interruption import TerminatedError, catch_sigterm
 from draftbench.cli.reporting import report
 from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
+from draftbench.cli.suites import suites
 from draftbench.cli.sweeping import sweep
 from draftbench.cli.values import help_of
-from draftbench.errors import DraftbenchError
+from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
+
+INTERRUPTED = InterruptedRunError.exit_code
+_AGAIN = "nothing is lost; give the same command again"
 
 app = typer.Typer(
     name="draftbench",
@@ -45,16 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # A bare command that only has others below it is a call for help.
         words = [*words, "--help"] if words in ([], ["runs"]) else words
-        code = app(args=words, standalone_mode=False)
+        code = app(args=words, prog_name=app.info.name, standalone_mode=False)
+        # No command answers 130 itself: it is what Typer makes of Control-C.
+        if code == INTERRUPTED:
+            return _report(error_console, "interrupted", _AGAIN, INTERRUPTED)
         return code if isinstance(code, int) else 0
     except DraftbenchError as error:
         return _report(error_console, error.message, error.hint, error.exit_code)
     except typer.TyperException as error:
-        hint = "`draftbench --help` lists commands, `draftbench COMMAND --help` its flags"
+        context: typer.Context | None = getattr(error, "ctx", None)
+        path = context.command_path if context else app.info.name
+        hint = f"`{path} -h` shows what there is, with examples"
         return _report(error_console, error.format_message(), hint, 2)
+    except TerminatedError:
+        return _report(error_console, "ended by SIGTERM", _AGAIN, TerminatedRunError.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        hint = "what is done is kept; the same command goes on"
-        return _report(error_console, "interrupted", hint, 130)
+        return _report(error_console, "interrupted", _AGAIN, INTERRUPTED)
     except BrokenPipeError:
         return 0
     # The last resort of the design: an unexpected error must not read as "the gate found a
@@ -117,4 +131,6 @@ app.add_typer(runs, name="runs")
 
 def entry() -> NoReturn:
     """The console script."""
+    mend_words(os.environ)
+    catch_sigterm()
     sys.exit(main())

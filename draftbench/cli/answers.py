@@ -1,12 +1,14 @@
-"""`draftbench recommend` and `draftbench suites`: what is known → text. No model runs here."""
+"""`draftbench recommend`: a run's observations → the decision. No model runs here."""
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from draftbench.cli.completing import among
 from draftbench.cli.values import (
     FORMATS,
     FormatOption,
@@ -15,14 +17,19 @@ from draftbench.cli.values import (
     width,
     write_result,
 )
-from draftbench.errors import UsageError
+from draftbench.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.plan.recommendation import Recommendation
     from draftbench.plan.sources import CostSource
+    from draftbench.records import Candidate
     from draftbench.store.observed import Observed
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder that `sweep` made.", metavar="RUN")]
+CostsOption = Annotated[
+    Path | None,
+    typer.Option(help="Another run, or a YAML file of an engine's step times.", metavar="PATH"),
+]
 OBJECTIVES = ["speedup", "latency", "throughput", "cost"]
 
 
@@ -39,7 +46,8 @@ def recommend(
         str,
         typer.Option(
             help="speedup (after the first token), latency (prefills included), or throughput and "
-            "cost, which choose among --concurrency too."
+            "cost, which choose among --concurrency too.",
+            autocompletion=among(*OBJECTIVES),
         ),
     ] = "speedup",
     price_per_hour: Annotated[
@@ -54,10 +62,7 @@ def recommend(
             min=0.0, help="Most that the p99 of a request's time per output token may grow to."
         ),
     ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(help="Another run, or a YAML file of an engine's step times.", metavar="PATH"),
-    ] = None,
+    costs: CostsOption = None,
     output_format: FormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
@@ -86,14 +91,14 @@ def recommend(
         max_p99_ratio=max_p99_ratio,
     )
     rows = () if concurrency is None else concurrencies(concurrency)
-    observed = _measured(read_run(RunFolder(run)))
+    observed = measured(read_run(RunFolder(run)))
     answer = decide(
         observed,
         min_speedup=min_speedup,
         objective=wanted,
         limits=limits,
         concurrency=rows,
-        costs=None if costs is None else _costs(costs, observed),
+        costs=cost_source(costs, observed),
     )
     return _show(answer, observed, output_format, output)
 
@@ -104,19 +109,8 @@ def show_recommendation(
     """Decide and write."""
     from draftbench.plan.recommend import recommend as decide
 
-    answer = decide(_measured(observed), min_speedup=min_speedup)
+    answer = decide(measured(observed), min_speedup=min_speedup)
     return _show(answer, observed, output_format, output)
-
-
-def suites() -> int:
-    """List the built-in traffic suites."""
-    from draftbench.report.text import paragraph
-    from draftbench.traffic import suites as built_in
-
-    for suite in built_in():
-        typer.echo(f"suite:{suite.name}  {suite.title}, {suite.requests} requests")
-        typer.echo(paragraph(suite.description, width(), "    ").replace("      ", "    "))
-    return 0
 
 
 def concurrencies(text: str) -> tuple[int, ...]:
@@ -143,7 +137,12 @@ def size(flag: str, text: str) -> float:
     return found
 
 
-def _measured(observed: Observed) -> Observed:
+def measured(observed: Observed) -> Observed:
+    """The same, if anything was measured in it.
+
+    Raises:
+        UsageError: nothing was.
+    """
     if not observed.candidates:
         raise UsageError(
             "no candidate was measured in this run", hint="look at its failures, then sweep again"
@@ -151,7 +150,31 @@ def _measured(observed: Observed) -> Observed:
     return observed
 
 
-def _costs(path: Path, observed: Observed) -> CostSource:
+def candidate_named(observed: Observed, name: str) -> Candidate:
+    """The candidate that `--candidate` names.
+
+    Raises:
+        RunFolderError: the run has none of that name.
+    """
+    known = {str(candidate): candidate for candidate in observed.candidates}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean `{near[0]}`? " if near else ""
+    raise RunFolderError(
+        f"the run has no candidate `{name}`",
+        hint=f"{meant}its candidates are {', '.join(known) or 'none'}",
+    )
+
+
+def cost_source(path: Path | None, observed: Observed) -> CostSource | None:
+    """What `--costs` names: costs to put beside a run's acceptance in place of its own.
+
+    Raises:
+        UsageError: no costs of any draft of this run.
+    """
+    if path is None:
+        return None
     from draftbench.plan.engine_costs import read_engine_costs
     from draftbench.plan.sources import costs_of_run
     from draftbench.store.folder import RunFolder

@@ -4,7 +4,6 @@ runs here; `--show-text` loads the target's tokenizer.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import msgspec
 import typer
 
 from draftbench.cli import values
-from draftbench.cli.answers import RunArgument
+from draftbench.cli.answers import RunArgument, candidate_named, measured
 from draftbench.errors import ModelError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -80,20 +79,8 @@ def acceptance(
 
 
 def _chosen(observed: Observed, names: Sequence[str] | None) -> list[Candidate]:
-    known = {str(candidate): candidate for candidate in observed.candidates}
-    if not known:
-        raise UsageError(
-            "no candidate was measured in this run", hint="look at its failures, then sweep again"
-        )
-    for name in names or ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean `{near[0]}`? " if near else ""
-            raise RunFolderError(
-                f"the run has no candidate `{name}`",
-                hint=f"{meant}its candidates are {', '.join(known)}",
-            )
-    return [known[name] for name in dict.fromkeys(names or known)]
+    known = list(map(str, measured(observed).candidates))
+    return [candidate_named(observed, name) for name in dict.fromkeys(names or known)]
 
 
 def _disagreements(

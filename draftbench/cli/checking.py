@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftbench.cli.values import OutputOption, check_output, one_of, width, write_result
+from draftbench.cli.completing import sources
+from draftbench.cli.values import (
+    TEXT_FORMATS,
+    OutputOption,
+    TargetOption,
+    TextFormatOption,
+    check_output,
+    model_names,
+    one_of,
+    width,
+    write_result,
+)
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +30,16 @@ _UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**2
 
 
 def check(
-    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
-    drafts: Annotated[list[str], typer.Option(help="A draft model; repeatable.")],
+    target: TargetOption,
+    drafts: Annotated[
+        list[str], typer.Option(help="Draft models, with commas or the flag repeated.")
+    ],
     traffic: Annotated[
         str | None,
-        typer.Option(help="Weigh the vocabulary by these requests: a log, `suite:NAME` or `hf:…`."),
+        typer.Option(
+            help="Weigh the vocabulary by these requests: a log, `suite:NAME` or `hf:…`.",
+            autocompletion=sources,
+        ),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Requests of the traffic to read.")] = 256,
     memory: Annotated[
@@ -32,21 +48,20 @@ def check(
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
     ] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json or markdown.")
-    ] = "table",
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """Say whether drafts can work with a target, before any weights load. Exit 1: one cannot.
 
-    draftbench check --target ./qwen1.5 --drafts ./qwen0.5 --drafts ./smollm2
+    draftbench check --target ./qwen1.5 --drafts ./qwen0.5,./smollm2
     draftbench check --target ./target --drafts ./draft --traffic prod.jsonl --memory 24GB
     """
-    one_of("--format", output_format, ["table", "json", "markdown"])
+    one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
     size = None if memory is None else _bytes(memory)
+    names = model_names("--drafts", drafts)
     for name in ("ngram", "self"):
-        if name in drafts:
+        if name in names:
             raise UsageError(
                 f"`{name}` is no model to check", hint="it works with every target; leave it out"
             )
@@ -56,7 +71,7 @@ def check(
 
     trust = Trust(remote_code=trust_remote_code)
     source = ModelSource(target, trust)
-    models = [ModelSource(draft, trust) for draft in dict.fromkeys(drafts)]
+    models = [ModelSource(name, trust) for name in names]
     tokens = None if traffic is None else _tokens(source, traffic, sample)
     answer = preflight(source, models, memory_here() if size is None else size, tokens)
     write_result(render(answer, output_format, width()), output)
@@ -79,6 +94,9 @@ def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
     from draftbench.traffic import TrafficQuery, load
 
     query = TrafficQuery(traffic, sample, 0, None, None, None, False, request_key())
+    if query.on_hub:
+        told = f"note: {traffic} is fetched from the hub of data sets where it is not cached"
+        typer.echo(told, err=True)
     text, counts = TextSide(target), defaultdict[int, float](float)
     for request in load(query).requests:
         prompt = text.prompt(request, 1, sys.maxsize)

@@ -27,11 +27,17 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
     """Make a file's values the defaults of the command's flags.
 
     Raises:
-        UsageError: no such file, not a YAML mapping, an unknown key or a value of another kind.
+        UsageError: no such file, a folder, not a YAML mapping, an unknown key or a value of another
+        kind.
     """
     # Completion of a half-typed command line asks for no values.
     if file is None or context.resilient_parsing:
         return file
+    if file.is_dir():
+        raise UsageError(
+            f"`{file}` stands where a YAML file of flags may, and is a folder",
+            hint="several drafts go behind one flag, with commas: `--drafts A,B`",
+        )
     known = dict(_flags(context))
     values: dict[str, Any] = {}
     for key, value in _mapping(file).items():

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from draftbench.cli.gating import gate
-from draftbench.cli.sweeping import run_sweep
+from draftbench.cli.measuring import run_sweep
 from draftbench.cli.values import QuietOption
 
 DEMO_TRAFFIC = "suite:completion"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from draftbench.cli.completing import cards
 from draftbench.cli.values import (
     FORMATS,
     FormatOption,
@@ -46,7 +47,9 @@ def estimate(
     draft: Annotated[
         Path | None, typer.Option(help="config.json of the draft, or its folder.")
     ] = None,
-    hardware: Annotated[str | None, typer.Option(help="The card, for example h100.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="The card, for example h100.", autocompletion=cards)
+    ] = None,
     concurrency: Annotated[
         int | None,
         typer.Option(

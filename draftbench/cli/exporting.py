@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.answers import RunArgument, concurrencies
+from draftbench.cli.answers import CostsOption, RunArgument, concurrencies, cost_source
+from draftbench.cli.completing import engines
 from draftbench.cli.values import OutputOption, check_output, write_result
 
 
 def export(
     run: RunArgument,
     engine: Annotated[
-        str, typer.Option(help="vllm, sglang, llamacpp, tensorrt-llm or transformers.")
+        str,
+        typer.Option(
+            help="vllm, sglang, llamacpp, tensorrt-llm or transformers.", autocompletion=engines
+        ),
     ],
     engine_version: Annotated[
         str | None,
@@ -32,15 +36,18 @@ def export(
         str | None,
         typer.Option(help="Requests at once to answer for, e.g. 1,8,32 (default: the run's)."),
     ] = None,
+    costs: CostsOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Export what came out first, recommended or not.")
     ] = False,
     output: OutputOption = "-",
 ) -> int:
     """Print the configuration with which an engine serves what a run recommends, with the draft
-    lengths by load where the run has several and the engine takes them.
+    lengths by load where the run has several and the engine takes them. With --costs it is that of
+    `draftbench recommend` with the same --costs.
 
     draftbench export results/runs/RUN --engine vllm --draft Qwen/Qwen2.5-0.5B-Instruct
+    draftbench export results/runs/RUN --engine vllm --costs vllm.yaml --concurrency 1,8,32
     draftbench export results/runs/RUN --engine llamacpp --engine-version before-rename
     """
     from draftbench.export import export as configure
@@ -53,10 +60,11 @@ def export(
     check_output(output)
     observed = read_run(RunFolder(run))
     rows = () if concurrency is None else concurrencies(concurrency)
-    answer = recommend(observed, min_speedup=min_speedup, concurrency=rows)
+    source = cost_source(costs, observed)
+    answer = recommend(observed, min_speedup=min_speedup, concurrency=rows, costs=source)
     setting = setting_of(answer, observed, target=target, draft=draft, force=force)
     configuration = configure(setting, engine, engine_version)
-    for note in configuration.notes:
+    for note in (*configuration.notes, *(source.caveats if source else ())):
         typer.echo(f"note: {plain(note)}", err=True)
     write_result(configuration.text, output)
     return 0

@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli import pinned
-from draftbench.cli.values import OutputOption, ThreadsOption, check_output, one_of
+from draftbench.cli.completing import LEVELS, among, sources
+from draftbench.cli.values import (
+    TEXT_FORMATS,
+    OutputOption,
+    PromptFieldOption,
+    ResponseFieldOption,
+    SegmentByOption,
+    TextFormatOption,
+    ThreadsOption,
+    check_output,
+    one_of,
+)
 from draftbench.cli.verdicts import Places, exit_code, publish, recorded, refuse
 from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
 
+INCONCLUSIVE = ["report", "pass", "fail"]
 _WITH_TARGET = "gate --baseline FILE --target T --draft D --traffic FILE"
 
 
@@ -37,16 +49,18 @@ def gate(
     ] = None,
     draft: Annotated[str | None, typer.Option(help="The draft to measure with --target.")] = None,
     quant: Annotated[
-        str | None, typer.Option(help="Its quantization level (default: the baseline's).")
+        str | None,
+        typer.Option(
+            help="Its quantization level (default: the baseline's).", autocompletion=among(*LEVELS)
+        ),
     ] = None,
     traffic: Annotated[
-        str | None, typer.Option(help="The traffic to measure on with --target.")
+        str | None,
+        typer.Option(help="The traffic to measure on with --target.", autocompletion=sources),
     ] = None,
-    segment_by: Annotated[str | None, typer.Option(help="Field that holds the segment.")] = None,
-    prompt_field: Annotated[str | None, typer.Option(help="Field that holds the prompt.")] = None,
-    response_field: Annotated[
-        str | None, typer.Option(help="Field that holds the logged answer.")
-    ] = None,
+    segment_by: SegmentByOption = None,
+    prompt_field: PromptFieldOption = None,
+    response_field: ResponseFieldOption = None,
     sample: Annotated[
         int | None,
         typer.Option(min=1, help="As in the sweep (default: find the baseline's requests)."),
@@ -68,10 +82,17 @@ def gate(
     ] = None,
     max_drop: Annotated[
         list[str] | None,
-        typer.Option(help="METRIC:VALUE[%], e.g. mean_accepted_length:2%; repeatable."),
+        typer.Option(
+            help="METRIC:VALUE% of the baseline's value, or METRIC:VALUE in its own unit, e.g. "
+            "mean_accepted_length:2% or alpha:0.02; repeatable."
+        ),
     ] = None,
     inconclusive: Annotated[
-        str, typer.Option(help="What an inconclusive verdict exits as: report (3), pass or fail.")
+        str,
+        typer.Option(
+            help="What an inconclusive verdict exits as: report (3), pass or fail.",
+            autocompletion=among(*INCONCLUSIVE),
+        ),
     ] = "report",
     exit_zero: Annotated[
         bool, typer.Option(help="Report only: exit 0 whatever the verdict; errors stay errors.")
@@ -81,7 +102,10 @@ def gate(
         Path | None, typer.Option(help="Write GitLab's code quality report here.")
     ] = None,
     annotations: Annotated[
-        str | None, typer.Option(help="Print annotations for `github` to stderr.")
+        str | None,
+        typer.Option(
+            help="Print annotations for `github` to stderr.", autocompletion=among("github")
+        ),
     ] = None,
     history: Annotated[
         Path | None, typer.Option(help="Append the verdict to this file; show the last ten.")
@@ -89,9 +113,7 @@ def gate(
     history_plot: Annotated[
         Path | None, typer.Option(help="Draw --history to this SVG file, with a PNG beside it.")
     ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json or markdown.")
-    ] = "table",
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """Fail a CI job when acceptance got worse; say "inconclusive" when the sample cannot tell.
@@ -101,8 +123,8 @@ def gate(
     draftbench gate --baseline prod.json --target ./target --draft ./draft --traffic prod.jsonl
     draftbench gate --old results/runs/A --new results/runs/B --max-drop alpha:0.02
     """
-    one_of("--inconclusive", inconclusive, ["report", "pass", "fail"])
-    one_of("--format", output_format, ["table", "json", "markdown"])
+    one_of("--inconclusive", inconclusive, INCONCLUSIVE)
+    one_of("--format", output_format, TEXT_FORMATS)
     if annotations is not None:
         one_of("--annotations", annotations, ["github"])
     _require(history_plot is None or history is not None, "gate … --history FILE --history-plot F")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftbench.errors import InterruptedRunError, RunFolderError, UsageError
+from draftbench.cli.answers import candidate_named
+from draftbench.cli.interruption import kept_in
+from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
-    from draftbench.records import Candidate
     from draftbench.store.observed import Observed
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
@@ -63,7 +64,7 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
     observed = _read(run)
     texts = RunFolder(run).private_texts()
     if candidate is not None and k is not None:
-        return make_baseline(observed, _named(observed, candidate), k, texts)
+        return make_baseline(observed, candidate_named(observed, candidate), k, texts)
     answer = recommend(observed)
     if candidate is None:
         best = answer.choice or answer.leader
@@ -73,12 +74,12 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
             )
         chosen = Candidate(draft=best.draft, quant=best.quant)
         return make_baseline(observed, chosen, k or best.k, texts)
-    named = _named(observed, candidate)
-    cells = [c for c in answer.candidates if (c.draft, c.quant) == (named.draft, named.quant)]
+    chosen = candidate_named(observed, candidate)
+    cells = [c for c in answer.candidates if (c.draft, c.quant) == (chosen.draft, chosen.quant)]
     best_k = k or next((c.k for c in cells if c.best), None)
     if best_k is None:
         raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")
-    return make_baseline(observed, named, best_k, texts)
+    return make_baseline(observed, chosen, best_k, texts)
 
 
 def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
@@ -91,16 +92,11 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
     from draftbench.sweep import prepare, run
 
     out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
-    with TerminalWatcher(Console(stderr=True), quiet=False) as watcher:
+    with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
         prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
         prepared = _comparable(baseline, prepared)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
-        try:
-            run(prepared, out, watcher)
-        except KeyboardInterrupt as error:
-            raise InterruptedRunError(
-                "interrupted", hint=f"what is done is kept in `{out}`; repeat with `--out {out}`"
-            ) from error
+        run(prepared, out, watcher)
     candidate = prepared.candidates[0]
     failed = [f for f in _read(out).failures if (f.draft, f.request) == (candidate.draft, None)]
     if failed:
@@ -155,13 +151,3 @@ def _read(path: Path) -> Observed:
     from draftbench.store.observed import read_run
 
     return read_run(RunFolder(path))
-
-
-def _named(observed: Observed, text: str) -> Candidate:
-    for candidate in observed.candidates:
-        if str(candidate) == text:
-            return candidate
-    known = ", ".join(map(str, observed.candidates)) or "none"
-    raise RunFolderError(
-        f"the run has no candidate `{text}`", hint=f"its candidates are: {known}; use --candidate"
-    )

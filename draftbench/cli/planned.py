@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from draftbench.cli.values import check_output, width, write_result
+from draftbench.cli.values import TEXT_FORMATS, check_output, one_of, width, write_result
 
 if TYPE_CHECKING:
     from draftbench.report.dry_run import Plan
@@ -18,16 +18,22 @@ BUSY = 0.75
 DECODED_KS = {"best": 3, "all": 64, "none": 0, "replay": 0}
 
 
-def dry_run(options: SweepOptions, command: str, watcher: TerminalWatcher, output: str) -> int:
+def dry_run(
+    options: SweepOptions, command: str, watcher: TerminalWatcher, rendering: tuple[str, str]
+) -> int:
     """Say what the sweep would do; load no weights and leave nothing behind."""
-    from draftbench.report.dry_run import grid_text
+    from draftbench.report.dry_run import dry_run as counted
+    from draftbench.report.dry_run import render
     from draftbench.sweep import prepare
 
+    output_format, output = rendering
+    one_of("--format of a --dry-run", output_format, TEXT_FORMATS)
     check_output(output)
     with watcher:
         prepared = prepare(options, command, watcher)
         tell_preparation(prepared, watcher.note)
-    write_result(grid_text(prepared.manifest, _plan(prepared), width()), output)
+    found = counted(prepared.manifest, _plan(prepared))
+    write_result(render(found, output_format, width()), output)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from draftbench.cli.completing import among
 from draftbench.cli.values import FORMATS, OutputOption, check_output, one_of, width, write_result
 from draftbench.errors import UsageError
 
@@ -21,7 +22,11 @@ def report(
     ] = None,
     output_format: Annotated[
         str | None,
-        typer.Option("--format", help="Also as text: table, json, markdown or csv."),
+        typer.Option(
+            "--format",
+            help="Also as text: table, json, markdown or csv.",
+            autocompletion=among(*FORMATS),
+        ),
     ] = None,
     output: OutputOption = "-",
     min_speedup: Annotated[

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.values import OutputOption, help_of, one_of, write_result
+from draftbench.cli.values import (
+    TEXT_FORMATS,
+    OutputOption,
+    TextFormatOption,
+    help_of,
+    one_of,
+    write_result,
+)
 from draftbench.errors import RunFolderError, UsageError
 
 runs = typer.Typer(
@@ -19,7 +26,7 @@ USUAL_FOLDER = Path("results/runs")
 
 def list_runs(
     folder: FolderArgument = USUAL_FOLDER,
-    output_format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """List the runs in a folder, the newest first; n counts their requests.
@@ -29,17 +36,21 @@ def list_runs(
     """
     import msgspec
 
+    from draftbench.report.sections import Section
     from draftbench.report.text import columns, plain
 
-    one_of("--format", output_format, ["table", "json"])
+    one_of("--format", output_format, TEXT_FORMATS)
     found = _newest_first(folder)
     if output_format == "json":
         write_result(msgspec.json.format(msgspec.json.encode(found), indent=2).decode(), output)
+        return 0
+    head = ("run", "created", "target", "traffic", "n", "texts")
+    broken = [f"{_name(run)}: {run['problem']}" for run in found if run["problem"]]
+    rows = [_row(run) for run in found if not run["problem"]]
+    if output_format == "markdown":
+        write_result(Section(f"Runs in {folder}", head, rows, broken).markdown(), output)
     else:
-        head = ("run", "created", "target", "traffic", "n", "texts")
-        broken = [plain(f"{_name(run)}: {run['problem']}") for run in found if run["problem"]]
-        rows = [_row(run) for run in found if not run["problem"]]
-        write_result("\n".join([columns(head, rows), *broken]), output)
+        write_result("\n".join([columns(head, rows), *map(plain, broken)]), output)
     return 0
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from draftbench.cli.values import OutputOption, check_output, one_of, width, write_result
+from draftbench.cli.values import (
+    TEXT_FORMATS,
+    OutputOption,
+    TargetOption,
+    TextFormatOption,
+    check_output,
+    one_of,
+    width,
+    write_result,
+)
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
@@ -15,10 +24,8 @@ if TYPE_CHECKING:
 
 
 def suggest(
-    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json or markdown.")
-    ] = "table",
+    target: TargetOption,
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """Name drafts that are in use with a target; reads configurations and tokenizers, no weights.
@@ -29,7 +36,7 @@ def suggest(
     from draftbench.plan.pairings import Suggestion, pairings_of
     from draftbench.report.suggest import render
 
-    one_of("--format", output_format, ["table", "json", "markdown"])
+    one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
     rows = pairings_of(target)
     answer = _checked(target, rows) if rows else Suggestion(target, None, ())

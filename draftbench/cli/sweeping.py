@@ -7,60 +7,72 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from draftbench.cli import planned
-from draftbench.cli.answers import show_recommendation
+from draftbench.cli.completing import LEVELS, among, devices, levels
 from draftbench.cli.configuration import ConfigArgument, PrintConfigOption, config_text
+from draftbench.cli.measuring import run_sweep
 from draftbench.cli.values import (
     FORMATS,
     FormatOption,
     OutputOption,
+    PromptFieldOption,
     QuietOption,
+    ResponseFieldOption,
+    SegmentByOption,
+    TargetOption,
     ThreadsOption,
+    TrafficOption,
     VerboseOption,
     batch_sizes,
-    check_output,
     confidences,
     draft_lengths,
+    model_names,
     number_range,
     one_of,
 )
-from draftbench.errors import AuditError, InterruptedRunError, UsageError
+from draftbench.errors import UsageError
 
-if TYPE_CHECKING:
-    from draftbench.records import Observation
-    from draftbench.report.progress import TerminalWatcher
-    from draftbench.store.observed import Observed
-    from draftbench.sweep import SweepOptions
+ANSWERS = ["target", "log"]
 
 
 def sweep(
     context: typer.Context,
-    target: Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")],
-    traffic: Annotated[
-        str, typer.Option(help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT]`.")
-    ],
+    target: TargetOption,
+    traffic: TrafficOption,
     config: ConfigArgument = None,
     drafts: Annotated[
         list[str] | None,
         typer.Option(
-            help="A draft model; repeatable. `ngram` is prompt lookup, `self` the control."
+            help="Draft models, with commas or the flag repeated. `ngram` is prompt lookup, "
+            "`self` the control."
         ),
     ] = None,
     quant: Annotated[
-        str, typer.Option(help="Quantization levels of the drafts: none, fp8, int8, int4.")
+        str,
+        typer.Option(
+            help="Quantization levels of the drafts: none, fp8, int8, int4.",
+            autocompletion=levels,
+        ),
     ] = "none",
-    target_quant: Annotated[str, typer.Option(help="Quantization level of the target.")] = "none",
+    target_quant: Annotated[
+        str,
+        typer.Option(help="Quantization level of the target.", autocompletion=among(*LEVELS)),
+    ] = "none",
     k: Annotated[str, typer.Option("--k", help="Draft lengths, e.g. 1-8 or 2,4,8.")] = "1-8",
     batch: Annotated[
         str, typer.Option("--batch", help="Responses that decode together, e.g. 1,4,16.")
     ] = "1",
     mode: Annotated[
-        str, typer.Option(help="greedy, sampled or sampled-temperature-only drafting.")
+        str,
+        typer.Option(
+            help="greedy, sampled or sampled-temperature-only drafting.",
+            autocompletion=among("greedy", "sampled", "sampled-temperature-only"),
+        ),
     ] = "greedy",
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: results/runs/TIME).")
@@ -77,13 +89,18 @@ def sweep(
         float | None, typer.Option(min=0.0, help="Override every request's temperature.")
     ] = None,
     responses: Annotated[
-        str, typer.Option(help="target: it answers itself; log: score the logged answers.")
+        str,
+        typer.Option(
+            help="target: it answers itself; log: score the logged answers.",
+            autocompletion=among(*ANSWERS),
+        ),
     ] = "target",
     measure: Annotated[
         str,
         typer.Option(
             help="Decode with a watch at the best k (best), all k (all), or not (none); or time "
-            "nothing at all (replay)."
+            "nothing at all (replay).",
+            autocompletion=among(*planned.DECODED_KS),
         ),
     ] = "best",
     measure_requests: Annotated[
@@ -97,17 +114,24 @@ def sweep(
         bool, typer.Option(help="Add prompt lookup and the self-draft as controls.")
     ] = True,
     ngram: Annotated[str, typer.Option(help="Sizes of n-grams that prompt lookup tries.")] = "2-4",
-    segment_by: Annotated[str | None, typer.Option(help="Field that holds the segment.")] = None,
-    prompt_field: Annotated[str | None, typer.Option(help="Field that holds the prompt.")] = None,
-    response_field: Annotated[
-        str | None, typer.Option(help="Field that holds the logged answer.")
-    ] = None,
+    segment_by: SegmentByOption = None,
+    prompt_field: PromptFieldOption = None,
+    response_field: ResponseFieldOption = None,
     skip_bad: Annotated[bool, typer.Option(help="Count bad rows instead of stopping.")] = False,
     simulate_quant: Annotated[
         bool, typer.Option(help="Measure levels without a kernel here for acceptance only.")
     ] = False,
-    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, auto.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="bfloat16 or float32.", autocompletion=among("bfloat16", "float32")),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, cuda, cuda:1, or auto, which spreads the models over all GPUs.",
+            autocompletion=devices,
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
@@ -141,7 +165,7 @@ def sweep(
 ) -> int:
     """Measure drafts on real traffic: acceptance at every k, costs, wall-clock speed-up.
 
-    draftbench sweep --target ./qwen1.5 --drafts ./qwen0.5 --quant none,int4 --traffic prod.jsonl
+    draftbench sweep --target ./big --drafts ./small,./tiny --quant none,int4 --traffic prod.jsonl
     draftbench sweep --target ./target --drafts ngram --traffic suite:code --k 1-4 --dry-run
     draftbench sweep sweep.yaml --sample 32
     """
@@ -170,7 +194,7 @@ def sweep(
     )
     options = SweepOptions(
         target=target,
-        drafts=tuple(dict.fromkeys(drafts or ())),
+        drafts=model_names("--drafts", drafts or ()),
         traffic=query,
         ks=draft_lengths(k),
         batches=batch_sizes(batch),
@@ -181,7 +205,7 @@ def sweep(
         simulate_quant=simulate_quant,
         mode=DraftingMode(one_of("--mode", mode, [m.value for m in DraftingMode])),
         lookup=(longest, shortest),
-        responses=one_of("--responses", responses, ["target", "log"]),
+        responses=one_of("--responses", responses, ANSWERS),
         samples=samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -199,75 +223,7 @@ def sweep(
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     command = shlex.join(["draftbench", *sys.argv[1:]])
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
+    rendering = output_format, output
     if dry_run:
-        return planned.dry_run(options, command, watcher, output)
-    return run_sweep(options, out, command, watcher, (output_format, output))
-
-
-def run_sweep(
-    options: SweepOptions,
-    out: Path,
-    command: str,
-    watcher: TerminalWatcher,
-    rendering: tuple[str, str],
-) -> int:
-    """Prepare, run, and show the recommendation that the run gives."""
-    from draftbench.store.observed import read_run
-    from draftbench.sweep import prepare, run
-
-    output_format, output = rendering
-    check_output(output)
-    with watcher:
-        prepared = prepare(options, command, watcher)
-        planned.tell_preparation(prepared, watcher.note)
-        watcher.expect(list(map(str, prepared.candidates)), options.ks)
-        watcher.kept(_earlier(out))
-        try:
-            folder = run(prepared, out, watcher)
-        except KeyboardInterrupt as error:
-            raise InterruptedRunError(
-                "interrupted", hint=f"what is done is kept in `{out}`; repeat with `--out {out}`"
-            ) from error
-    observed = read_run(folder)
-    code = show_recommendation(observed, output_format, output)
-    if not watcher.quiet:
-        watcher.console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
-    if prepared.options.audit:
-        watcher.note(_audited(observed))
-    return 1 if observed.failures and code == 0 else code
-
-
-def _audited(observed: Observed) -> str:
-    """What the outputs at temperature 0 say of the decoder.
-
-    Raises:
-        AuditError: some are not the target's own, where it is no near tie.
-    """
-    from draftbench.plan.measured import audit
-
-    found = audit(observed)
-    if found is None:
-        return "audit: no request at temperature 0 was decoded (`--temperature 0` makes all so)"
-    said = (
-        f"of {found.requests} requests decoded at temperature 0 {found.identical} are the target's "
-        f"own output, {found.near_ties} left it at a near tie, {found.faults} elsewhere"
-    )
-    if found.faults:
-        raise AuditError(
-            f"speculation changes the output: {said}",
-            hint="suspect the decoder or a kernel; float32 shows which",
-        )
-    return f"audit: {said}"
-
-
-def _earlier(out: Path) -> list[Observation]:
-    """What an interrupted run of this folder kept, for the running figures."""
-    from draftbench.errors import RunFolderError
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
-
-    try:
-        found = read_run(RunFolder(out))
-    except RunFolderError:  # nothing there, or something that the sweep itself will refuse
-        return []
-    return [*found.trajectories, *found.replays, *found.decodes]
+        return planned.dry_run(options, command, watcher, rendering)
+    return run_sweep(options, out, command, watcher, rendering)

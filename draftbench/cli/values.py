@@ -8,22 +8,44 @@ import difflib
 import inspect
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from draftbench.cli.completing import among, sources
 from draftbench.errors import UsageError
 
 FORMATS = ["table", "json", "markdown", "csv"]
-FormatOption = Annotated[str, typer.Option("--format", help="table, json, markdown or csv.")]
+FormatOption = Annotated[
+    str,
+    typer.Option("--format", help="table, json, markdown or csv.", autocompletion=among(*FORMATS)),
+]
+# Of what is no grid of figures.
+TEXT_FORMATS = ["table", "json", "markdown"]
+TextFormatOption = Annotated[
+    str,
+    typer.Option("--format", help="table, json or markdown.", autocompletion=among(*TEXT_FORMATS)),
+]
 OutputOption = Annotated[
     str, typer.Option("--output", "-o", help="Write the result to a file instead of stdout (`-`).")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="A line for every unit of work, with its figures.")
+]
+TargetOption = Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")]
+TrafficOption = Annotated[
+    str,
+    typer.Option(
+        help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT]`.", autocompletion=sources
+    ),
+]
+SegmentByOption = Annotated[str | None, typer.Option(help="Field that holds the segment.")]
+PromptFieldOption = Annotated[str | None, typer.Option(help="Field that holds the prompt.")]
+ResponseFieldOption = Annotated[
+    str | None, typer.Option(help="Field that holds the logged answer.")
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
@@ -64,6 +86,21 @@ def _numbers(flag: str, text: str, largest: int, what: str) -> tuple[int, ...]:
             )
         found.update(range(low, high + 1))
     return tuple(sorted(found))
+
+
+def model_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """`a,b`, or the flag repeated → each name once. What stands whole on the disk holds its commas
+    itself.
+    """
+    found: dict[str, None] = {}
+    for text in texts:
+        names = [text] if Path(text).expanduser().exists() else text.split(",")
+        if not all(name.strip() for name in names):
+            raise UsageError(
+                f"{flag} `{text}` has an empty name", hint=f"for example {flag} ./a,./b"
+            )
+        found.update((name.strip(), None) for name in names)
+    return tuple(found)
 
 
 def confidences(text: str | None) -> tuple[float, ...]:

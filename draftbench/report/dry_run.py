@@ -1,5 +1,5 @@
-"""A prepared sweep → what it would do, in words: the grid, its passes, their time and the memory,
-before any weight is loaded.
+"""A prepared sweep → what it would do: the grid, its passes, their time and the memory, before any
+weight is loaded; as text, Markdown and JSON.
 
 The time is a bound by arithmetic, not a measurement: every pass reads its weights once at an
 assumed rate. Nothing here knows the machine.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from draftbench.models.facts import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
@@ -49,32 +51,84 @@ class Plan:
         return max(tokens + limit for tokens, limit in self.prompts)
 
 
-def grid_text(manifest: Manifest, plan: Plan, width: int) -> str:
-    """The grid, the passes with their time, and the memory of a sweep."""
-    return "\n\n".join(
-        section.text(width)
-        for section in (_grid(manifest, plan), _passes(manifest, plan), _memory(manifest, plan))
+class Pass(msgspec.Struct, frozen=True):
+    """A kind of work: `what` is done, to `how_much`, in at most so many `seconds`."""
+
+    what: str
+    how_much: str
+    seconds: float
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that measuring a candidate takes: `target_weights`, `draft_weights`, the `cache` of
+    both models, and all `together`.
+    """
+
+    candidate: str
+    target_weights: int
+    draft_weights: int
+    cache: int
+    together: int
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep would measure. `seconds` are the sum over its passes, a bound by arithmetic;
+    `cache_tokens` are the positions that the caches hold at once.
+    """
+
+    target: str
+    target_quant: str
+    dtype: str
+    device: str
+    threads: int
+    candidates: tuple[str, ...]
+    ks: tuple[int, ...]
+    batches: tuple[int, ...]
+    mode: str
+    requests: int
+    prompt_tokens: int
+    samples: int
+    passes: tuple[Pass, ...]
+    seconds: float
+    cache_tokens: int
+    memory: tuple[Need, ...]
+
+
+def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
+    """Count what a sweep would do."""
+    question = manifest.question
+    passes, tokens = _passes(manifest, plan), _cache_tokens(manifest, plan)
+    return DryRun(
+        target=question.target,
+        target_quant=question.target_quant,
+        dtype=question.dtype,
+        device=question.device,
+        threads=manifest.environment.threads,
+        candidates=tuple(map(str, plan.candidates)),
+        ks=question.ks,
+        batches=question.batches,
+        mode=question.mode.value,
+        requests=len(plan.prompts),
+        prompt_tokens=plan.read,
+        samples=question.samples,
+        passes=passes,
+        seconds=sum(each.seconds for each in passes),
+        cache_tokens=tokens,
+        memory=tuple(_need(question.target_quant, plan, c, tokens) for c in plan.candidates),
     )
 
 
-def _grid(manifest: Manifest, plan: Plan) -> Section:
+def render(found: DryRun, style: str, width: int) -> str:
+    """As table, json or markdown; `width` in columns matters to the table only."""
+    if style == "json":
+        return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    sections = (_grid_section(found), _passes_section(found), _memory_section(found))
+    return "\n\n".join(s.markdown() if style == "markdown" else s.text(width) for s in sections)
+
+
+def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     question = manifest.question
-    answers = f", {question.samples} answers each" if question.samples > 1 else ""
-    rows = [
-        ("target", f"{question.target}, quantization {question.target_quant}, {question.dtype}"),
-        ("candidates", ", ".join(map(str, plan.candidates))),
-        ("k", ", ".join(map(str, question.ks))),
-        ("batch sizes", ", ".join(map(str, question.batches))),
-        ("drafting", question.mode.value),
-        ("requests", f"{len(plan.prompts)} with {plan.read} prompt tokens{answers}"),
-        ("device", f"{question.device}, {manifest.environment.threads} CPU threads"),
-    ]
-    return Section("What this sweep would measure", ("", ""), rows)
-
-
-def _passes(manifest: Manifest, plan: Plan) -> Section:
-    question, device = manifest.question, manifest.question.device
-    kind = "cpu" if device == "cpu" else "cuda"
+    kind = _kind(question.device)
     rate, bulk = _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
     step = plan.target.weight_bytes[question.target_quant] / rate
     most = sum(limit for _, limit in plan.prompts) * question.samples
@@ -83,24 +137,38 @@ def _passes(manifest: Manifest, plan: Plan) -> Section:
     replay = sum(_bytes(plan, question.target_quant, c) for c in plan.candidates) / rate
     decoded = plan.decoded * (plan.cells + 1) * len(plan.candidates) * len(question.batches)
     share = most / max(1, len(plan.prompts) * question.samples)
-    rows = [
-        ("target writes", f"at most {most} tokens", written),
-        ("target scores", f"one pass over each of {whole} tokens", whole * bulk * step),
-        ("drafts replay", f"the same, once per candidate, for every k: {whole} tokens",
-         whole * bulk * replay),
-        ("step times", "short passes of target and draft at several lengths",
-         _COST_PASSES * (len(plan.candidates) * step + replay) * len(question.batches)),
-        ("decoding", f"{decoded} answers: {plan.decoded} requests, plainly and at {plan.cells} k's",
-         decoded * share * step),
-    ]  # fmt: skip
-    total = sum(seconds for *_, seconds in rows)
-    note = (
-        f"About {_about(total)} in all, by arithmetic and not measured: every pass reads "
-        f"its weights once at {rate / 1e9:g} GB/s, a token of a long pass takes 1/{1 / bulk:g} of "
-        "a step, answers run to their limit, and speculation saves nothing. Loading is not in it."
+    return (
+        Pass("target writes", f"at most {most} tokens", written),
+        Pass("target scores", f"one pass over each of {whole} tokens", whole * bulk * step),
+        Pass("drafts replay", f"the same, once per candidate, for every k: {whole} tokens",
+             whole * bulk * replay),
+        Pass("step times", "short passes of target and draft at several lengths",
+             _COST_PASSES * (len(plan.candidates) * step + replay) * len(question.batches)),
+        Pass("decoding",
+             f"{decoded} answers: {plan.decoded} requests, plainly and at {plan.cells} k's",
+             decoded * share * step),
+    )  # fmt: skip
+
+
+def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
+    # Cells of a batch are decoded in turns, so all their caches are open at once.
+    most = max(manifest.question.batches)
+    open_rows = most * (plan.cells + 1) if most > 1 and plan.decoded else 1
+    return max(plan.longest * open_rows, plan.scored_together)
+
+
+def _need(target_quant: str, plan: Plan, candidate: Candidate, tokens: int) -> Need:
+    target = plan.target.weight_bytes[target_quant]
+    sheet = plan.target if candidate.draft == SELF else plan.sheets.get(candidate.draft)
+    own = 0 if candidate.draft == SELF else _bytes(plan, target_quant, candidate)
+    cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
+    return Need(
+        candidate=str(candidate),
+        target_weights=target,
+        draft_weights=own,
+        cache=cache,
+        together=target + own + cache,
     )
-    shown = [(what, words, _about(seconds)) for what, words, seconds in rows]
-    return Section("Passes", ("", "", "at most"), shown, [note])
 
 
 def _bytes(plan: Plan, target_quant: str, candidate: Candidate) -> int:
@@ -112,27 +180,46 @@ def _bytes(plan: Plan, target_quant: str, candidate: Candidate) -> int:
     return plan.sheets[candidate.draft].weight_bytes[candidate.quant]
 
 
-def _memory(manifest: Manifest, plan: Plan) -> Section:
-    question = manifest.question
-    target = plan.target.weight_bytes[question.target_quant]
-    # Cells of a batch are decoded in turns, so all their caches are open at once.
-    most = max(question.batches)
-    open_rows = most * (plan.cells + 1) if most > 1 and plan.decoded else 1
-    tokens = max(plan.longest * open_rows, plan.scored_together)
-    rows = []
-    for candidate in plan.candidates:
-        sheet = plan.target if candidate.draft == SELF else plan.sheets.get(candidate.draft)
-        own = 0 if candidate.draft == SELF else _bytes(plan, question.target_quant, candidate)
-        cache = tokens * (
-            plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
-        )
-        total = memory(target + own + cache)
-        rows.append((str(candidate), memory(target), memory(own), memory(cache), total))
-    head = ("candidate", "target weights", "draft weights", "KV cache", "together")
+def _kind(device: str) -> str:
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def _grid_section(found: DryRun) -> Section:
+    answers = f", {found.samples} answers each" if found.samples > 1 else ""
+    rows = [
+        ("target", f"{found.target}, quantization {found.target_quant}, {found.dtype}"),
+        ("candidates", ", ".join(found.candidates)),
+        ("k", ", ".join(map(str, found.ks))),
+        ("batch sizes", ", ".join(map(str, found.batches))),
+        ("drafting", found.mode),
+        ("requests", f"{found.requests} with {found.prompt_tokens} prompt tokens{answers}"),
+        ("device", f"{found.device}, {found.threads} CPU threads"),
+    ]
+    return Section("What this sweep would measure", ("", ""), rows)
+
+
+def _passes_section(found: DryRun) -> Section:
+    rate, bulk = _BANDWIDTH[_kind(found.device)], _TOKEN_IN_BULK[_kind(found.device)]
     note = (
-        f"Weights by configuration; cache of {tokens} tokens: what is scored side by side, or the "
-        "longest request in every row of the largest batch, once for each k beside the baseline. "
-        "Activations are not counted."
+        f"About {_about(found.seconds)} in all, by arithmetic and not measured: every pass reads "
+        f"its weights once at {rate / 1e9:g} GB/s, a token of a long pass takes 1/{1 / bulk:g} of "
+        "a step, answers run to their limit, and speculation saves nothing. Loading is not in it."
+    )
+    rows = [(each.what, each.how_much, _about(each.seconds)) for each in found.passes]
+    return Section("Passes", ("", "", "at most"), rows, [note])
+
+
+def _memory_section(found: DryRun) -> Section:
+    head = ("candidate", "target weights", "draft weights", "KV cache", "together")
+    rows = [
+        (need.candidate, memory(need.target_weights), memory(need.draft_weights),
+         memory(need.cache), memory(need.together))
+        for need in found.memory
+    ]  # fmt: skip
+    note = (
+        f"Weights by configuration; cache of {found.cache_tokens} tokens: what is scored side by "
+        "side, or the longest request in every row of the largest batch, once for each k beside "
+        "the baseline. Activations are not counted."
     )
     return Section("Memory", head, rows, [note])
 

@@ -249,6 +249,11 @@ def _own_part(path: Path, part: str) -> Path:
 
 def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
+    if not folder.exists():
+        raise RunFolderError(
+            f"no run folder at `{folder}`",
+            hint="`draftbench runs list [FOLDER]` shows those of a folder (default: results/runs)",
+        )
     if not path.is_file() or path.is_symlink():
         raise RunFolderError(
             f"`{folder}` is not a run folder (no {MANIFEST})",

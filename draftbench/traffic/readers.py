@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import difflib
 import io
 import json
 import re
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from draftbench.errors import TrafficError
+from draftbench.traffic.suites import suite_names
 
 MAX_ROW = 16 << 20
 """Bytes of one row as it stands in the file; a longer one is a bad row."""
@@ -93,9 +95,10 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
             hint=f"name a file in it, or use `hf:{path}`",
         )
     if not path.exists():
+        meant = _meant(path)
+        forms = "give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`"
         raise TrafficError(
-            f"traffic file `{path}` not found",
-            hint="give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT]`",
+            f"traffic file `{path}` not found", hint=f"did you mean `{meant}`?" if meant else forms
         )
     if not path.is_file():  # a pipe could be read once only, and a device without end
         raise TrafficError(f"`{path}` is not a plain file", hint="write the requests to a file")
@@ -106,6 +109,16 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
             hint=f"use {', '.join(_READERS)}, each also with .gz or .zst",
         )
     return _READERS[kind], compression
+
+
+def _meant(path: Path) -> str | None:
+    """A file of that folder, or a suite, whose name goes on where this one ends, or is near it."""
+    with contextlib.suppress(OSError):
+        files = [str(path.with_name(f.name)) for f in path.parent.iterdir() if can_read(f)]
+        known = [*sorted(files), *(f"suite:{name}" for name in suite_names())]
+        longer = [name for name in known if name.startswith(f"{path}.") or name == f"suite:{path}"]
+        return next(iter(longer or difflib.get_close_matches(str(path), known, 1)), None)
+    return None
 
 
 def can_read(path: Path) -> bool:

@@ -18,8 +18,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a suite says about itself. `requests` is the number of its rows, `file` the name of the
-    file they stand in."""
+    """What a suite says about itself, a `title` and a `description` of what it holds. `requests` is
+    the number of its rows, `file` the name of the file they stand in, `segment_by` the field of a
+    row that holds its segment; `language` and `license` are those of its texts.
+    """
 
     name: str
     title: str
@@ -34,6 +36,11 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def suites() -> list[Suite]:
     """List the built-in suites by name."""
     return [_read(path) for path in sorted(_folder().glob("*.yaml"))]
+
+
+def suite_names() -> list[str]:
+    """Their names alone, in order; reads none of them."""
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 
 def find_suite(name: str) -> tuple[Suite, Path]:

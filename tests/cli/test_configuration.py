@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there(failing, tmp_path):
 
 
 def test_a_folder_is_no_file(failing, tmp_path):
-    assert "cannot read" in failing(2, "sweep", tmp_path)
+    assert "is a folder" in failing(2, "sweep", tmp_path)
 
 
 def test_a_file_that_is_no_text(failing, tmp_path):

@@ -21,7 +21,7 @@ def test_no_summary_is_cut(command, monkeypatch):
         assert summary in shown
 
 
-@pytest.mark.parametrize("name", [*NAMES[:-1], "runs list", "runs prune", "runs redact"])
+@pytest.mark.parametrize("name", [*NAMES, "runs list", "runs prune", "runs redact"])
 def test_examples_stand_before_the_flags(command, name):
     shown = command(*name.split(), "-h").out
     assert shown.index(f"  draftbench {name}") < shown.index("Options:")

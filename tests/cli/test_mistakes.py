@@ -1,6 +1,7 @@
 """What a user can get wrong: the exit code, a message, a hint, and never a word on stdout."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +43,9 @@ def test_an_unknown_command(failing):
 
 
 def test_an_unknown_flag(failing):
-    assert "--tagret" in failing(2, "sweep", "--tagret", "x")
+    said = failing(2, "sweep", "--tagret", "x")
+    assert "No such option: --tagret" in said
+    assert "--target" in said
 
 
 def test_a_missing_flag(failing):
@@ -82,7 +85,30 @@ def test_a_number_below_its_least(sweep):
 
 
 def test_a_missing_traffic_file(sweep, tmp_path):
-    assert "prod.jsonl" in sweep(traffic=tmp_path / "prod.jsonl")
+    said = sweep(traffic=tmp_path / "prod.jsonl")
+    assert f"traffic file `{tmp_path}/prod.jsonl` not found" in said
+    assert "suite:NAME" in said
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("prod", "prod.jsonl"),
+        ("prd.jsonl", "prod.jsonl"),
+        ("prod.json", "prod.jsonl"),
+        ("old", "old.csv.gz"),
+        ("code", "suite:code"),
+        ("completon", "suite:completion"),
+        ("suit:chat", "suite:chat"),
+    ],
+)
+def test_traffic_without_its_extension_or_misspelt(sweep, tmp_path, monkeypatch, written, meant):
+    for name in ("prod.jsonl", "old.csv.gz", "prod.txt"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    said = sweep(traffic=written)
+    assert f"traffic file `{written}` not found" in said
+    assert f"did you mean `{meant}`?" in said
 
 
 def test_a_bad_row_is_named_by_file_and_line(sweep, tmp_path):
@@ -101,6 +127,23 @@ def test_no_model(sweep):
 
 def test_no_draft(sweep):
     assert "no draft is given" in sweep(drafts=())
+
+
+def test_a_dry_run_has_no_csv(sweep):
+    assert "--format of a --dry-run cannot be `csv`" in sweep("--dry-run", "--format", "csv")
+
+
+def test_an_empty_name_among_drafts(sweep, failing, embedded):
+    said = sweep(drafts=("ngram,",))
+    assert "--drafts `ngram,` has an empty name" in said
+    assert "--drafts ./a,./b" in said
+    assert "has an empty name" in failing(2, "check", "--target", "x", "--drafts", ",")
+
+
+def test_a_draft_in_the_place_of_the_sweep_file(failing, embedded):
+    said = failing(2, "sweep", "--target", "t", "--drafts", "a", embedded / "draft")
+    assert "stands where a YAML file of flags may, and is a folder" in said
+    assert "`--drafts A,B`" in said
 
 
 def test_one_missing_draft_alone(sweep):
@@ -143,6 +186,49 @@ def test_a_folder_that_is_no_run(failing, tmp_path, words):
     said = failing(2, *words, tmp_path)
     assert f"`{tmp_path}` is not a run folder" in said
     assert "draftbench sweep" in said
+
+
+RUN_COMMANDS = [
+    ["recommend"],
+    ["acceptance"],
+    ["report"],
+    ["export", "--engine", "vllm"],
+    ["gate", "--save", "b.json"],
+    ["compare", "x"],
+    ["runs", "redact"],
+]
+
+
+@pytest.mark.parametrize("words", RUN_COMMANDS)
+def test_a_run_that_is_not_there(failing, words):
+    missing = "x" if words[0] == "compare" else "results/runs/none"
+    said = failing(2, *words, "results/runs/none")
+    assert f"error: no run folder at `{missing}`" in said
+    assert "hint: `draftbench runs list" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["export", "RUN", "--engine", "vllmm"], "did you mean `vllm`?"),
+        (["recommend", "RUN", "--objective", "latncy"], "did you mean `latency`?"),
+        (["recommend", "RUN", "--format", "jsn"], "did you mean `json`?"),
+        (["acceptance", "RUN", "--format", "markdwn"], "did you mean `markdown`?"),
+        (["report", "RUN", "--format", "tabel"], "did you mean `table`?"),
+        (["runs", "list", ".", "--format", "jsn"], "did you mean `json`?"),
+        (["runs", "lst"], "Did you mean 'list'?"),
+        (["gate", "--baseline", "b", "RUN", "--max-drop", "alfa:2%"], "did you mean `alpha`?"),
+        (["gate", "--baseline", "b", "RUN", "--max-drop", "acceptance:2"], "mean `alpha`?"),
+        (["gate", "--baseline", "b", "RUN", "--max-drop", "alpha:2"], "written alpha:2%"),
+        (
+            ["estimate", "--target", "t", "--draft", "d", "--hardware", "h10"],
+            "did you mean `h100`?",
+        ),
+    ],
+)
+def test_what_was_probably_meant(failing, words, meant):
+    kept = str(Path(__file__).parents[1] / "store" / "samples" / "schema-1")
+    assert meant in failing(2, *(kept if word == "RUN" else word for word in words))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +39,31 @@ def test_a_dry_run_names_passes_time_and_memory(command, sweep_words, tmp_path):
     outcome = command(*sweep_words, "--out", tmp_path / "run", "--dry-run")
     for words in ("target writes", "drafts replay", "by arithmetic and not measured", "KV cache"):
         assert words in outcome.out
+
+
+@pytest.mark.parametrize("written", [["draft,ngram"], ["draft", "ngram"], ["draft, ngram,draft"]])
+def test_drafts_go_behind_one_flag_with_commas_or_each_behind_its_own(
+    command, embedded, tmp_path, monkeypatch, written
+):
+    monkeypatch.chdir(embedded)
+    assert planned_candidates(command, tmp_path, written) == ["draft", "ngram"]
+
+
+def test_a_path_that_holds_a_comma_is_one_draft(command, embedded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(embedded / "draft", "small,greedy")
+    shutil.copytree(embedded / "target", "target")
+    written = ["small,greedy", "ngram"]
+    assert planned_candidates(command, tmp_path, written) == written
+
+
+def planned_candidates(command, folder, written):
+    words = [word for text in written for word in ("--drafts", text)]
+    words += ["--target", "target", "--traffic", "suite:completion", "--sample", 2]
+    words += ["--no-controls", "--dry-run", "--format", "json", "--out", folder / "run"]
+    outcome = command("sweep", *words)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)["candidates"]
 
 
 def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):

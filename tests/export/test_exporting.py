@@ -77,6 +77,31 @@ def test_a_load_that_was_not_timed_adds_no_draft_length(command, make_run):
     assert "note: from 8 requests at once on the run is undecided: k = 2 goes on" in err
 
 
+# Three tokens in a pass are free alone, and thrice as dear beside seven other requests: with a
+# draft that is always right 8 tokens take 3 rounds of 0.12 s at k = 2 and 4 of 0.11 s at k = 1, and
+# then 3 of 0.32 s and 4 of 0.11 s.
+ENGINE = """
+engine: vLLM 0.26
+batches:
+  1: {target_step_s: 0.1, verify: {2: 0.1, 3: 0.1}, drafts: {small: {step_s: 0.01}}}
+  8: {target_step_s: 0.1, verify: {2: 0.1, 3: 0.3}, drafts: {small: {step_s: 0.01}}}
+"""
+
+
+def test_with_an_engines_costs_it_is_what_recommend_says_with_them(command, make_run, tmp_path):
+    (tmp_path / "vllm.yaml").write_text(ENGINE)
+    words = ["--costs", tmp_path / "vllm.yaml", "--concurrency", "1,8"]
+    code, out, err = command(make_run(), "--engine", "vllm", *words)
+    assert code == 0
+    assert json.loads(out)["num_speculative_tokens_per_batch_size"] == [[1, 7, 2], [8, 8, 1]]
+    assert "note: costs are those of vLLM 0.26" in err
+
+
+def test_another_runs_costs_are_taken_too(command, make_run):
+    code, out, _ = command(run := make_run(), "--engine", "vllm", "--costs", run)
+    assert (code, json.loads(out)["num_speculative_tokens"]) == (0, 2)
+
+
 def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
     run = make_run(accept=0.0)
     said = failed(command(run, "--engine", "vllm"), 1)
@@ -109,6 +134,7 @@ def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
         (["--engine", "lmdeploy"], "cannot do this for the engine `lmdeploy`"),
         (["--engine", "vllm", "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
         (["--engine", "vllm", "--concurrency", "0"], "no list of numbers"),
+        (["--engine", "vllm", "--costs", "none.yaml"], "cannot read `none.yaml`"),
         (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
         (["--engine", "vllm", "--draft", "a\x1b[31m"], "cannot be written into a command"),
         (["--engine", "sglang", "--draft=--trust-remote-code"], "cannot be written into a command"),

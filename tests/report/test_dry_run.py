@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from draftbench.models.facts import ModelSheet
 from draftbench.records import Candidate
-from draftbench.report.dry_run import Plan, grid_text
+from draftbench.report.dry_run import Plan, dry_run, render
 
 
 def sheet(name: str, size: int) -> ModelSheet:
@@ -24,7 +26,7 @@ def sheet(name: str, size: int) -> ModelSheet:
 
 
 @pytest.fixture
-def text(hand):
+def found(hand):
     """2 GB and 1 GB; ten requests of 60 tokens and at most 40 to write; three k's measured."""
     plan = Plan(
         candidates=[
@@ -39,7 +41,13 @@ def text(hand):
         decoded=5,
         cells=3,
     )
-    return grid_text(hand.manifest(batches=(1, 4)), plan, 120)
+    return dry_run(hand.manifest(batches=(1, 4)), plan)
+
+
+@pytest.fixture
+def text(found):
+    """The same as a table."""
+    return render(found, "table", 120)
 
 
 def line(text: str, start: str) -> str:
@@ -65,6 +73,29 @@ def test_time_follows_from_the_stated_rate(text):
     # 5 requests, plainly and at 3 k's, for 4 candidates at 2 batch sizes, 40 tokens each.
     assert line(text, "decoding").startswith("decoding 160 answers")
     assert line(text, "decoding").endswith(" 11 min")
+
+
+def test_json_has_seconds_and_bytes_as_numbers(found):
+    data = json.loads(render(found, "json", 120))
+    assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2])
+    assert data["passes"][0] == {
+        "what": "target writes",
+        "how_much": "at most 400 tokens",
+        "seconds": pytest.approx(40.0),
+    }
+    assert data["memory"][1] == {
+        "candidate": "small:int4",
+        "target_weights": 2_000_000_000,
+        "draft_weights": 250_000_000,
+        "cache": 3_200_000_000,
+        "together": 5_450_000_000,
+    }
+
+
+def test_markdown_has_a_table_for_each_part(found):
+    shown = render(found, "markdown", 120)
+    assert shown.count("### ") == 3
+    assert "| ngram | 2 GB | 0 kB | 1.6 GB | 3.6 GB |" in shown
 
 
 def test_the_estimate_is_labelled_one(text):
