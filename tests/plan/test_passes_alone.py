@@ -39,9 +39,9 @@ def decoded(scene: Any, seconds: float, plain: float = 8.0, requests: int = 2) -
         )
 
 
-def undecoded(scene: Any, step: float, requests: int = 2) -> None:
+def undecoded(scene: Any, step: float) -> None:
     """`big`, timed and never decoded: at k = 2 it takes 3.6 s and five of its steps."""
-    scene.requests(requests, ALL, BIG)
+    scene.requests(2, ALL, BIG)
     scene.times(TARGET, {1: step, 2: step + 0.05}, BIG)
 
 
@@ -104,12 +104,26 @@ def test_a_prediction_that_wins_by_more_is_chosen_with_an_interval_that_allows_f
     assert deciding is not None
     assert (deciding.value, deciding.high) == pytest.approx((8 / 3.8, 8 / 3.8))
     assert deciding.low == pytest.approx(8 / 3.8 / 2.6)
-    # Requests agree, so that more of them would change nothing.
-    assert (found.decision, found.requests_needed) == ("inconclusive", None)
+    assert found.decision == "inconclusive"
     assert says(found, "big at k = 2 was not measured", "off by +160% to +160%")
     expected = cell(found, "big").speedup_expected
     assert expected is not None
     assert (expected.low, expected.high) == pytest.approx((8 / 3.8, 8 / 3.8))
+
+
+def test_more_requests_do_not_settle_what_only_decoding_would(scene: Any) -> None:
+    # One request of eight accepts less: the interval over requests has a width and is clear of 1.
+    decoded(scene, 2.6 * PASSES, requests=8)
+    undecoded(scene, 0.04)
+    for at in range(2, 8):
+        scene.replay(f"r{at}", [float(at < 7), *ALL[1:]], BIG)
+    found = recommend(scene.observed(2))
+    expected, deciding = cell(found, "big").speedup_expected, found.speedup_deciding
+    assert expected is not None
+    assert deciding is not None
+    assert 1.9 < expected.low < expected.high
+    assert deciding.low < 1
+    assert (found.decision, found.requests_needed) == ("inconclusive", None)
 
 
 def test_nothing_is_doubted_where_nothing_was_decoded(scene: Any) -> None:

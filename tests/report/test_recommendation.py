@@ -12,7 +12,7 @@ import pytest
 
 from draftbench.plan.objective import Objective
 from draftbench.plan.recommend import recommend
-from draftbench.report.recommendation import FIGURES, evidence, headline, render
+from draftbench.report.recommendation import FIGURES, evidence, headline, render, shown
 from draftbench.store.observed import observed
 
 
@@ -90,6 +90,18 @@ def test_every_speed_up_of_the_table_is_in_json_and_csv_by_the_same_name(run):
         value = None if cell[name] is None else cell[name]["value"]
         assert row[name] == ("" if value is None else str(value))
     assert cell["speedup_expected"]["value"] == pytest.approx(2.0)
+
+
+def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
+    # All are predicted alike; they took 4, 8 and 5 s.
+    records = []
+    for draft, seconds in (("a", 4.0), ("b", 8.0), ("c", 5.0)):
+        records += [
+            hand.decode(r.request, 2, seconds, draft) if getattr(r, "k", 0) else r
+            for r in hand.perfect(draft)
+        ]
+    found = recommend(observed(hand.manifest(drafts=("a", "b", "c")), records))
+    assert [cell.draft for cell in shown(found)] == ["a", "c", "b"]
 
 
 def test_wider_terminals_show_what_candidates_are_ranked_by(run):
