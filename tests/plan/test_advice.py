@@ -100,14 +100,6 @@ def test_a_draft_out_of_proportion_is_said_unless_it_pays(
     assert "size-ratio" not in case.said()
 
 
-def test_a_draft_pays_by_what_candidates_are_ranked_by(case: Case) -> None:
-    case.cells = [PAYS | {"speedup_end_to_end_expected": near(0.9)}]
-    run = case.evidence()
-    assert run.pays(run.cells[0])
-    latency = msgspec.structs.replace(run.answer, objective="latency")
-    assert not Evidence.of(latency, run.observed).pays(run.cells[0])
-
-
 @pytest.mark.parametrize("size", [7e9, 3.5e9, 1.4e9])
 def test_a_draft_in_proportion_is_not_mentioned(case: Case, size: float) -> None:
     case.sizes["small"] = size

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from draftbench.plan.evidence import Evidence
+from draftbench.plan.objective import Objective
 from draftbench.plan.recommend import recommend
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.records import Candidate
 
+SMALL = Candidate(draft="small")
 TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
 CHEAP = {1: 0.1, 2: 0.15}
 ALL, NONE = [1.0] * 8, [0.0] * 8
@@ -71,3 +75,16 @@ def test_one_request_has_a_speedup_without_an_interval(scene: Any) -> None:
     scene.request("another")
     scene.replay("another", ALL)
     assert recommend(scene.observed(2)).speedup_without_interval is None
+
+
+def test_a_draft_pays_by_what_candidates_are_ranked_by(scene: Any) -> None:
+    # Decoding takes 4.1 s instead of 8; with prefills of 2 s and 30 s more it is 36.1 against 10.
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    for draft, seconds in ((None, 2.0), ("small", 30.0)):
+        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
+    run = scene.observed(2)
+    for objective, pays in ((Objective(), True), (Objective("latency"), False)):
+        found = Evidence.of(recommend(run, objective=objective), run)
+        assert found.first is not None
+        assert found.pays(found.first) == pays
