@@ -9,6 +9,9 @@ from __future__ import annotations
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.text import times
 
+# Under half of the last digit shown a prediction was right.
+_HELD = 0.0005
+
 
 def cell_of(answer: Recommendation, pick: Pick) -> CellFigures:
     """The figures of a pick."""
@@ -39,8 +42,18 @@ def by_name(cell: CellFigures, requests: int) -> str:
         return f"Speed-up {predicted}; measured on {decoded}, too few for an interval."
     return (
         f"Speed-up {times(cell.speedup_expected)} expected: {predicted}, "
-        f"{times(cell.speedup_measured)} measured on {cell.requests_measured}."
+        f"{times(cell.speedup_measured)} measured on {cell.requests_measured}{off(cell)}."
     )
+
+
+def off(cell: CellFigures) -> str:
+    """Why an expected speed-up need not lie between the predicted and the measured one; empty where
+    the prediction held.
+    """
+    error = cell.prediction_error
+    if error is None or abs(error) < _HELD:
+        return ""
+    return f", whose prediction was {abs(error):.1%} too {'high' if error > 0 else 'low'}"
 
 
 def deciding(answer: Recommendation, cell: CellFigures) -> str | None:

@@ -35,7 +35,7 @@ def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
     # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured.
     assert lines[0] == (
         "Speed-up 2.00× (2.00–2.00) expected: 2.29× (2.29–2.29) predicted over 9 requests, "
-        "2.00× (2.00–2.00) measured on 8."
+        "2.00× (2.00–2.00) measured on 8, whose prediction was 14.3% too high."
     )
     assert lines[1] == (
         "Decided by 2.00× (2.00–2.00) expected, cross-fitted: from requests that did not choose it."
