@@ -26,13 +26,13 @@ from draftbench.cli.demonstration import demo
 from draftbench.cli.estimating import estimate
 from draftbench.cli.exporting import export
 from draftbench.cli.gating import gate
+from draftbench.cli.helping import Command, help_of
 from draftbench.cli.interruption import TerminatedError, catch_sigterm
 from draftbench.cli.reporting import report
 from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
 from draftbench.cli.suites import suites
 from draftbench.cli.sweeping import sweep
-from draftbench.cli.values import help_of
 from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
 
 INTERRUPTED = InterruptedRunError.exit_code
@@ -124,7 +124,7 @@ COMMANDS: dict[Callable[..., int], str] = {
     suites: "List the built-in traffic.",
 }
 for command, summary in COMMANDS.items():
-    app.command(help=help_of(command), short_help=summary)(command)
+    app.command(cls=Command, help=help_of(command), short_help=summary)(command)
 
 app.add_typer(runs, name="runs")
 

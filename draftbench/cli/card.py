@@ -51,7 +51,7 @@ def acceptance(
 
     draftbench acceptance results/runs/RUN
     draftbench acceptance results/runs/RUN --all --k 1-16
-    draftbench acceptance results/runs/RUN --candidate qwen0.5:int4 --candidate qwen0.5
+    draftbench acceptance results/runs/RUN --candidate small:int4 --candidate tiny
     """
     from draftbench.acceptance.card import acceptance_report
     from draftbench.report.card import render

@@ -32,7 +32,8 @@ _UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**2
 def check(
     target: TargetOption,
     drafts: Annotated[
-        list[str], typer.Option(help="Draft models, with commas or the flag repeated.")
+        list[str],
+        typer.Option(help="Draft models, with commas or the flag repeated.", metavar="MODEL,…"),
     ],
     traffic: Annotated[
         str | None,
@@ -53,8 +54,9 @@ def check(
 ) -> int:
     """Say whether drafts can work with a target, before any weights load. Exit 1: one cannot.
 
-    draftbench check --target ./qwen1.5 --drafts ./qwen0.5,./smollm2
-    draftbench check --target ./target --drafts ./draft --traffic prod.jsonl --memory 24GB
+    draftbench check --target ./big --drafts ./small,./tiny
+    draftbench check --target ./big --drafts ./small --traffic prod.jsonl
+    draftbench check --target ./big --drafts ./small --memory 24GB
     """
     one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)

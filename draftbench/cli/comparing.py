@@ -21,7 +21,7 @@ def compare(
     """Say how two runs differ: acceptance, costs and speed-up paired by request, and all settings.
 
     draftbench compare results/runs/A results/runs/B
-    draftbench compare results/runs/A results/runs/B --format json | jq .candidates
+    draftbench compare results/runs/A results/runs/B --format json
     """
     from draftbench.report.compared import render
     from draftbench.report.comparing import compare_runs

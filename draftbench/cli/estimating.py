@@ -70,8 +70,9 @@ def estimate(
     """Say what formulas alone promise: of an acceptance rate, or of two models on a card.
 
     draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1 --k 1-10
-    draftbench estimate --target llama-70b/config.json --draft llama-1b --hardware h100
-    draftbench estimate --target T --draft D --hardware h200 --concurrency 16 --context 8192
+    draftbench estimate --target ./big/config.json --draft ./small --hardware h100
+    draftbench estimate --target ./big --draft ./small --hardware h200 \\
+        --concurrency 16 --context 8192
     """
     one_of("--format", output_format, FORMATS)
     check_output(output)

@@ -46,9 +46,9 @@ def export(
     lengths by load where the run has several and the engine takes them. With --costs it is that of
     `draftbench recommend` with the same --costs.
 
-    draftbench export results/runs/RUN --engine vllm --draft Qwen/Qwen2.5-0.5B-Instruct
-    draftbench export results/runs/RUN --engine vllm --costs vllm.yaml --concurrency 1,8,32
-    draftbench export results/runs/RUN --engine llamacpp --engine-version before-rename
+    draftbench export results/runs/RUN --engine vllm --draft org/small
+    draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
+    draftbench export results/runs/RUN --engine llamacpp
     """
     from draftbench.export import export as configure
     from draftbench.export.setting import setting_of

@@ -120,8 +120,9 @@ def gate(
 
     draftbench gate --save results/baselines/prod.json results/runs/RUN
     draftbench gate --baseline results/baselines/prod.json results/runs/RUN
-    draftbench gate --baseline prod.json --target ./target --draft ./draft --traffic prod.jsonl
-    draftbench gate --old results/runs/A --new results/runs/B --max-drop alpha:0.02
+    draftbench gate --baseline results/baselines/prod.json \\
+        --target ./big --draft ./small --traffic prod.jsonl
+    draftbench gate --old results/runs/A --new results/runs/B
     """
     one_of("--inconclusive", inconclusive, INCONCLUSIVE)
     one_of("--format", output_format, TEXT_FORMATS)

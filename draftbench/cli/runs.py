@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from draftbench.cli.helping import Command, help_of
 from draftbench.cli.values import (
     TEXT_FORMATS,
     OutputOption,
     TextFormatOption,
-    help_of,
     one_of,
     write_result,
 )
 from draftbench.errors import RunFolderError, UsageError
 
 runs = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, prune or redact run folders."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, prune or redact run folders.\n\n\b\n"
+    "draftbench runs list\ndraftbench runs redact results/runs/RUN",
 )
 FolderArgument = Annotated[Path, typer.Argument(help="Where to look.", metavar="FOLDER")]
 USUAL_FOLDER = Path("results/runs")
@@ -145,5 +149,11 @@ def redact(
     return 0
 
 
-for name, command in (("list", list_runs), ("prune", prune), ("redact", redact)):
-    runs.command(name, help=help_of(command))(command)
+_SUMMARIES: dict[Callable[..., int], str] = {
+    list_runs: "Those of a folder, the newest first.",
+    prune: "Delete the oldest.",
+    redact: "Delete the prompts and responses of one; its figures stay.",
+}
+for command, summary in _SUMMARIES.items():
+    name = command.__name__.removesuffix("_runs")
+    runs.command(name, cls=Command, help=help_of(command), short_help=summary)(command)

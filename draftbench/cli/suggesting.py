@@ -19,6 +19,7 @@ from draftbench.cli.values import (
 )
 
 if TYPE_CHECKING:
+    from draftbench.errors import ModelError
     from draftbench.models.source import ModelSource
     from draftbench.plan.pairings import KnownPairing, Proposal, Suggestion
 
@@ -31,7 +32,7 @@ def suggest(
     """Name drafts that are in use with a target; reads configurations and tokenizers, no weights.
 
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
-    HF_HUB_OFFLINE=1 draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
+    draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
     """
     from draftbench.plan.pairings import Suggestion, pairings_of
     from draftbench.report.suggest import render
@@ -46,15 +47,16 @@ def suggest(
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
-    from draftbench.models.source import ModelSource
+    from draftbench.models.source import ModelSource, hub_answers
     from draftbench.plan.pairings import Proposal, Suggestion
 
     source = ModelSource(target)
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
-        names = ", ".join(remote)
-        typer.echo(f"note: reading configurations and tokenizers from the hub: {names}", err=True)
+        where = "from the hub" if hub_answers() else "from the cache, since the hub is out of reach"
+        read = f"reading configurations and tokenizers {where}: {', '.join(remote)}"
+        typer.echo(f"note: {read}", err=True)
     reason = _unreadable(source) if drafts else None
     if reason is not None:
         proposals = [Proposal(pairing=row, unchecked=reason if row.draft else None) for row in rows]
@@ -71,8 +73,16 @@ def _unreadable(model: ModelSource) -> str | None:
     try:
         _ = model.config, model.tokenizer
     except ModelError as error:
-        return error.message
+        return _reason(model, error)
     return None
+
+
+def _reason(model: ModelSource, error: ModelError) -> str:
+    """In the same words for all that is merely not here."""
+    from draftbench.models.source import hub_answers
+
+    here = model.local or hub_answers()
+    return error.message if here else "not in the cache, and the hub is out of reach"
 
 
 def _proposal(
@@ -89,7 +99,7 @@ def _proposal(
         # Memory is `check`'s and `estimate`'s question.
         found = preflight(target, [draft], sys.maxsize)
     except ModelError as error:
-        return Proposal(pairing=row, unchecked=error.message), None
+        return Proposal(pairing=row, unchecked=_reason(draft, error)), None
     (pair,) = found.pairs
     proposal = Proposal(
         pairing=row,

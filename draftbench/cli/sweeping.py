@@ -49,13 +49,15 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="Draft models, with commas or the flag repeated. `ngram` is prompt lookup, "
-            "`self` the control."
+            "`self` the control.",
+            metavar="MODEL,…",
         ),
     ] = None,
     quant: Annotated[
         str,
         typer.Option(
             help="Quantization levels of the drafts: none, fp8, int8, int4.",
+            metavar="LEVEL,…",
             autocompletion=levels,
         ),
     ] = "none",
@@ -165,8 +167,10 @@ def sweep(
 ) -> int:
     """Measure drafts on real traffic: acceptance at every k, costs, wall-clock speed-up.
 
-    draftbench sweep --target ./big --drafts ./small,./tiny --quant none,int4 --traffic prod.jsonl
-    draftbench sweep --target ./target --drafts ngram --traffic suite:code --k 1-4 --dry-run
+    draftbench sweep --target ./big --drafts ./small,./tiny --traffic prod.jsonl
+    draftbench sweep --target ./big --drafts ./small --quant none,int8,int4 \\
+        --k 1-8 --traffic prod.jsonl --sample 48 --out results/runs/prod
+    draftbench sweep --target ./big --drafts ngram --traffic suite:code --dry-run
     draftbench sweep sweep.yaml --sample 32
     """
     if print_config:

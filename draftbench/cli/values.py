@@ -5,10 +5,9 @@ would do.
 from __future__ import annotations
 
 import difflib
-import inspect
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,17 +28,28 @@ TextFormatOption = Annotated[
     typer.Option("--format", help="table, json or markdown.", autocompletion=among(*TEXT_FORMATS)),
 ]
 OutputOption = Annotated[
-    str, typer.Option("--output", "-o", help="Write the result to a file instead of stdout (`-`).")
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the result to a file instead of stdout (`-`).",
+        metavar="FILE",
+        show_default=False,
+    ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and errors.")]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="A line for every unit of work, with its figures.")
 ]
-TargetOption = Annotated[str, typer.Option(help="Directory, .gguf file or hub id of the target.")]
+TargetOption = Annotated[
+    str, typer.Option(help="Directory, .gguf file or hub id of the target.", metavar="MODEL")
+]
 TrafficOption = Annotated[
     str,
     typer.Option(
-        help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT]`.", autocompletion=sources
+        help="Request log, `suite:NAME`, or `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`.",
+        metavar="SOURCE",
+        autocompletion=sources,
     ),
 ]
 SegmentByOption = Annotated[str | None, typer.Option(help="Field that holds the segment.")]
@@ -50,12 +60,6 @@ ResponseFieldOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
 ]
-
-
-def help_of(command: Callable[..., object]) -> str:
-    """A command's docstring; \\b keeps the help from refilling its example lines."""
-    text = inspect.cleandoc(command.__doc__ or "")
-    return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
 
 
 def width() -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from draftbench.models.checkpoint import check_files
 from draftbench.reading import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
+SECONDS_TO_ANSWER = 10.0
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _UNSOUND = "take the whole checkpoint from whoever made it; an adapter is first merged into a model"
 
@@ -132,6 +133,8 @@ class ModelSource:
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
         _quiet_libraries()
+        if self.on_hub:
+            hub_answers()
         where, fixed = self._arguments()
         try:
             check_files(self._path.resolve() if self.local else _fetched(where, fixed["revision"]))
@@ -196,6 +199,22 @@ class ModelSource:
         return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
 
 
+@cache
+def hub_answers() -> bool:
+    """Whether the hub is there, asked once. Where it is not, this process takes only what is cached
+    from here on: the libraries would try every file five times, and tell of each.
+    """
+    from huggingface_hub import constants, get_session
+
+    if not constants.is_offline_mode():
+        try:
+            get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
+        # Whatever kind of error the HTTP client has for a name that is not found.
+        except Exception:
+            constants.HF_HUB_OFFLINE = True
+    return not constants.is_offline_mode()
+
+
 def _fetched(repository: str, revision: str) -> Path:
     """The folder in the cache that holds all of a hub's model but the weights, fetched if need be,
     so that every file is looked at before a library reads it.
@@ -223,7 +242,7 @@ def _quiet_libraries() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    for name in ("torchao", "torch.utils._pytree"):
+    for name in ("torchao", "torch.utils._pytree", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from draftbench.cli import COMMANDS
 
 NAMES = [command.__name__ for command in COMMANDS]
+EVERY = ["", *NAMES, "runs", "runs list", "runs prune", "runs redact"]
 
 
 def test_no_summary_is_cut(command, monkeypatch):
@@ -21,10 +23,18 @@ def test_no_summary_is_cut(command, monkeypatch):
         assert summary in shown
 
 
-@pytest.mark.parametrize("name", [*NAMES, "runs list", "runs prune", "runs redact"])
+@pytest.mark.parametrize("name", EVERY[1:])
 def test_examples_stand_before_the_flags(command, name):
     shown = command(*name.split(), "-h").out
     assert shown.index(f"  draftbench {name}") < shown.index("Options:")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_fits_eighty_columns_and_speaks_no_python(command, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = command(*name.split(), "-h").out
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert re.findall(r"<\w+|no-\w+\]|list\[|\w\.\.\.$", shown, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

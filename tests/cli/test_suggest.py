@@ -1,7 +1,10 @@
 """`draftbench suggest`: rows of the table, and what the models' own files add to them."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -41,15 +44,17 @@ def test_drafts_are_held_against_the_models_own_files(command, models):
 def test_what_could_not_be_read_is_said_and_its_size_stays_unknown(command, models):
     outcome = command("suggest", "--target", TARGET)
     assert outcome.code == 0
-    # The hub is named before it is asked, and only for what is not here.
-    assert outcome.err.startswith("note: reading configurations and tokenizers from the hub: ")
-    assert ONE_B not in outcome.err
-    assert "meta-llama/Llama-3.1-8B-Instruct" in outcome.err
+    # One line, and only of what is not here.
+    assert outcome.err == (
+        "note: reading configurations and tokenizers from the cache, since the hub is out of "
+        "reach: meta-llama/Llama-3.1-8B-Instruct\n"
+    )
     rows = {line.split()[0]: line for line in outcome.out.splitlines() if "meta-llama/" in line}
     assert "8.03 B" in rows["meta-llama/Llama-3.1-8B-Instruct"]
     assert rows["meta-llama/Llama-3.1-8B-Instruct"].endswith("not checked")
     assert rows[ONE_B].endswith("can work")
-    assert "Size and vocabulary not checked of meta-llama/Llama-3.1-8B-Instruct: " in outcome.out
+    said = "Size and vocabulary not checked of meta-llama/Llama-3.1-8B-Instruct: not in the cache,"
+    assert said in " ".join(outcome.out.split())
 
 
 def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(command):
@@ -57,7 +62,21 @@ def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(comman
     assert outcome.code == 0
     assert "Qwen/Qwen3-1.7B | unknown | – | – | not checked" in outcome.out
     assert "https://github.com/vllm-project/vllm/pull/24322, 2025-09-05" in outcome.out
-    assert outcome.out.count("cannot load the configuration") == 1
+    assert outcome.out.count("not in the cache, and the hub is out of reach") == 1
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_of_it_is_told(models):
+    """A port of this machine at which nobody listens."""
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    words = ["suggest", "--target", TARGET]
+    done = subprocess.run(
+        [sys.executable, "-m", "draftbench", *words],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr.count("\n") == 1
+    assert "since the hub is out of reach" in done.stderr
+    assert "8.03 B" in done.stdout
 
 
 def test_a_target_that_is_usually_left_alone_is_said_to_be(command):
