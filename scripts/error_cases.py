@@ -125,6 +125,20 @@ def pipe() -> list[str]:
 
 def interrupted() -> list[str]:
     """Control-C a moment after the sweep began to measure."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+    return stopped_by(signal.SIGINT)
+
+
+def terminated() -> list[str]:
+    """The same by SIGTERM."""
+    from draftbench.cli.interruption import catch_sigterm
+
+    catch_sigterm()
+    return stopped_by(signal.SIGTERM)
+
+
+def stopped_by(number: signal.Signals) -> list[str]:
+    """The signal comes when the run folder is there."""
     from draftbench.store.folder import RunFolder
 
     create = RunFolder.create
@@ -132,8 +146,7 @@ def interrupted() -> list[str]:
     def and_then(path: Path, manifest: Any) -> Any:
         RunFolder.create = create  # type: ignore[method-assign]
         folder = create(path, manifest)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return folder
 
     RunFolder.create = and_then  # type: ignore[method-assign]
@@ -163,6 +176,7 @@ WORDS: list[Case] = [
     ("`-o` in a folder that is not there", lambda: sweep("-o", "nowhere/x.txt")),
     ("A request key that is none", without_key),
     ("Control-C", interrupted),
+    ("SIGTERM", terminated),
 ]
 FILES: list[Case] = [
     ("A sweep file that is not there", lambda: ["sweep", "sweep.yaml"]),
@@ -176,6 +190,7 @@ FILES: list[Case] = [
 ]
 TRAFFIC: list[Case] = [
     ("Traffic that is not there", lambda: sweep("--traffic", "prod.jsonl")),
+    ("Traffic without its extension", lambda: sweep("--traffic", "log")),
     ("Traffic that is a folder", lambda: sweep("--traffic", ".")),
     ("Traffic that is a pipe", pipe),
     ("Traffic of an unknown kind", lambda: traffic(b"x", "log.xlsx")),
@@ -201,6 +216,8 @@ TRAFFIC: list[Case] = [
 MODELS: list[Case] = [
     ("A model that is not there", lambda: sweep(target="./nowhere")),
     ("A hub id without a network", lambda: sweep(target="org/never-downloaded")),
+    ("An empty name among drafts", lambda: sweep(draft="ngram,")),
+    ("A draft in the place of the sweep file", lambda: [*sweep(), "."]),
     ("No draft", lambda: sweep("--no-controls")[:5]),
     ("A draft of another tokenizer", lambda: sweep(draft=str(EMBEDDED / "foreign"))),
     ("A configuration that is cut", lambda: draft(written("config.json", b'{"model_type": "ll'))),
@@ -220,6 +237,7 @@ MODELS: list[Case] = [
     ("A GGUF file that is none", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
 ]  # fmt: skip
 RUNS: list[Case] = [
+    ("A run folder that is not there", lambda: ["recommend", "results/runs/prod"]),
     ("A folder that is no run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
         replaced("run.json", '"schema_version": 1', '"schema_version": 99'))),
@@ -254,6 +272,7 @@ ANSWERS: list[Case] = [
     ("A baseline of another question", lambda: gated(
         replaced("base.json", '"samples": 1', '"samples": 2'))),
     ("A limit that is misspelt", lambda: gated(nothing, "--max-drop", "alfa:0.02")),
+    ("A limit without its %", lambda: gated(nothing, "--max-drop", "mean_accepted_length:2")),
     ("A history that is something else", lambda: gated(
         written("h.jsonl", b"{}\n"), "--history", "h.jsonl")),
     ("Flags of the gate that clash", lambda: ["gate", "--old", "run"]),

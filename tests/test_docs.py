@@ -26,6 +26,11 @@ JSON_COMMANDS = (
     ("estimate", "--alpha", "0.7", "--draft-cost", "0.1"),
     ("runs", "list", "results/reference"),
     ("check", "--target", "draftbench/embedded/target", "--drafts", "draftbench/embedded/draft"),
+    ("suites",),
+    (
+        *("sweep", "--dry-run", "--target", "draftbench/embedded/target"),
+        *("--drafts", "draftbench/embedded/draft", "--traffic", "suite:completion"),
+    ),
 )
 
 

@@ -34,6 +34,12 @@ def test_the_workflow_files_parse_and_run_the_gate():
         assert any("draftbench gate --baseline" in line for line in script)
 
 
+def test_it_is_installed_from_a_checkout_since_no_index_has_it():
+    pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+    taken = [what for page in pages for what in re.findall(r"pip install (\S*draftbench\S*)", page)]
+    assert taken == ["./draftbench", "./draftbench"]
+
+
 @pytest.mark.parametrize(
     "command", sorted(set(re.findall(r"^draftbench (\w+)", README, re.MULTILINE)))
 )

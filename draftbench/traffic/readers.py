@@ -112,13 +112,17 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
 
 
 def _meant(path: Path) -> str | None:
-    """A file of that folder, or a suite, whose name goes on where this one ends, or is near it."""
+    """A file of that folder whose name goes on where this one ends, or is near it; or a suite."""
+    names: list[str] = []
     with contextlib.suppress(OSError):
-        files = [str(path.with_name(f.name)) for f in path.parent.iterdir() if can_read(f)]
-        known = [*sorted(files), *(f"suite:{name}" for name in suite_names())]
-        longer = [name for name in known if name.startswith(f"{path}.") or name == f"suite:{path}"]
-        return next(iter(longer or difflib.get_close_matches(str(path), known, 1)), None)
-    return None
+        names = sorted(file.name for file in path.parent.iterdir() if can_read(file))
+    longer = [name for name in names if name.startswith(f"{path.name}.")]
+    # Extensions alone make two names half alike.
+    for name in longer or difflib.get_close_matches(path.name, names, 1, 0.8):
+        return str(path.with_name(name))
+    word = str(path).rpartition(":")[2]
+    near = difflib.get_close_matches(word, suite_names(), 1, 0.7)
+    return f"suite:{near[0]}" if near else None
 
 
 def can_read(path: Path) -> bool:

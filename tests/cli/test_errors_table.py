@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODES = {"Control-C": 130, "A baseline of another question": 4}
+CODES = {"Control-C": 130, "SIGTERM": 143, "A baseline of another question": 4}
 
 
 @pytest.fixture(scope="module")
