@@ -33,6 +33,7 @@ from draftbench.plan.recommendation import Recommendation
 from draftbench.plan.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.comparing import Comparison
+from draftbench.report.dry_run import DryRun
 from draftbench.report.recommendation import FIGURES as CSV_FIGURES
 from draftbench.store.folder import (
     DRAFTED,
@@ -46,6 +47,7 @@ from draftbench.store.folder import (
 from draftbench.store.machine import MachineState
 from draftbench.store.manifest import Manifest
 from draftbench.traffic.forms import FORMS
+from draftbench.traffic.suites import Suite
 
 OBSERVATIONS = (*typing.get_args(AnyObservation), MachineState)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
@@ -73,6 +75,8 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "models, the assumptions, and `pairs`, one roofline per pair of precisions.",
         (Table, Pairing, Roofline),
     ),
+    ("`sweep --dry-run --format json`", "", (DryRun,)),
+    ("`suites --format json`", "A list of suites.", (Suite,)),
 )
 FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     ("A baseline of the gate", "What `gate --save FILE` writes. JSON.", (Baseline,)),
