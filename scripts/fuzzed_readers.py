@@ -110,11 +110,8 @@ def _run_part(name: str, folder: Path) -> Reader:
 def _manifest(folder: Path) -> Reader:
     """The question and the environment, for every command that answers from a run."""
     recommended = _run_part("run.json", folder)
-    readers = [
-        recommended.read,
-        partial(_command, "run/run.json", ["acceptance", "run"]),
-        partial(_command, "run/run.json", ["report", "run"]),
-    ]
+    others = (["acceptance", "run"], ["report", "run"])
+    readers = [recommended.read, *(partial(_command, "run/run.json", words) for words in others)]
 
     def read(folder: Path, data: bytes) -> object:
         return [read(folder, data) for read in readers]
@@ -198,6 +195,23 @@ def _model_file(name: str, folder: Path) -> Reader:
     return Reader(read, sample, sample)
 
 
+def _template(folder: Path) -> Reader:
+    """A target's chat template, which renders one chat."""
+    from draftbench.measure.prompts import TextSide
+    from draftbench.models.source import ModelSource
+    from draftbench.records import Request
+
+    target = folder / "target"
+    shutil.copytree(EMBEDDED / "target", target)
+    request = Request(id="r", source="log.jsonl:1", messages=({"role": "user", "content": "a"},))
+
+    def read(folder: Path, data: bytes) -> object:
+        (target / "chat_template.jinja").write_bytes(data)
+        return TextSide(ModelSource(str(target))).prompt(request, 8, 64)
+
+    return Reader(read, b"{% for m in messages %}{{ m.role ~ ': ' ~ m.content }}{% endfor %}")
+
+
 def _weights(folder: Path) -> Reader:
     draft = folder / "draft"
     shutil.copytree(EMBEDDED / "draft", draft)
@@ -260,15 +274,8 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     ".jsonl.gz": partial(gzip.compress, mtime=0),
     ".jsonl.zst": as_zstd,
 }
-KINDS = (
-    "trajectory",
-    "replay",
-    "lookupreplay",
-    "decode",
-    "costpoint",
-    "modelfacts",
-    "machinestate",
-)
+KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts",
+         "machinestate")  # fmt: skip
 TEXT = {"request": "r", "sample": 0, "prompt": [1, 2], "tokens": [3, 4], "log_p": [-0.5, -1.5]}
 DRAFTED = {"request": "r", "sample": 0, "draft": "d", "quant": "none", "tokens": [3]}
 MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
@@ -286,6 +293,7 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "gate history": _history,
     "estimate's config.json": _estimate,
     **{f"model: {name}": partial(_model_file, name) for name in MODEL_FILES},
+    "model: chat_template.jinja": _template,
     "model: safetensors header": _weights,
     "model: GGUF header": _gguf,
 }

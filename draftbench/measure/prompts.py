@@ -14,6 +14,7 @@ from typing import Any
 
 from draftbench.errors import TrafficError
 from draftbench.measure.kinds import TokenKinds
+from draftbench.measure.templates import Renderer
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
 
@@ -48,6 +49,10 @@ class TextSide:
     def kinds(self) -> TokenKinds:
         return TokenKinds(self.tokenizer)
 
+    @cached_property
+    def _renderer(self) -> Renderer:
+        return Renderer(self.tokenizer, self.source.name)
+
     def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
         """Render one request; None where prompt and one token of response do not fit the context.
 
@@ -68,24 +73,7 @@ class TextSide:
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
                 hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
             )
-        try:
-            return list(
-                self.tokenizer.apply_chat_template(
-                    list(request.messages),
-                    tools=list(request.tools) if request.tools else None,
-                    add_generation_prompt=True,
-                    tokenize=True,
-                    return_dict=False,
-                    **request.template,
-                )
-            )
-        # A template is a program of the model's author and raises what it likes.
-        except Exception as error:
-            raise TrafficError(
-                f"the chat template of `{self.source.name}` refuses {request.source} "
-                f"({type(error).__name__})",
-                hint="it may not know these roles or tools; leave such rows out of the traffic",
-            ) from error
+        return self._renderer.tokens(request)
 
     def ends(self, output: list[int], stop: tuple[str, ...]) -> bool:
         """Whether the response ends with the last token of `output`."""

@@ -27,6 +27,8 @@ from draftbench.models.source import ModelSource
 MOST_MISSING = 0.01
 # llama.cpp compares token texts from this id on: the ones before are control tokens by habit.
 FIRST_REGULAR = 5
+# Of two chat templates: the time for a difference grows with the square of their length or worse.
+MOST_LINES = 1000
 HINT = "take a draft of the target's own family and generation, or `ngram` (no model)"
 
 
@@ -197,7 +199,10 @@ def _template(tokenizer: Any) -> str | None:
 
 def _unified(ours: str | None, theirs: str | None) -> Iterable[str]:
     one, other = (ours or "").splitlines(), (theirs or "").splitlines()
-    return difflib.unified_diff(one, other, "target", "draft", lineterm="", n=1)
+    heads = one[:MOST_LINES], other[:MOST_LINES]
+    yield from difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)
+    if one[MOST_LINES:] != other[MOST_LINES:]:
+        yield f"(not compared after line {MOST_LINES})"
 
 
 def _vocabulary_caveats(words: Vocabulary) -> list[str]:

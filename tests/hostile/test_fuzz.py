@@ -23,6 +23,7 @@ READERS = [
     *("model: tokenizer.json", "model: tokenizer_config.json", "model: generation_config.json"),
     "estimate's config.json",
     *("model: model.safetensors.index.json", "model: safetensors header", "model: GGUF header"),
+    "model: chat_template.jinja",
 ]
 EXAMPLES = 10
 

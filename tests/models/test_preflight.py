@@ -2,6 +2,9 @@
 test.
 """
 
+import random
+import time
+
 import pytest
 import torch
 
@@ -86,6 +89,18 @@ def test_a_templates_difference_is_a_unified_diff(workshop):
     other = workshop.source("other", chat_template="a\nx\nc")
     shown = look(one, other).pairs[0].facts.template_difference
     assert shown == ("--- target", "+++ draft", "@@ -1,3 +1,3 @@", " a", "-b", "+x", " c")
+
+
+def test_the_difference_of_endless_templates_ends(workshop):
+    """Lines that are rare enough to be looked for, and everywhere."""
+    chance = random.Random(0)
+    long = ["\n".join(f"line {chance.randrange(200)}" for _ in range(40_000)) for _ in range(2)]
+    one, other = (workshop.source(f"m{n}", chat_template=text) for n, text in enumerate(long))
+    began = time.monotonic()
+    shown = look(one, other).pairs[0].facts.template_difference
+    assert time.monotonic() - began < 20
+    assert shown[-1] == "(not compared after line 1000)"
+    assert len(shown) < 3000
 
 
 def test_the_first_lines_say_what_cannot_work(embedded):

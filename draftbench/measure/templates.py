@@ -1,0 +1,150 @@
+"""A chat → the token ids that a model's chat template makes of it, in a process apart.
+
+A template is a stranger's program. Jinja's sandbox keeps it from files and from Python, not from
+looping without end, nor from multiplying a text to gigabytes, which no alarm could interrupt. So a
+forked child renders and tokenizes, with so many seconds for a chat and so much memory, and is ended
+when it takes more. Where the system keeps no process to its memory (macOS) only the time holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import signal
+import weakref
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from draftbench.errors import ModelError, TrafficError
+from draftbench.records import Request
+
+SECONDS = 30.0
+MEMORY_BYTES = 2 << 30
+"""For one chat, and beyond what this process has already."""
+
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+_ANSWER = msgspec.msgpack.Decoder(list[int] | str)
+
+
+class Renderer:
+    """Renders chats one after the other by the template of one tokenizer, whose model is called
+    `name` in errors. The process starts with the first chat and ends with this object.
+    """
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        self._tokenizer, self._name = tokenizer, name
+        self._pipe: Connection | None = None
+
+    def tokens(self, request: Request) -> list[int]:
+        """The chat's token ids, with the opening of the response.
+
+        Raises:
+            TrafficError: the template refuses this chat.
+            ModelError: it takes too long or too much memory, or ends its process.
+        """
+        answer = self._answer(request)
+        if isinstance(answer, list):
+            return answer
+        if answer == MemoryError.__name__:
+            raise self._excess(f"needs more than {MEMORY_BYTES >> 30} GiB of memory", request)
+        raise TrafficError(
+            f"the chat template of `{self._name}` refuses {request.source} ({answer})",
+            hint="it may not know these roles or tools; leave such rows out of the traffic",
+        )
+
+    def _answer(self, request: Request) -> list[int] | str:
+        """Token ids, or the name of what was raised."""
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((request.messages, request.tools, request.template))
+            return _ANSWER.decode(pipe.recv_bytes())
+        except RecursionError as error:  # nested more deeply than can be sent
+            return type(error).__name__
+        except (EOFError, ConnectionError):
+            raise self._excess(self._death(), request) from None
+
+    def _excess(self, what: str, request: Request) -> ModelError:
+        return ModelError(
+            f"the chat template of `{self._name}` {what} on {request.source}",
+            hint="it is a program of whoever made the model: read chat_template.jinja or "
+            "tokenizer_config.json, or give plain prompts",
+        )
+
+    def _start(self) -> Connection:
+        # Only one text at a time is tokenized; a fork with threads in it is warned of otherwise.
+        os.environ.setdefault(_PARALLELISM, "false")
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        ends = (theirs, self._pipe)
+        self._child = context.Process(target=_serve, args=(self._tokenizer, *ends), daemon=True)
+        self._child.start()
+        theirs.close()
+        self._end = weakref.finalize(self, _end, self._child, self._pipe)
+        return self._pipe
+
+    def _death(self) -> str:
+        """How the process ended; the next chat starts another."""
+        self._child.join()
+        late = self._child.exitcode == -signal.SIGALRM
+        self._end()
+        self._pipe = None
+        return f"did not end within {SECONDS:g} s" if late else "ended its process"
+
+
+def _end(child: BaseProcess, pipe: Connection) -> None:
+    child.kill()
+    child.join()
+    pipe.close()
+
+
+def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
+    """The child: answer every chat with its token ids, or with the name of what was raised."""
+    parents.close()  # or the end of the parent would not be seen here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
+    for ending in (signal.SIGALRM, signal.SIGTERM):  # handlers would wait for native code
+        signal.signal(ending, signal.SIG_DFL)
+    os.environ[_PARALLELISM] = "false"
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code says there why it aborts
+    _limit_memory()
+    while True:
+        try:
+            messages, tools, settings = pipe.recv()
+        except EOFError:
+            return
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        answer = _rendered(tokenizer, messages, tools, settings)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pipe.send_bytes(msgspec.msgpack.encode(answer))
+
+
+def _rendered(tokenizer: Any, messages: Any, tools: Any, settings: Any) -> list[int] | str:
+    try:
+        return list(
+            tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) if tools else None,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                **settings,
+            )
+        )
+    # A template raises what it likes, and what it says may quote the chat.
+    except Exception as error:
+        return type(error).__name__
+
+
+def _limit_memory() -> None:
+    """Of addresses, since only these are limited; nothing is limited where it cannot be."""
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + MEMORY_BYTES
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *allowed]), hard))

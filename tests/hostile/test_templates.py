@@ -1,0 +1,144 @@
+"""A chat template is a stranger's program: what never ends or wants gigabytes costs seconds, and is
+told in words without the chat's text.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+from draftbench.errors import ModelError
+from draftbench.measure import templates
+from draftbench.measure.prompts import TextSide
+from draftbench.models.source import ModelSource
+from draftbench.records import Request
+
+EMBEDDED = Path(str(files("draftbench"))) / "embedded"
+MARKER = "zebra-quartz-4711"
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS = {
+    "nested loops": LOOP,
+    "a power of whole numbers, which is native code": "{{ 9 ** (9 ** 9) }}",
+    "a macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}"
+    "{% endif %}{% endmacro %}{{ m(60) }}",
+}
+HUGE = {
+    "a constant, multiplied when it is compiled": "{{ ('a' * 10**10) | length }}",
+    "the chat, multiplied": "{{ (messages[0].content * 10**10) | length }}",
+    "a list, multiplied": "{{ ([0] * 10**10) | length }}",
+    "doubled over and over": "{% set n = namespace(x='12345678') %}"
+    "{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "padded": "{{ messages[0].content | center(10**10) }}",
+    "formatted": "{{ '%10000000000d' | format(1) }}",
+    "written piece by piece": "{% for a in range(99999) %}{% for b in range(10) %}"
+    "{{ messages[0].content * 9999 }}{% endfor %}{% endfor %}",
+}
+
+
+def chat(content: str = MARKER) -> Request:
+    return Request(id="r", source="log.jsonl:3", messages=({"role": "user", "content": content},))
+
+
+@pytest.fixture
+def text():
+    """Makes the text side of the embedded target with another template."""
+
+    def with_template(template: str) -> TextSide:
+        side = TextSide(ModelSource(str(EMBEDDED / "target")))
+        side.tokenizer.chat_template = template
+        return side
+
+    return with_template
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_that_never_ends_is_ended(text, monkeypatch, name):
+    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    began = time.monotonic()
+    with pytest.raises(ModelError) as caught:
+        text(ENDLESS[name]).prompt(chat(), 64, 512)
+    assert caught.value.message == (
+        "the chat template of `target` did not end within 1 s on log.jsonl:3"
+    )
+    assert "chat_template.jinja" in caught.value.hint
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_template_that_wants_gigabytes_gets_them_nowhere(text, monkeypatch, name):
+    monkeypatch.setattr(templates, "MEMORY_BYTES", 1 << 28)
+    side = text(HUGE[name])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError, match=r"needs more than .* of memory on log\.jsonl:3"):
+        side.prompt(chat(), 64, 512)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+def test_after_a_chat_that_was_given_up_the_next_is_rendered(text, monkeypatch):
+    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    side = text("{% if messages[0].content == 'a' %}" + LOOP + "{% endif %}b")
+    with pytest.raises(ModelError, match="did not end"):
+        side.prompt(chat("a"), 64, 512)
+    prompt = side.prompt(chat("c"), 64, 512)
+    assert side.tokenizer.decode(prompt.tokens) == "b"
+
+
+def test_time_between_two_chats_is_not_counted(text, monkeypatch):
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    side = text("{{ messages[0].content }}")
+    side.prompt(chat(), 64, 512)
+    time.sleep(0.8)
+    assert side.prompt(chat(), 64, 512) is not None
+
+
+def test_a_template_that_ends_its_process_ends_no_other(text):
+    side = text("{{ messages }}")
+    side.tokenizer.apply_chat_template = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(ModelError, match=r"ended its process on log\.jsonl:3"):
+        side.prompt(chat(), 64, 512)
+
+
+def test_the_process_ends_with_the_text_side(text):
+    side = text("{{ messages[0].content }}")
+    side.prompt(chat(), 64, 512)
+    (child,) = multiprocessing.active_children()
+    del side
+    assert not child.is_alive()
+
+
+def test_a_chat_nested_too_deeply_to_be_sent_is_refused_in_words(text):
+    content: list = []
+    for _ in range(100_000):
+        content = [content]
+    with pytest.raises(Exception, match=r"refuses log\.jsonl:3 \(RecursionError\)"):
+        text("b").prompt(chat(content), 64, 512)
+
+
+@pytest.mark.parametrize("command", ["sweep", "check"])
+def test_a_command_tells_of_it_in_one_line_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    target, log = tmp_path / "mine", tmp_path / "log.jsonl"
+    shutil.copytree(EMBEDDED / "target", target)
+    (target / "chat_template.jinja").write_text(LOOP)
+    log.write_text(json.dumps({"messages": [{"role": "user", "content": MARKER}]}) + "\n")
+    words = ["--target", str(target), "--drafts", str(EMBEDDED / "draft"), "--traffic", str(log)]
+    out = ["--out", str(tmp_path / "run")] if command == "sweep" else []
+    assert main([command, *words, *out]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "error: the chat template of `mine` did not end within 1 s on log.jsonl:1\n" in told.err
+    assert "\nhint: " in told.err
+    assert MARKER not in told.err
+    assert not (tmp_path / "run").exists()
