@@ -140,7 +140,7 @@ def _traffic() -> str:
     return (
         "## Traffic\n\n"
         "`.jsonl`, `.json`, `.csv` and `.parquet`, each also `.gz` or `.zst`; `suite:NAME`; "
-        "`hf:DATASET[/CONFIG][:SPLIT]`. A row's form is recognised by its content:\n\n"
+        "`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`. A row's form is recognised by its content:\n\n"
         f"{forms}\n\n"
         "The logged answer is looked for under `response`, `completion`, `output` or an OpenAI "
         "`choices` list, the segment under `segment`, `category` or `tags.segment`; "

@@ -196,6 +196,7 @@ MEANING = {
     "repeat": "which repetition, from 0",
     "request": "keyed hash of the raw request",
     "Baseline.requests": "one entry per request",
+    "TrafficFacts.revision": "commit of a data set of the hub; null for files and suites",
     "requests": "how many requests",
     "requests_a": "requests of run A",
     "requests_b": "requests of run B",

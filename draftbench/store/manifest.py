@@ -63,13 +63,17 @@ def impossible(question: Question) -> str | None:
 
 
 class TrafficFacts(Record, frozen=True):
-    """How the traffic became requests: rows read, duplicates merged, rows left out by reason."""
+    """How the traffic became requests: rows read, duplicates merged, rows left out by reason.
+
+    `revision` is the commit of a data set of the hub.
+    """
 
     form: str
     rows: int
     requests: int
     merged: int
     dropped: dict[str, int]
+    revision: str | None = None
 
 
 class Environment(Record, frozen=True):

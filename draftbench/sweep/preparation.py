@@ -70,6 +70,8 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     dtype = _dtype(options.dtype, device)
     target = ModelSource(options.target, options.trust)
     watcher.note(f"reading traffic from {options.traffic.source}")
+    if options.traffic.on_hub:
+        watcher.note("it is fetched from the hub of data sets where it is not cached")
     traffic = load(options.traffic)
     for row in traffic.bad_rows:
         watcher.note(f"bad row {row}")
@@ -108,6 +110,7 @@ def _facts(traffic: Traffic, requests: int, left_out: dict[str, int]) -> Traffic
         requests=requests,
         merged=traffic.merged,
         dropped={**traffic.dropped, **left_out},
+        revision=traffic.revision,
     )
 
 

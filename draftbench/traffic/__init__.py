@@ -1,9 +1,10 @@
 """A traffic source → the requests to measure.
 
-A source is a file, a built-in suite (`suite:NAME`) or a data set (`hf:DATASET[/CONFIG][:SPLIT]`).
-It is read twice: once to count, merge and choose by hashes alone, once to keep the chosen requests,
-so that memory grows with the requests chosen and not with the text of the source. How the target
-renders a request, and in how many tokens, is not known here.
+A source is a file, a built-in suite (`suite:NAME`) or a data set
+(`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`). It is read twice: once to count, merge and choose by
+hashes alone, once to keep the chosen requests, so that memory grows with the requests chosen and
+not with the text of the source. How the target renders a request, and in how many tokens, is not
+known here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from draftbench.errors import TrafficError
 from draftbench.records import Request
 from draftbench.traffic.forms import Fields, read_request
-from draftbench.traffic.hub import parse_dataset
+from draftbench.traffic.hub import on_hub, parse_dataset
 from draftbench.traffic.problems import BadRowError, NotRepresentableError
 from draftbench.traffic.readers import Row, read_rows
 from draftbench.traffic.selection import Entry, choose
@@ -49,6 +50,11 @@ class TrafficQuery:
     skip_bad: bool
     key: bytes
 
+    @property
+    def on_hub(self) -> bool:
+        """Whether reading it asks the hub, and fetches what is not cached."""
+        return self.source.startswith("hf:") and on_hub(self.source.removeprefix("hf:"))
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -57,7 +63,7 @@ class Traffic:
     `rows` = distinct requests (before sampling) + `merged` + the sum of `dropped` (reason → rows).
     `bad_rows` names the first few as "file:line: reason". `form` names the forms recognised.
     `digest` is a keyed hash over the ids and weights of all requests of the source, chosen or not,
-    in any order.
+    in any order. `revision` is the commit of a data set of the hub.
     """
 
     requests: tuple[Request, ...]
@@ -67,6 +73,7 @@ class Traffic:
     bad_rows: tuple[str, ...]
     form: str
     digest: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class _Source:
     name: str
     rows: Callable[[], Iterator[Row]]
     segment_by: str | None = None
+    revision: str | None = None
 
 
 @dataclass
@@ -124,6 +132,7 @@ def load(query: TrafficQuery) -> Traffic:
         bad_rows=tuple(census.bad_rows),
         form=", ".join(sorted(census.forms)),
         digest=_digest(census.entries, query.key),
+        revision=source.revision,
     )
 
 
@@ -133,7 +142,7 @@ def _find(text: str) -> _Source:
         return _Source(path.name, lambda: read_rows(path), suite.segment_by)
     if text.startswith("hf:"):
         dataset = parse_dataset(text.removeprefix("hf:"))
-        return _Source(dataset.name, dataset.rows)
+        return _Source(dataset.name, dataset.rows, revision=dataset.commit)
     path = Path(text)
     return _Source(path.name, lambda: read_rows(path))
 

@@ -1,25 +1,29 @@
 """A data set, on the hub or in a local folder, → its raw rows, through the `datasets` library.
 
-`DATASET[/CONFIG][:SPLIT]`, where a DATASET of the hub is `name` or `owner/name`, and a local one
-starts with `/`, `.` or `~`. The library only says which files of a local folder are which split:
-they are read here, so that no text is copied into its cache, and only inside the folder, wherever
-the folder's metadata or its links lead.
+`DATASET[/CONFIG][:SPLIT][@REVISION]`, where a DATASET of the hub is `name` or `owner/name`, and a
+local one, which has no revisions, starts with `/`, `.` or `~`. What comes from the hub is all of
+one commit. The library only says which files of a local folder are which split: they are read here,
+so that no text is copied into its cache, and only inside the folder, wherever the folder's metadata
+or its links lead.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from draftbench.errors import TrafficError
-from draftbench.reading import UnreadableError, read_limited
+from draftbench.errors import DraftbenchError, TrafficError
+from draftbench.reading import read_limited
 from draftbench.traffic.readers import Row, can_read, read_rows
 
 MAX_METADATA_BYTES = 4 << 20
-_UNREADABLE = (OSError, ValueError, RuntimeError, OverflowError, UnreadableError)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Dataset:
     config: str | None
     split: str | None
     local: bool
+    revision: str | None = None
 
     @property
     def name(self) -> str:
@@ -43,22 +48,55 @@ class Dataset:
         Raises:
             TrafficError: the data set cannot be found or read, or the split must be named.
         """
-        import datasets
-        import yaml
-
-        unreadable = (*_UNREADABLE, yaml.YAMLError, datasets.exceptions.DatasetsError)
-        try:
+        with _in_words(self.path):
             found = self._files() if self.local else None
             split = self.split or self._only(self._splits() if found is None else found)
             rows = self._rows(split) if found is None else _rows_of(found, split)
             for number, row in enumerate(rows, 1):
                 yield Row(number, row)
-        except unreadable as error:
-            # Only the kind of error: the library's messages may quote the rows.
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that the rows come from; None for a local folder.
+
+        Raises:
+            TrafficError: the data set cannot be found.
+        """
+        if self.local:
+            return None
+        with _in_words(self.path):
+            return str(self._builder.hash)
+
+    @cached_property
+    def _builder(self) -> Any:
+        """The library's reader. Made once, so that both readings are of one commit, even if the
+        branch moves on meanwhile.
+        """
+        import datasets
+
+        datasets.disable_progress_bars()
+        datasets.logging.set_verbosity_error()  # stderr belongs to the command
+        # By its name alone the library would prefer a folder that lies here by chance.
+        where = f"hf://datasets/{self.path}"
+        found = datasets.load_dataset_builder(where, self.config, revision=self.revision)
+        self._refuse_another(found)
+        inside = re.compile(rf"hf://datasets/[^@]+@{re.escape(found.hash)}/")
+        for file in itertools.chain(*(found.config.data_files or {}).values()):
+            if not inside.match(file):  # its README may name any file, here or anywhere
+                raise _leads_out(self.path, file)
+        return found
+
+    def _refuse_another(self, found: Any) -> None:
+        """Without a network the library takes what was cached last, whatever was asked for."""
+        from datasets.packaged_modules.cache.cache import Cache
+
+        asked = self.revision
+        exact = asked is not None and _COMMIT.fullmatch(asked)
+        if asked and found.hash != asked and (exact or isinstance(found, Cache)):
             raise TrafficError(
-                f"data set `{self.path}` cannot be read ({type(error).__name__})",
-                hint="write `hf:DATASET[/CONFIG][:SPLIT]`, or `hf:FOLDER`; the hub needs a network",
-            ) from None
+                f"data set `{self.path}` at `{asked}` is not at hand; cached is {found.hash}",
+                hint=f"the hub needs a network; or take `@{found.hash}`",
+            )
 
     def _files(self) -> dict[str, list[Path]]:
         """A local folder's files by split, each inside the folder and of a kind read here."""
@@ -81,9 +119,13 @@ class Dataset:
         return found
 
     def _splits(self) -> list[str]:
+        """Names of the splits, where possible before anything is downloaded."""
         import datasets
 
-        return list(map(str, datasets.get_dataset_split_names(self.path, self.config)))
+        if self._builder.info.splits is None:
+            where, commit = f"hf://datasets/{self.path}", self.commit
+            return list(datasets.get_dataset_split_names(where, self.config, revision=commit))
+        return list(map(str, self._builder.info.splits))
 
     def _only(self, splits: Collection[str]) -> str:
         if len(splits) != 1:
@@ -94,10 +136,26 @@ class Dataset:
         return next(iter(splits))
 
     def _rows(self, split: str) -> Iterator[dict[str, Any]]:
-        import datasets
+        self._builder.download_and_prepare()
+        return map(dict, self._builder.as_dataset(split=split))
 
-        stream: Any = datasets.load_dataset(self.path, self.config, split=split)
-        return map(dict, stream)
+
+@contextmanager
+def _in_words(path: str) -> Iterator[None]:
+    """The libraries' errors as one that names the data set. They raise what they like: of files, of
+    YAML, of the network.
+    """
+    try:
+        yield
+    except (DraftbenchError, MemoryError):
+        raise
+    except Exception as error:
+        # Only the kind of error: the library's messages may quote the rows.
+        raise TrafficError(
+            f"data set `{path}` cannot be read ({type(error).__name__})",
+            hint="write `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`, or `hf:FOLDER`; the hub needs a "
+            "network",
+        ) from None
 
 
 def _check_metadata(folder: Path) -> None:
@@ -125,7 +183,7 @@ def _metadata(folder: Path) -> Iterator[str]:
 
 def _leads_out(folder: str, name: str) -> TrafficError:
     return TrafficError(
-        f"data set `{folder}` names `{name}`, which lies outside of the folder",
+        f"data set `{folder}` names `{name}`, which lies outside of it",
         hint="copy the file into the folder, or give it alone: `--traffic FILE`",
     )
 
@@ -136,26 +194,34 @@ def _rows_of(files: Mapping[str, Sequence[Path]], split: str) -> Iterator[Any]:
     return (row.data for file in files[split] for row in read_rows(file))
 
 
+def on_hub(text: str) -> bool:
+    """Whether the data set of this name is one of the hub, and no local folder."""
+    return not text.startswith(("/", ".", "~"))
+
+
 def parse_dataset(text: str) -> Dataset:
-    """Take `DATASET[/CONFIG][:SPLIT]` apart.
+    """Take `DATASET[/CONFIG][:SPLIT][@REVISION]` apart.
 
     Raises:
         TrafficError: a name that cannot be one, or a local folder that is not there.
     """
-    path, _, split = text.partition(":")
-    if path.startswith(("/", ".", "~")):
-        folder = Path(path).expanduser()
-        if not folder.is_dir():
-            raise TrafficError(
-                f"folder `{path}` not found", hint="`hf:` takes a folder or a hub name"
-            )
-        return Dataset(str(folder), None, split or None, local=True)
+    if not on_hub(text):
+        return _local(text)
+    name, at, revision = text.partition("@")
+    path, _, split = name.partition(":")
     parts = path.split("/")
-    if not all(parts) or len(parts) > 3:
+    if not all(parts) or len(parts) > 3 or (at and not revision):
         raise TrafficError(
             f"`{text}` is not a data set",
-            hint="write `hf:owner/name`, `hf:owner/name/config:split`",
+            hint="write `hf:owner/name`, `hf:owner/name/config:split` or `hf:owner/name@revision`",
         )
-    return Dataset(
-        "/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split or None, local=False
-    )
+    config = parts[2] if len(parts) == 3 else None
+    return Dataset("/".join(parts[:2]), config, split or None, False, revision or None)
+
+
+def _local(text: str) -> Dataset:
+    path, _, split = text.partition(":")
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise TrafficError(f"folder `{path}` not found", hint="`hf:` takes a folder or a hub name")
+    return Dataset(str(folder), None, split or None, local=True)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,22 +27,26 @@ def query(source: str) -> TrafficQuery:
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "config", "split"),
+    ("text", "path", "config", "split", "revision"),
     [
-        ("squad", "squad", None, None),
-        ("org/name", "org/name", None, None),
-        ("org/name:train", "org/name", None, "train"),
-        ("org/name/config:test", "org/name", "config", "test"),
-        ("org/name:train[:10]", "org/name", None, "train[:10]"),
+        ("squad", "squad", None, None, None),
+        ("org/name", "org/name", None, None, None),
+        ("org/name:train", "org/name", None, "train", None),
+        ("org/name/config:test", "org/name", "config", "test", None),
+        ("org/name:train[:10]", "org/name", None, "train[:10]", None),
+        ("org/name@v1.0", "org/name", None, None, "v1.0"),
+        ("org/name/config:test@refs/pr/1", "org/name", "config", "test", "refs/pr/1"),
     ],
 )
-def test_a_hub_name_holds_one_slash_and_then_its_configuration(
-    text: str, path: str, config: str | None, split: str | None
+def test_a_hub_name_holds_one_slash_and_then_its_configuration_split_and_revision(
+    text: str, path: str, config: str | None, split: str | None, revision: str | None
 ) -> None:
-    assert parse_dataset(text) == Dataset(path, config, split, local=False)
+    assert parse_dataset(text) == Dataset(path, config, split, False, revision)
 
 
-@pytest.mark.parametrize("text", ["", "a//b", "a/b/c/d", "/no/such/folder:train"])
+@pytest.mark.parametrize(
+    "text", ["", "a//b", "a/b/c/d", "org/name@", "@v1", "/no/such/folder:train"]
+)
 def test_what_cannot_be_a_data_set_is_refused(text: str) -> None:
     with pytest.raises(TrafficError):
         parse_dataset(text)
@@ -87,7 +92,7 @@ def test_a_folders_metadata_cannot_name_files_outside_of_it(
     name = named.format(root=tmp_path)
     metadata = f'configs:\n- config_name: default\n  data_files: "{name}"\n'
     (folder / file).write_text(metadata if file.endswith("yaml") else f"---\n{metadata}---\n")
-    with pytest.raises(TrafficError, match="lies outside of the folder") as raised:
+    with pytest.raises(TrafficError, match="lies outside of it") as raised:
         load(query(f"hf:{folder}"))
     assert raised.value.hint
 
@@ -129,3 +134,141 @@ def test_a_folder_of_a_kind_that_only_the_library_reads_is_refused(tmp_path: Pat
     (tmp_path / "train.txt").write_text("a\n")
     with pytest.raises(TrafficError, match=r"`train\.txt`, of no kind"):
         load(query(f"hf:{tmp_path}"))
+
+
+def test_a_folder_is_of_no_commit_and_may_have_an_at_sign_in_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "data@v1"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"prompt": "a"}\n')
+    traffic = load(query(f"hf:{folder}"))
+    assert (len(traffic.requests), traffic.revision) == (1, None)
+    assert not query(f"hf:{folder}").on_hub
+
+
+def test_every_name_that_is_no_folder_is_the_hubs() -> None:
+    assert query("hf:org/name").on_hub
+    assert not query("suite:code").on_hub
+    assert not query("prod.jsonl").on_hub
+
+
+ONE, TWO = "1" * 40, "2" * 40
+
+
+class Hub:
+    """Stands in for the library: each time it is asked the branch has moved on by one commit."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None, str | None]] = []
+        self.prepared = 0
+        self.info = SimpleNamespace(splits={"train": None})
+        self.config = SimpleNamespace(data_files=None)
+
+    def __call__(self, path: str, config: str | None, *, revision: str | None) -> "Hub":
+        self.asked.append((path, config, revision))
+        self.hash = str(len(self.asked)) * 40
+        return self
+
+    def download_and_prepare(self) -> None:
+        self.prepared += 1
+
+    def as_dataset(self, *, split: str) -> list[dict[str, str]]:
+        return [{"prompt": f"{split} of {self.hash}"}]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub()
+    monkeypatch.setattr("datasets.load_dataset_builder", hub)
+    return hub
+
+
+def test_both_readings_are_of_the_commit_that_is_recorded(hub: Hub) -> None:
+    traffic = load(query("hf:org/name"))
+    assert [request.prompt for request in traffic.requests] == [f"train of {ONE}"]
+    assert traffic.revision == ONE
+    assert hub.asked == [("hf://datasets/org/name", None, None)]
+    assert hub.prepared == 2
+
+
+def test_a_revision_is_asked_for_and_what_it_names_is_recorded(hub: Hub) -> None:
+    traffic = load(query("hf:org/name/config:test@v1"))
+    assert hub.asked == [("hf://datasets/org/name", "config", "v1")]
+    assert (traffic.requests[0].prompt, traffic.revision) == (f"test of {ONE}", ONE)
+
+
+def test_another_commit_than_was_asked_for_is_refused(hub: Hub) -> None:
+    with pytest.raises(TrafficError, match=f"at `{TWO}` is not at hand; cached is {ONE}") as raised:
+        load(query(f"hf:org/name@{TWO}"))
+    assert f"@{ONE}" in raised.value.hint
+    assert hub.prepared == 0
+
+
+def test_more_than_one_split_is_refused_before_anything_is_downloaded(hub: Hub) -> None:
+    hub.info.splits = {"train": None, "test": None}
+    with pytest.raises(TrafficError, match="has 2 splits"):
+        load(query("hf:org/name"))
+    assert hub.prepared == 0
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "/home/user/secret.jsonl",
+        "https://example.org/a.jsonl",
+        f"hf://datasets/org/other@{TWO}/a.jsonl",
+        f"hf://buckets/org/name@{ONE}/a.jsonl",
+    ],
+)
+def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub: Hub, named: str) -> None:
+    own = f"hf://datasets/org/name@{ONE}/train.jsonl"
+    hub.config.data_files = {"train": [own, named]}
+    with pytest.raises(TrafficError, match="lies outside of it"):
+        load(query("hf:org/name"))
+    assert hub.prepared == 0
+    hub.asked.clear()
+    hub.config.data_files = {"train": [own]}
+    assert load(query("hf:org/name")).revision == ONE
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The library's cache with one data set at one commit, as a download leaves it."""
+    import datasets
+
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
+    made = tmp_path / "made"
+    datasets.load_dataset("json", data_files=str(tmp_path / "a.jsonl"), cache_dir=str(made))
+    (info,) = made.rglob("dataset_info.json")
+    (arrow,) = made.rglob("*.arrow")
+    folder = tmp_path / "cache" / "org___name" / "default" / "0.0.0" / ONE
+    folder.mkdir(parents=True)
+    described = json.loads(info.read_text()) | {"config_name": "default", "dataset_name": "name"}
+    (folder / "dataset_info.json").write_text(json.dumps(described))
+    arrow.rename(folder / "name-train.arrow")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["org/name", "org/name:train", f"org/name@{ONE}"])
+def test_without_a_network_the_cached_commit_is_read_and_recorded(cached: Path, name: str) -> None:
+    traffic = load(query(f"hf:{name}"))
+    assert ([request.prompt for request in traffic.requests], traffic.revision) == (["a"], ONE)
+
+
+@pytest.mark.parametrize("revision", [TWO, "v1"])
+def test_without_a_network_another_revision_than_the_cached_is_refused(
+    cached: Path, revision: str
+) -> None:
+    with pytest.raises(TrafficError, match=f"cached is {ONE}"):
+        load(query(f"hf:org/name@{revision}"))
+
+
+def test_a_folder_that_lies_here_by_chance_is_not_taken_for_the_hubs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name" / "train.jsonl").write_text('{"prompt": "zebra"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(TrafficError, match="cannot be read"):
+        load(query("hf:org/name"))
