@@ -18,6 +18,7 @@ from draftbench.errors import RunFolderError
 from draftbench.reading import UnreadableError, json_without_controls, read_limited
 from draftbench.records import DraftingMode, Record
 from draftbench.store.lines import sync_folder
+from draftbench.store.schema import refuse_newer
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 SCHEMA_VERSION = 2
@@ -161,13 +162,7 @@ def read_baseline(path: Path) -> Baseline:
         ) from error
     try:
         raw = json_without_controls(raw)
-        version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise RunFolderError(
-                f"`{path}` has schema {version}, newer than this draftbench reads "
-                f"({SCHEMA_VERSION})",
-                hint="update draftbench",
-            )
+        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
         baseline = msgspec.json.decode(raw, type=Baseline)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(

@@ -22,6 +22,7 @@ from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Lev
 from draftbench.reading import json_without_controls
 from draftbench.records import Record
 from draftbench.store.lines import MAX_LINE_BYTES, append_line, whole_lines
+from draftbench.store.schema import refuse_newer
 
 # Two points are one comparison, which the gate has judged; a line has a spread from three on, and a
 # useful one from five.
@@ -222,13 +223,7 @@ def fitted_change(values: Sequence[float], *, relative: bool) -> Estimate:
 def _entry(where: str, line: bytes) -> HistoryEntry:
     try:
         line = json_without_controls(line)
-        version = msgspec.json.decode(line, type=dict[str, object]).get("schema_version")
-        if isinstance(version, int) and version > RESULT_SCHEMA_VERSION:
-            raise RunFolderError(
-                f"{where} has schema {version}, newer than this draftbench reads "
-                f"({RESULT_SCHEMA_VERSION})",
-                hint="update draftbench",
-            )
+        refuse_newer(line, RESULT_SCHEMA_VERSION, where)
         entry = msgspec.json.decode(line, type=HistoryEntry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(

@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.reading import json_without_controls
+from draftbench.reading import UnreadableError, json_without_controls, read_limited
 from draftbench.records import AnyObservation, Observation, Record, Trajectory
 from draftbench.store.indexed import Indexed
 from draftbench.store.lines import append_line, cannot_write, read_lines, sync_folder
@@ -32,6 +32,7 @@ from draftbench.store.manifest import (
     differing_question,
     impossible,
 )
+from draftbench.store.schema import refuse_newer
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
@@ -260,21 +261,15 @@ def _read_manifest(folder: Path) -> Manifest:
             hint="`draftbench sweep` makes run folders, by default under results/runs/",
         )
     try:
-        with path.open("rb") as stream:
-            raw = json_without_controls(stream.read(MAX_MANIFEST_BYTES))
-        version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise RunFolderError(
-                f"`{path}` has schema {version}, this draftbench reads {SCHEMA_VERSION}",
-                hint="update draftbench",
-            )
+        raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
+        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except OSError as error:
+    except UnreadableError as error:
         raise RunFolderError(
-            f"cannot read `{path}`: {error.strerror}", hint="check who may read it"
+            f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
-    if wrong := impossible(manifest.question):
+    if wrong := impossible(manifest):
         raise RunFolderError(f"`{path}`: {wrong}", hint="no sweep asks this: the file was changed")
     return manifest

@@ -7,22 +7,34 @@ times were taken.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from draftbench.reading import without_controls
-from draftbench.records import DraftingMode, Record
+from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Record
 
 # 1: first layout. 2: batch sizes, active rows, looks at the machine.
 SCHEMA_VERSION = 2
 
-MOST_K, MOST_BATCH = 64, 4096
+RESPONSES = ("target", "log")
+# Least and most of every number, far around what can be asked or counted.
+_LIMITS: tuple[tuple[int, int, tuple[str, ...]], ...] = (
+    (1, 64, ("ks",)),
+    (1, 4096, ("batches",)),
+    (1, 10**6, ("samples", "lookup_longest", "lookup_shortest", "cores", "threads")),
+    (1, 10**9, ("schema_version", "max_new_tokens")),
+    (0, 10**9, ("temperature", "load")),
+    (0, 10**15, ("rows", "requests", "merged", "dropped")),
+)
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
 
@@ -49,17 +61,6 @@ class Question(Record, frozen=True):
     max_new_tokens: int | None
     temperature: float | None
     batches: tuple[int, ...] = (1,)
-
-
-def impossible(question: Question) -> str | None:
-    """What no sweep can have asked, by its key; None if all of it can be."""
-    if not question.ks or not all(1 <= k <= MOST_K for k in question.ks):
-        return f"`ks` holds at least one draft length, each from 1 to {MOST_K}"
-    if not question.batches or not all(1 <= batch <= MOST_BATCH for batch in question.batches):
-        return f"`batches` holds at least one batch size, each from 1 to {MOST_BATCH}"
-    if question.samples < 1:
-        return "`samples` is at least 1"
-    return None
 
 
 class TrafficFacts(Record, frozen=True):
@@ -109,6 +110,27 @@ class Manifest(Record, frozen=True):
     question: Question
     traffic: TrafficFacts
     environment: Environment
+
+
+def impossible(manifest: Manifest) -> str | None:
+    """What no sweep can have written, by its key; None if all of it can be."""
+    asked = manifest.question
+    if asked.dtype not in NEAR_TIE_MARGIN or asked.responses not in RESPONSES:
+        return f"`dtype` is one of {[*NEAR_TIE_MARGIN]}, `responses` of {[*RESPONSES]}"
+    if not asked.ks or not asked.batches:
+        return "`ks` and `batches` are not empty"
+    parts = (manifest, asked, manifest.traffic, manifest.environment)
+    for least, most, keys in _LIMITS:
+        for part, key in itertools.product(parts, keys):
+            if not all(least <= number <= most for number in _numbers(getattr(part, key, None))):
+                return f"`{key}` lies between {least} and {most}"
+    return None
+
+
+def _numbers(value: Any) -> Iterable[float]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def differing_question(one: Manifest, other: Manifest) -> list[str]:

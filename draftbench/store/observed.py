@@ -64,25 +64,29 @@ def read_run(folder: RunFolder) -> Observed:
     """Read and group all observations of a run.
 
     Raises:
-        RunFolderError: a file that cannot be read, or a measurement of a response that is not there
-        or of another length.
+        RunFolderError: a file that cannot be read, a measurement of a response that is not there or
+        of another length, or prompt lookup over fewer tokens than the run's largest k.
     """
     states = tuple(folder.records(MachineState))
     found = replace(observed(folder.manifest, folder.observations()), states=states)
     lengths = {(t.request, t.sample): t.output_tokens for t in found.trajectories}
+    largest = max(folder.manifest.question.ks)
     for row in (*found.replays, *found.decodes):
-        expected = lengths.get((row.request, row.sample))
-        if expected is None or (not isinstance(row, Decode) and _positions(row) != expected - 1):
+        length = lengths.get((row.request, row.sample))
+        if length is None or not _fits(row, length, largest):
             raise RunFolderError(
                 f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
-                "does not fit the response measured on",
+                "does not fit the response and the k measured on",
                 hint="a file of this run is missing or was changed by something else",
             )
     return found
 
 
-def _positions(row: Replay | LookupReplay) -> int:
-    return len(row.accept if isinstance(row, Replay) else row.proposed)
+def _fits(row: Replay | LookupReplay | Decode, length: int, largest: int) -> bool:
+    """Whether it can be a measurement of a response of this length for draft lengths up to this."""
+    if isinstance(row, LookupReplay):
+        return len(row.proposed) == length - 1 and row.window >= largest
+    return isinstance(row, Decode) or len(row.accept) == length - 1
 
 
 def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:

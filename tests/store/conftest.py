@@ -40,6 +40,7 @@ ENVIRONMENT = Environment(
     python="3.12.0",
     packages={"torch": "2.12"},
 )
+TRAFFIC = TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={})
 MANIFEST = Manifest(
     schema_version=1,
     draftbench="0.1.0",
@@ -47,21 +48,21 @@ MANIFEST = Manifest(
     command="draftbench sweep",
     key_id="key",
     question=QUESTION,
-    traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
+    traffic=TRAFFIC,
     environment=ENVIRONMENT,
 )
 
 
 def manifest(**changes: Any) -> Manifest:
-    """A manifest; a field of its own, its question or its environment is changed by name."""
+    """A manifest; a field of its own or of one of its parts is changed by name."""
 
     def changed(record: Any) -> Any:
         own = {name: changes[name] for name in changes if hasattr(record, name)}
         return msgspec.structs.replace(record, **own)
 
     whole = changed(MANIFEST)
-    parts = {"question": changed(QUESTION), "environment": changed(ENVIRONMENT)}
-    return msgspec.structs.replace(whole, **parts)
+    parts = {"question": QUESTION, "traffic": TRAFFIC, "environment": ENVIRONMENT}
+    return msgspec.structs.replace(whole, **{name: changed(part) for name, part in parts.items()})
 
 
 def trajectory(request: str, **changes: Any) -> Trajectory:

@@ -88,6 +88,22 @@ def test_a_measurement_must_fit_the_response_measured_on(folder, make, record):
         read_run(RunFolder(folder.path))
 
 
+@pytest.mark.parametrize(("window", "good"), [(1, False), (2, True)])
+def test_prompt_lookup_must_have_looked_as_far_as_the_largest_k(folder, make, window, good):
+    assert folder.manifest.question.ks == (1, 2)
+    row = LookupReplay(
+        request="r", sample=0, draft="ngram", quant="none", window=window, proposed=(1,),
+        matched=(0,),
+    )  # fmt: skip
+    with folder.writer() as writer:
+        writer.append([make.trajectory("r"), row])
+    if good:
+        assert read_run(RunFolder(folder.path)).replays == (row,)
+    else:
+        with pytest.raises(RunFolderError, match="a lookupreplay of `r` that does not fit"):
+            read_run(RunFolder(folder.path))
+
+
 def test_equal_numbers_are_one_object_and_stay_equal(tmp_path):
     append_line(tmp_path / "x.jsonl", [REPLAY, msgspec.structs.replace(REPLAY, sample=1)])
     one, other = read_lines(tmp_path / "x.jsonl", Replay)

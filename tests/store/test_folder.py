@@ -164,18 +164,32 @@ def test_a_manifest_changed_anywhere_is_read_or_refused(folder, make, at, by):
     [
         *[("ks", ks) for ks in ((), (0,), (1, -1), (65,), (10**9,))],
         *[("batches", batches) for batches in ((), (0,), (4097,))],
-        *[("samples", 0), ("samples", -1)],
+        *[("samples", 0), ("samples", -1), ("samples", 10**6 + 1)],
+        *[("max_new_tokens", 0), ("max_new_tokens", 10**9 + 1), ("temperature", -0.1)],
+        *[("temperature", 1e300), ("lookup_longest", 0), ("lookup_shortest", -1)],
+        *[("dtype", "float8"), ("responses", "nobody's"), ("schema_version", 0)],
+        *[("rows", -1), ("requests", 10**16), ("merged", -1), ("dropped", {"bad row": -1})],
+        *[("cores", 0), ("threads", -1), ("load", -0.1), ("load", 1e300)],
     ],
 )
-def test_a_question_that_no_sweep_asks_is_refused_by_its_key(folder, make, key, value):
+def test_a_manifest_that_no_sweep_writes_is_refused_by_its_key(folder, make, key, value):
     (folder.path / "run.json").write_bytes(msgspec.json.encode(make.manifest(**{key: value})))
     with pytest.raises(RunFolderError, match=f"`{key}`") as caught:
         RunFolder(folder.path)
     assert caught.value.hint
 
 
-def test_a_question_at_its_limits_is_read(folder, make):
-    asked = make.manifest(ks=(1, 64), batches=(1, 4096), samples=1)
+def test_a_manifest_at_its_limits_is_read(folder, make):
+    asked = make.manifest(
+        ks=(1, 64),
+        batches=(1, 4096),
+        samples=1,
+        temperature=0.0,
+        max_new_tokens=10**9,
+        rows=0,
+        dropped={},
+        load=0.0,
+    )
     (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
     assert RunFolder(folder.path).manifest == asked
 
