@@ -31,11 +31,14 @@ def shared(tmp_path_factory):
     place = tmp_path_factory.mktemp("marked")
     rows = [
         {
+            "id": f"{MARKER} {i}",
             "prompt": f"def f{i}():\n    # {MARKER}\n    return",
             "response": f" {i}  # {MARKER}\n",
             "user": MARKER,
+            "metadata": {"customer": MARKER},
             "stop": [MARKER],
             "segment": "code",
+            "temperature": 0.7 * (i == 2),
         }
         for i in range(3)
     ]
