@@ -2,12 +2,12 @@
 the end with a sweep that nobody killed.
 
     python scripts/kill_test.py --kills 100
+    python scripts/kill_test.py --kills 200 --per-sweep 100 --requests 24 --longest 0.6 --lines 3
 
-Every third kill strikes inside a write, after a random part of the line. Two responses decode
-together in half of the runs, and one after the other in the rest. The sweeps are forked from
-one process that has imported everything, so that the kills meet work and not imports. Prints the
-kills, the acknowledged records that were lost, and what differs at the end; leaves with 1 if
-anything does.
+Every third kill strikes inside a write, after a random part of the line. Half of them meet greedy
+sweeps, half sampled ones at temperature 0.7. The sweeps are forked from one process that has
+imported everything, so that the kills meet work and not imports. Prints the kills, the acknowledged
+records that were lost, and what differs at the end; leaves with 1 if anything does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
@@ -38,7 +39,7 @@ from draftbench.traffic import TrafficQuery
 # Responses are kept by groups: small ones give a sweep of few requests many places to die between.
 responses.GROUP = 2
 MODELS = Path(draftbench.__file__).parent / "embedded"
-SHORTEST, LONGEST = 0.05, 8.0
+SHORTEST = 0.05
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
 
 
@@ -54,8 +55,9 @@ class Silence:
     def note(self, text: str) -> None: ...
 
 
-def prepared_sweep(temperature: float) -> Prepared:
-    query = TrafficQuery("suite:completion", 6, 0, None, None, None, False, b"key of the kill test")
+def prepared_sweep(temperature: float, requests: int) -> Prepared:
+    key = b"key of the kill test"
+    query = TrafficQuery("suite:completion", requests, 0, None, None, None, False, key)
     options = SweepOptions(
         target=str(MODELS / "target"),
         drafts=(str(MODELS / "draft"), "ngram"),
@@ -65,7 +67,7 @@ def prepared_sweep(temperature: float) -> Prepared:
         max_new_tokens=16,
         temperature=temperature,
         measure="all",
-        measure_requests=2,
+        measure_requests=requests // 3,
         controls=False,
         threads=1,
     )
@@ -112,11 +114,25 @@ def readable(out: Path) -> int:
     return sum(len(list(part)) for part in parts)
 
 
-def sweep_once(prepared: Prepared, out: Path, chance: random.Random | None) -> tuple[bool, int]:
-    """Fork a sweep, and kill it where `chance` is given; (whether it ended by itself, records that
+@dataclass(frozen=True)
+class Kills:
+    """How many in all and at most of one sweep; a kill comes within so many seconds, or inside the
+    first so many lines.
+    """
+
+    kills: int
+    per_sweep: int
+    longest: float
+    lines: int
+    chance: random.Random
+
+
+def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool, int]:
+    """Fork a sweep, and kill it where `kills` are given; (whether it ended by itself, records that
     it was told are kept)."""
+    chance = kills and kills.chance
     inside = chance is not None and chance.random() < 1 / 3
-    number = chance.randint(1, 12) if chance else 0
+    number = chance.randint(1, kills.lines) if kills and chance else 0
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -131,8 +147,8 @@ def sweep_once(prepared: Prepared, out: Path, chance: random.Random | None) -> t
             os._exit(1)
         os._exit(0)
     os.close(writer)
-    if chance and not inside:
-        time.sleep(SHORTEST * (LONGEST / SHORTEST) ** chance.random())
+    if kills and chance and not inside:
+        time.sleep(SHORTEST * (kills.longest / SHORTEST) ** chance.random())
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as told:
@@ -166,19 +182,21 @@ def essence(out: Path) -> dict[str, object]:
     }
 
 
-def endure(prepared: Prepared, folder: Path, kills: int, chance: random.Random) -> list[int]:
+def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
     """Sweeps killed until they end, over and over; [kills, records lost, sweeps ended, differing].
 
-    A sweep that was killed ten times is left to end.
+    A sweep that was killed as often as one may be is left to end.
     """
     sweep_once(prepared, folder / "whole", None)
     expected = essence(folder / "whole")
     done = lost = ended = differing = 0
-    while done < kills:
+    while done < kills.kills:
         out, ours, finished = folder / f"killed{ended}", 0, False
         while not finished:
             before = readable(out)
-            finished, acknowledged = sweep_once(prepared, out, chance if ours < 10 else None)
+            finished, acknowledged = sweep_once(
+                prepared, out, kills if ours < kills.per_sweep else None
+            )
             ours += not finished
             lost += max(0, before + acknowledged - readable(out))
         done, ended = done + ours, ended + 1
@@ -193,15 +211,19 @@ def endure(prepared: Prepared, folder: Path, kills: int, chance: random.Random) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--per-sweep", type=int, default=10, help="most kills of one sweep")
+    parser.add_argument("--requests", type=int, default=6)
+    parser.add_argument("--longest", type=float, default=8.0, help="seconds until a kill")
+    parser.add_argument("--lines", type=int, default=12, help="lines written until a kill")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
-    bad = 0
+    asked = parser.parse_args()
+    chance, bad = random.Random(asked.seed), 0
+    kills = Kills(asked.kills // 2, asked.per_sweep, asked.longest, asked.lines, chance)
     with tempfile.TemporaryDirectory() as folder:
         for temperature in (0.0, 0.7):
             print(f"temperature {temperature}")
             place = Path(folder) / str(temperature)
-            result = endure(prepared_sweep(temperature), place, arguments.kills // 2, chance)
+            result = endure(prepared_sweep(temperature, asked.requests), place, kills)
             print("{} kills, {} records lost, {} sweeps ended, {} of them differ".format(*result))
             bad += result[1] + result[3]
     return 1 if bad else 0
