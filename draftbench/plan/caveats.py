@@ -65,9 +65,8 @@ def _of_sample(observed: Observed, leader: Cell | None) -> Iterable[str]:
     )
     for count, what in ((requests, "replayed"), (timed, "decoded with a watch")):
         if count is not None and count < FEW_REQUESTS:
-            yield (
-                f"{count} requests were {what}; under {FEW_REQUESTS} the intervals are too narrow"
-            )
+            were = "request was" if count == 1 else "requests were"
+            yield f"{count} {were} {what}; under {FEW_REQUESTS} the intervals are too narrow"
     if any(t.origin == "log" for t in observed.trajectories):
         yield "the responses come from the log, not from this target"
 

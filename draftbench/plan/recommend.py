@@ -107,7 +107,7 @@ def _answer(field: Field, standing: Standing, levels: tuple[Level, ...]) -> Reco
         levels=levels,
         schedule=schedule(field, draft, asked) if draft else (),
         crossover=crossover(field, draft) if draft else None,
-        break_even=break_even(leader) if leader else None,
+        break_even=break_even(leader) if leader and standing.judged else None,
         latency=latency(leader) if leader else None,
         stopped=stopped_cells(observed, standing.concurrency),
     )

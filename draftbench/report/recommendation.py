@@ -29,7 +29,14 @@ from draftbench.report.load import (
     stopped,
     waits,
 )
-from draftbench.report.speedups import by_name, cell_of, deciding, end_to_end, without_interval
+from draftbench.report.speedups import (
+    by_name,
+    cell_of,
+    deciding,
+    end_to_end,
+    requests_in_words,
+    without_interval,
+)
 from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain
 from draftbench.store.observed import Observed
 
@@ -132,8 +139,8 @@ def checks(answer: Recommendation) -> list[str]:
             f"the target's own, {audit.near_ties} left it at a near tie, {audit.faults} otherwise."
         )
     lines.append(
-        f"{answer.requests} requests, {answer.output_tokens} output tokens; {answer.drafting_mode} "
-        f"drafting; costs of {answer.runner or 'an unknown runner'}."
+        f"{requests_in_words(answer.requests)}, {answer.output_tokens} output tokens; "
+        f"{answer.drafting_mode} drafting; costs of {answer.runner or 'an unknown runner'}."
     )
     return lines
 

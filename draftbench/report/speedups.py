@@ -25,20 +25,20 @@ def without_interval(answer: Recommendation) -> str:
     measured = cell_of(answer, answer.leader).requests_measured
     how = "measured" if measured else "predicted"
     whole = " with both prefills" if answer.objective == "latency" else ""
-    count = _requests(measured or answer.requests)
+    count = requests_in_words(measured or answer.requests)
     return f"{answer.speedup_without_interval:.2f}×{whole} {how} from {count}"
 
 
 def by_name(cell: CellFigures, requests: int) -> str:
     """The decode speed-up under its three names, each with what it is over."""
-    found, over = cell.speedup_predicted, _requests(requests)
+    found, over = cell.speedup_predicted, requests_in_words(requests)
     predicted = f"{times(found)} predicted over {over}" if found else "not predicted"
     if cell.speedup_expected is None and found is None:
         return "No interval of its speed-up: too few requests."
     if not cell.requests_measured:
         return f"Speed-up {predicted}, not measured."
     if cell.speedup_expected is None or cell.speedup_measured is None:
-        decoded = _requests(cell.requests_measured)
+        decoded = requests_in_words(cell.requests_measured)
         return f"Speed-up {predicted}; measured on {decoded}, too few for an interval."
     return (
         f"Speed-up {times(cell.speedup_expected)} expected: {predicted}, "
@@ -79,5 +79,6 @@ def end_to_end(cell: CellFigures) -> str | None:
     return f"With both prefills included: {times(expected)} expected, {times(predicted)} predicted."
 
 
-def _requests(count: int) -> str:
+def requests_in_words(count: int) -> str:
+    """A number of requests."""
     return "1 request" if count == 1 else f"{count} requests"

@@ -70,7 +70,7 @@ def test_one_request_has_a_speedup_without_an_interval(scene: Any) -> None:
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(2))
     assert found.speedup_without_interval == pytest.approx(8 / 4.1)
-    assert (found.speedup_deciding, found.probability_best) == (None, None)
+    assert (found.speedup_deciding, found.probability_best, found.break_even) == (None,) * 3
     assert found.candidates[0].probability_best is None
     scene.request("another")
     scene.replay("another", ALL)

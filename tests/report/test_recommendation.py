@@ -12,7 +12,7 @@ import pytest
 
 from draftbench.plan.objective import Objective
 from draftbench.plan.recommend import recommend
-from draftbench.report.recommendation import FIGURES, evidence, headline, render, shown
+from draftbench.report.recommendation import FIGURES, checks, evidence, headline, render, shown
 from draftbench.store.observed import observed
 
 
@@ -70,6 +70,11 @@ def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
     assert "No interval of its speed-up: too few requests." in said
     assert "probability" not in said
     assert "×" not in said
+    assert "may be lost" not in said
+    assert "1 request was decoded with a watch; under 30 the intervals are too narrow" in (
+        one.caveats
+    )
+    assert checks(one)[-1].startswith("1 request, 9 output tokens; greedy drafting")
 
 
 def test_one_measured_request_of_several_is_said_too(hand):
