@@ -1,8 +1,9 @@
 """Replays → where along the traffic a draft is accepted and where it is not.
 
-α of the replayed drafting mode in groups of requests (segment, temperature) and of positions (third
-of the response, after an accepted or a rejected token, the draft's confidence, the kind of token
-that the target wrote), and which tokens the lost rounds were lost to.
+α of the replayed drafting mode in groups of requests (segment, temperature, both) and of positions
+(third of the response, after an accepted or a rejected token, the draft's confidence, the kind of
+token that the target wrote), where in the response rejected tokens stand, and which tokens the lost
+rounds were lost to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample, alpha, ratio
+from draftbench.acceptance.definitions import Figure, Sample, alpha, ratio
+from draftbench.acceptance.groups import GROUPINGS, Crossing, Pair, crossings
 from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
 from draftbench.acceptance.laws import AnyReplay
 from draftbench.acceptance.rounds import Floats
@@ -23,6 +25,12 @@ from draftbench.records import Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
+TENTHS = 10
+REJECTIONS = Figure(
+    name="rejections in a tenth of the response",
+    symbol="",
+    formula="rejected tokens there / rejected tokens",
+)
 READINGS = {
     "early": "fewer tokens are accepted early in a response than late: "
     "suspect the prompt or the chat template that the draft sees",
@@ -30,7 +38,6 @@ READINGS = {
     "the draft loses coherence over length, or its context is too short",
 }
 
-Pair = tuple[Trajectory, Replay]
 Shares = dict[str, Floats]
 
 
@@ -51,11 +58,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """α by group. `late_less_early` is the difference of the outer thirds, paired by request;
     `reading` what it means, said only where the interval excludes 0.
+
+    `crossings` has every segment at every temperature that it was asked at, empty where one of the
+    two splits nothing. `rejections` is, for each tenth of the response, its share of the tokens
+    that are rejected if drafted: a tenth of them if position does not matter; empty where nothing
+    is rejected.
     """
 
     groups: tuple[Group, ...]
     late_less_early: Estimate | None
     reading: str | None
+    crossings: tuple[Crossing, ...] = ()
+    rejections: tuple[Estimate | None, ...] = ()
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +102,13 @@ def breakdown(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Breakdown | None
             groups += _group(by, name, own, shares, sample)
     groups += _by_kind(model)
     change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
-    return Breakdown(groups=tuple(groups), late_less_early=change, reading=_reading(change))
+    return Breakdown(
+        groups=tuple(groups),
+        late_less_early=change,
+        reading=_reading(change),
+        crossings=crossings(model),
+        rejections=_rejections(model),
+    )
 
 
 def costliest_disagreements(
@@ -136,7 +156,7 @@ def _members(
     """Per group its responses and how much of each position belongs to it."""
     parts = [split(pair) for pair in pairs]
     names = list(dict.fromkeys(name for part in parts for name in part))
-    if by in ("segment", "temperature"):
+    if by in GROUPINGS:
         names.sort()
     found = []
     for name in names:
@@ -191,6 +211,23 @@ def _by_kind(pairs: Sequence[Pair]) -> list[Group]:
     return sorted(found, key=lambda group: -group.positions)
 
 
+def _rejections(pairs: Sequence[Pair]) -> tuple[Estimate | None, ...]:
+    """A position counts in each tenth for the part of it that lies there, so that responses of
+    fewer than ten tokens leave no tenth empty.
+    """
+    lost = np.zeros((len(pairs), TENTHS))
+    for row, (_, replay) in zip(lost, pairs, strict=True):
+        wrong = 1 - np.array(replay.accept[: replay.draftable])
+        below = np.concatenate([[0.0], wrong.cumsum()])
+        ends = np.linspace(0, len(replay.accept), TENTHS + 1)
+        row[:] = np.diff(np.interp(ends, np.arange(len(below)), below))
+    if not lost.any():
+        return ()
+    own = [trajectory for trajectory, _ in pairs]
+    every = lost.sum(axis=1)
+    return tuple(estimate(ratio(REJECTIONS, own, tenth, every)) for tenth in lost.T)
+
+
 def _reading(change: Estimate | None) -> str | None:
     if change is None or change.low <= 0 <= change.high:
         return None
@@ -198,11 +235,11 @@ def _reading(change: Estimate | None) -> str | None:
 
 
 def _by_segment(pair: Pair) -> Shares:
-    return {pair[0].segment or "no segment": np.ones(len(pair[1].accept))}
+    return {GROUPINGS["segment"](pair[0]): np.ones(len(pair[1].accept))}
 
 
 def _by_temperature(pair: Pair) -> Shares:
-    return {f"{pair[0].sampling.temperature:g}": np.ones(len(pair[1].accept))}
+    return {GROUPINGS["temperature"](pair[0]): np.ones(len(pair[1].accept))}
 
 
 def _by_third(pair: Pair) -> Shares:

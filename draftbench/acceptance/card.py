@@ -16,6 +16,7 @@ from draftbench.acceptance import definitions
 from draftbench.acceptance.breakdown import Breakdown, Disagreement, breakdown
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import Fault, suspected_faults
+from draftbench.acceptance.groups import GroupRounds, rounds_by_group
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
@@ -64,8 +65,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that replay says of one candidate. `mode` is None for prompt lookup.
 
-    `hazards` and `survivals` are those of the largest k. `trees` is what an engine that drafts
-    trees could reach at temperature 0, not to be compared with the chain's figures at the same k.
+    `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
+    each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
+    drafts trees could reach at temperature 0, not to be compared with the chain's figures at the
+    same k.
     """
 
     candidate: str
@@ -81,6 +84,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     temperatures: tuple[TemperatureRounds, ...]
     trees: tuple[TreeFigures, ...]
     faults: tuple[Fault, ...]
+    rounds_by_group: tuple[GroupRounds, ...] = ()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +200,7 @@ def _card(replayed: _Replayed, width: float, near_tie: float) -> Card:
         faults=suspected_faults(
             replayed.candidate, pairs, tuple(replayed.rounds.values()), near_tie
         ),
+        rounds_by_group=rounds_by_group(own, replayed.rounds),
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from draftbench.cli.completing import among
 from draftbench.cli.values import FORMATS, OutputOption, check_output, one_of, width, write_result
 from draftbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftbench.report.page.sections import Run
 
 
 def report(
@@ -43,7 +47,6 @@ def report(
     if html is not None:
         check_output(str(html))
     from draftbench.report.page import examine, page
-    from draftbench.report.plots import save
     from draftbench.report.several import render_runs
     from draftbench.store.folder import RunFolder
     from draftbench.store.observed import read_run
@@ -61,12 +64,22 @@ def report(
         write_result(page(examined), str(html))
         typer.echo(f"wrote {html}", err=True)
     if plots is not None:
-        for at, shown in enumerate(examined, 1):
-            # Folders of the same name in different places must not overwrite each other.
-            folder = plots / f"{at}-{Path(shown.name).name}" if len(examined) > 1 else plots
-            for drawing in (d for group in shown.drawings.values() for d in group):
-                save(drawing, folder)
+        _save(examined, plots)
         typer.echo(f"wrote plots to {plots}", err=True)
     if output_format is not None or (html is None and plots is None):
         write_result(render_runs(examined, output_format or "table", width()), output)
     return 0
+
+
+def _save(runs: Sequence[Run], plots: Path) -> None:
+    """The plots of one run in `plots`; those of several in a folder each, beside what compares."""
+    from draftbench.report.charts.across import across
+    from draftbench.report.plots import save
+
+    for at, run in enumerate(runs, 1):
+        # Folders of the same name in different places must not overwrite each other.
+        folder = plots / f"{at}-{Path(run.name).name}" if len(runs) > 1 else plots
+        for drawing in (d for group in run.drawings.values() for d in group):
+            save(drawing, folder)
+    for drawing in across([(Path(run.name).name, run.answer) for run in runs]):
+        save(drawing, plots)

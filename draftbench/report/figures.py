@@ -13,24 +13,21 @@ from itertools import pairwise
 import numpy as np
 
 from draftbench.acceptance.breakdown import Breakdown, breakdown
-from draftbench.acceptance.definitions import (
-    Sample,
-    hazard,
-    survival,
-    tokens_per_round,
-)
+from draftbench.acceptance.definitions import Sample, hazard, survival
+from draftbench.acceptance.groups import GROUPINGS, rounds_by_group
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
 from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.predict import grid
-from draftbench.plan.recommendation import Pick, Recommendation
+from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.plan.steady import steady
 from draftbench.records import SELF, Candidate, Decode, Trajectory
 from draftbench.report.recommendation import shown
 from draftbench.store.observed import Observed
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
+Cells = Mapping[tuple[Candidate, int], MeasuredCell]
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,17 @@ class ByGroup:
 
 
 @dataclass(frozen=True)
+class Crossed:
+    """One candidate's requests and α [segments][temperatures]."""
+
+    candidate: str
+    segments: tuple[str, ...]
+    temperatures: tuple[float, ...]
+    requests: tuple[tuple[int, ...], ...]
+    alpha: tuple[tuple[Estimate | None, ...], ...]
+
+
+@dataclass(frozen=True)
 class TokenTimes:
     """Mean seconds per output token after the first, one value per request, on the same requests
     of one block.
@@ -88,9 +96,10 @@ class Figures:
     """What is drawn beside the answer; empty or None where it was not measured."""
 
     positions: tuple[DraftPositions, ...]
-    lengths: AcceptedLengths | None
+    lengths: tuple[AcceptedLengths, ...]
     segments: ByGroup | None
     temperatures: ByGroup | None
+    crossed: Crossed | None
     breakdowns: dict[str, Breakdown]
     times: TokenTimes | None
     target_bytes: int | None
@@ -106,18 +115,22 @@ def figures_of(observed: Observed, answer: Recommendation) -> Figures:
     order = [Candidate(draft=cell.draft, quant=cell.quant) for cell in shown(answer)]
     pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
     pick, target = answer.choice or answer.leader, observed.facts_of(None)
-    cells = measured_cells(observed, answer.concurrency) if pick else {}
-    cell = cells.get((Candidate(draft=pick.draft, quant=pick.quant), pick.k)) if pick else None
+    cells = measured_cells(observed, answer.concurrency)
     largest = max(grid(observed))
     k = pick.k if pick else largest
     parts = {str(c): part for c, own in pairs.items() if (part := breakdown(own))}
     return Figures(
         positions=tuple(_positions(c, own, largest) for c, own in pairs.items()),
-        lengths=_lengths(pairs, pick, cell) if pick else None,
-        segments=_by_group("segment", _segment, pairs, parts, k),
-        temperatures=_by_group("temperature", _temperature, pairs, parts, k),
+        lengths=tuple(
+            found
+            for c in shown(answer)
+            if c.draft != SELF and (found := _lengths(c, pairs, cells, c.k if pick else largest))
+        ),
+        segments=_by_group("segment", pairs, parts, k),
+        temperatures=_by_group("temperature", pairs, parts, k),
+        crossed=_crossed(parts),
         breakdowns=parts,
-        times=_token_times(pick, cell) if pick else None,
+        times=_token_times(pick, cells) if pick else None,
         target_bytes=target.weight_bytes if target else None,
     )
 
@@ -138,20 +151,21 @@ def _positions(candidate: Candidate, pairs: Pairs, k: int) -> DraftPositions:
 
 
 def _lengths(
-    pairs: Mapping[Candidate, Pairs], pick: Pick, cell: MeasuredCell | None
+    figures: CellFigures, pairs: Mapping[Candidate, Pairs], cells: Cells, k: int
 ) -> AcceptedLengths | None:
-    candidate = Candidate(draft=pick.draft, quant=pick.quant)
-    trajectories, rounds = _rounds(pairs[candidate], pick.k)
+    candidate = Candidate(draft=figures.draft, quant=figures.quant)
+    trajectories, rounds = _rounds(pairs[candidate], k)
     expected = _shares(trajectories, rounds)
     if expected is None:
         return None
     counted = ran = None
+    cell = cells.get((candidate, k))
     if cell is not None:
         ran = counted_rounds([decode for _, decode in cell.runs])
         counted = _shares([trajectory for trajectory, _ in cell.runs], ran)
     return AcceptedLengths(
         candidate=str(candidate),
-        k=pick.k,
+        k=k,
         rounds=float(rounds.rounds.sum()),
         expected=expected,
         rounds_counted=None if ran is None else float(ran.rounds.sum()),
@@ -170,7 +184,6 @@ def _shares(trajectories: Sequence[Trajectory], rounds: Rounds) -> tuple[float, 
 
 def _by_group(
     by: str,
-    key: Callable[[Trajectory], str],
     pairs: Mapping[Candidate, Pairs],
     breakdowns: Mapping[str, Breakdown],
     k: int,
@@ -179,7 +192,7 @@ def _by_group(
     pairs = {candidate: own for candidate, own in pairs.items() if candidate.draft != SELF}
     members: dict[str, set[str]] = {}
     for trajectory in (t for own in pairs.values() for t, _ in own):
-        members.setdefault(key(trajectory), set()).add(trajectory.request)
+        members.setdefault(GROUPINGS[by](trajectory), set()).add(trajectory.request)
     names = sorted(members)
     if len(names) < 2:
         return None
@@ -189,10 +202,10 @@ def _by_group(
         groups = known.groups if known else ()
         rate = {group.name: group.alpha for group in groups if group.by == by}
         rates.append(tuple(rate.get(name) for name in names))
-        parts = [[pair for pair in own if key(pair[0]) == name] for name in names]
-        tokens.append(
-            tuple(estimate(tokens_per_round(*_rounds(part, k))) if part else None for part in parts)
-        )
+        trajectories, rounds = _rounds(own, k)
+        found = rounds_by_group(trajectories, {k: rounds})
+        speeds = {group.name: group.tokens_per_round for group in found if group.by == by}
+        tokens.append(tuple(speeds.get(name) for name in names))
     return ByGroup(
         by=by,
         candidates=tuple(map(str, pairs)),
@@ -204,24 +217,34 @@ def _by_group(
     )
 
 
-def _segment(trajectory: Trajectory) -> str:
-    return trajectory.segment or "no segment"
+def _crossed(breakdowns: Mapping[str, Breakdown]) -> Crossed | None:
+    """Of the first model draft of the table; None where segment or temperature splits nothing."""
+    for name, found in breakdowns.items():
+        if name != SELF and found.crossings:
+            cells = {(cell.segment, cell.temperature): cell for cell in found.crossings}
+            segments = tuple(dict.fromkeys(segment for segment, _ in cells))
+            temperatures = tuple(sorted({temperature for _, temperature in cells}))
+            table = [[cells.get((s, t)) for t in temperatures] for s in segments]
+            return Crossed(
+                candidate=name,
+                segments=segments,
+                temperatures=temperatures,
+                requests=tuple(tuple(c.requests if c else 0 for c in row) for row in table),
+                alpha=tuple(tuple(c.alpha if c else None for c in row) for row in table),
+            )
+    return None
 
 
-def _temperature(trajectory: Trajectory) -> str:
-    return f"{trajectory.sampling.temperature:g}"
-
-
-def _token_times(pick: Pick, cell: MeasuredCell | None) -> TokenTimes | None:
+def _token_times(pick: Pick, cells: Cells) -> TokenTimes | None:
     """A request's steady rounds, averaged over its repeats."""
+    candidate = Candidate(draft=pick.draft, quant=pick.quant)
+    cell = cells.get((candidate, pick.k))
     sides = [] if cell is None else [_paces(cell.baseline), _paces(cell.runs)]
     both = [key for key in sides[0] if key in sides[1]] if sides else []
     if not both:
         return None
     plain, speculative = (tuple(float(np.mean(side[key])) for key in both) for side in sides)
-    return TokenTimes(
-        str(Candidate(draft=pick.draft, quant=pick.quant)), pick.k, plain, speculative
-    )
+    return TokenTimes(str(candidate), pick.k, plain, speculative)
 
 
 def _paces(runs: Sequence[tuple[Trajectory, Decode]]) -> dict[tuple[str, int], list[float]]:

@@ -1,6 +1,7 @@
 import pytest
 
 from draftbench.plan.recommend import recommend
+from draftbench.records import Sampling
 from draftbench.report.figures import figures_of
 from draftbench.store.observed import observed
 
@@ -12,7 +13,7 @@ def figures(hand, records, **question):
 
 def test_the_falls_of_survival_are_the_shares_of_accepted_lengths(hand):
     # A perfect draft at k = 2 on 8 tokens: rounds of 2, 2 and, at the limit, 1 accepted token.
-    found = figures(hand, hand.perfect()).lengths
+    (found,) = figures(hand, hand.perfect()).lengths
     assert (found.candidate, found.k, found.rounds) == ("small", 2, 6)
     assert found.expected == pytest.approx((0, 1 / 3, 2 / 3))
     assert found.rounds_counted == 6
@@ -67,5 +68,37 @@ def test_repeats_of_a_request_are_averaged(hand):
 def test_nothing_is_made_up_for_a_run_without_times(hand):
     records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
     found = figures(hand, records)
-    assert (found.lengths, found.times, found.target_bytes) == (None, None, None)
+    assert (found.times, found.target_bytes) == (None, None)
+    assert found.lengths[0].counted is None
     assert len(found.positions) == 1
+
+
+def test_accepted_lengths_are_those_of_every_draft_but_the_control(hand):
+    records = hand.perfect()
+    records += [hand.replay(r, (1.0,) * 8, d) for d in ("self", "other") for r in ("r0", "r1")]
+    found = {each.candidate: each for each in figures(hand, records).lengths}
+    assert set(found) == {"small", "other"}
+    # Without decoding runs of its own there is nothing to count.
+    assert found["other"].counted is None
+
+
+def test_segments_at_temperatures_are_a_table_of_the_first_model_draft(hand):
+    hot = Sampling(temperature=0.7)
+    records = [hand.facts(None)]
+    for at, (segment, sampling) in enumerate(
+        [("chat", Sampling()), ("chat", Sampling()), ("code", hot), ("code", hot), ("code", hot)]
+    ):
+        accept = (1.0,) * 8 if segment == "chat" else (0.5,) * 8
+        records += [
+            hand.trajectory(f"q{at}", segment=segment, sampling=sampling),
+            hand.replay(f"q{at}", accept),
+        ]
+    found = figures(hand, records).crossed
+    assert (found.candidate, found.segments, found.temperatures) == (
+        "small",
+        ("chat", "code"),
+        (0.0, 0.7),
+    )
+    assert found.requests == ((2, 0), (0, 3))
+    (chat, nothing), (absent, code) = found.alpha
+    assert (chat.value, nothing, absent, code.value) == (1.0, None, None, 0.5)

@@ -50,6 +50,7 @@ def test_plots_of_several_runs_lie_in_a_folder_each(folder, tmp_path, monkeypatc
     assert main(["report", folder, folder, "--plots", str(tmp_path)]) == 0
     assert ("memory", tmp_path / "1-run") in found
     assert ("memory", tmp_path / "2-run") in found
+    assert ("speedup-by-run", tmp_path) in found
 
 
 def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path, capsys):

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from draftbench.acceptance.intervals import Estimate
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import Candidate
-from draftbench.report.plots import LINES, MARKERS, PALETTE
+from draftbench.report.plots import LINES, MARKERS, PALETTE, label
 from draftbench.report.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+# More lines than colours cannot be told apart: the best of the report's table are drawn.
+MOST = len(PALETTE)
 
 
 class Look:
@@ -72,3 +76,28 @@ def legend(ax: Axes) -> None:
         columns = max(int(72 * wide // max(points_each)), 1)
     figure.set_size_inches(wide, tall + 0.19 * (-(-len(labels) // columns) - 1))
     figure.legend(loc="outside lower left", ncols=columns, columnspacing=1.2)
+
+
+def part(candidates: int) -> str:
+    """What the sample says where not every candidate is drawn."""
+    return "" if candidates <= MOST else f"; the first {MOST} of {candidates} candidates"
+
+
+def along(
+    rows: Sequence[tuple[str, Sequence[Estimate | None]]],
+    look: Look,
+    ticks: Sequence[object],
+    axes: tuple[str, str],
+    ax: Axes,
+) -> None:
+    """Lines with error bars over a few places, side by side so that the bars do not hide."""
+    step = min(0.12, 0.6 / max(len(rows), 1))
+    for at, (name, values) in enumerate(rows):
+        shift = (at - (len(rows) - 1) / 2) * step
+        known = [(place + shift, e) for place, e in enumerate(values) if e is not None]
+        xs, ys = [x for x, _ in known], [e.value for _, e in known]
+        ax.plot(xs, ys, look.line(name), color=look.colour(name), lw=1, alpha=0.7)
+        points(ax, known, look.colour(name), look.marker(name), label(name))
+    ax.set_xticks(range(len(ticks)), list(map(str, ticks)))
+    ax.set(xlabel=axes[0], ylabel=axes[1], ylim=(0, 1.05))
+    legend(ax)

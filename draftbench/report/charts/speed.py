@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.plan.formula import speedup
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.records import SELF
 from draftbench.report.charts.look import Look, legend, name_of, points, reach
 from draftbench.report.plots import FAINT, HEIGHT, INK, Drawing, label
 from draftbench.report.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.contour import QuadContourSet
 
 BREAK_EVEN_AND_ABOVE = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+
+
+def glance(answer: Recommendation) -> list[Drawing]:
+    """Every candidate at its best k, one line each, beside plain decoding."""
+    cells = [(c, e) for c in shown(answer) if (e := c.speedup_expected or c.speedup_predicted)]
+    if not cells:
+        return []
+    measured = sum(cell.speedup_measured is not None for cell, _ in cells)
+    return [
+        Drawing(
+            name="speedup-by-candidate",
+            title="Every draft at its best k",
+            sample=f"{answer.requests} requests; {measured} of {len(cells)} drafts also decoded",
+            note="Filled: expected, predicted for all requests and corrected by measurement. "
+            "Hollow: predicted alone. Bars: 95 % over requests. In the grey, left of the dashed "
+            "line, speculation is slower than plain decoding.",
+            draw=partial(_glance, cells, Look(answer), answer.min_speedup),
+            height=0.9 + 0.38 * len(cells),
+        )
+    ]
+
+
+def _glance(
+    cells: Sequence[tuple[CellFigures, Estimate]], look: Look, asked: float, ax: Axes
+) -> None:
+    for line, (cell, e) in enumerate(cells):
+        name = name_of(cell)
+        colour = look.colour(name)
+        fill = colour if cell.speedup_measured else "none"
+        mark = look.marker(name)
+        ax.errorbar(e.value, line, xerr=reach(e), fmt=mark, color=colour, mfc=fill, capsize=2.5)
+        # In a column at the edge, where no bar and no line gets to.
+        place = ("axes fraction", "data")
+        ax.annotate(f"{e.value:.2f}×", (1.0, line), xycoords=place, ha="right", va="center")
+    ends = [1.0, asked, *(end for _, e in cells for end in (e.low, e.high))]
+    span = max(ends) - min(ends)
+    left, right = min(ends) - 0.05 * span, max(ends) + 0.22 * span
+    ax.axvspan(left, 1, color=FAINT, alpha=0.25, lw=0)
+    ax.axvline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
+    if asked != 1:
+        ax.axvline(asked, color=INK, ls=":", lw=1.2)
+    names = [f"{label(name_of(cell))}, k = {cell.k}" for cell, _ in cells]
+    ax.set_yticks(range(len(cells)), names)
+    ax.set(xlabel="decode speed-up S (×)", xlim=(left, right), ylim=(len(cells) - 0.5, -0.5))
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
 
 
 def speed_by_k(answer: Recommendation) -> list[Drawing]:
@@ -37,13 +86,17 @@ def speed_by_k(answer: Recommendation) -> list[Drawing]:
             Drawing(
                 name=f"speedup-by-k-{at + 1}",
                 title=f"Speed-up against k: {draft}",
-                sample=f"predicted on {answer.requests} requests, {measured} cells measured",
+                sample=f"predicted on {answer.requests} requests, {_cells(measured)}",
                 note="Line and band: predicted, 95 % over requests. Points: measured. "
                 "Below the dashed line speculation slows decoding down.",
                 draw=partial(_speed, cells, Look(answer), limits, answer.choice),
             )
         )
     return found
+
+
+def _cells(measured: int) -> str:
+    return f"{measured} k measured" if measured else "none measured"
 
 
 def _speed(
@@ -53,7 +106,9 @@ def _speed(
     choice: Pick | None,
     ax: Axes,
 ) -> None:
-    for quant in dict.fromkeys(c.quant for c in cells):
+    quants = list(dict.fromkeys(c.quant for c in cells))
+    shift = {quant: 0.09 * (at - (len(quants) - 1) / 2) for at, quant in enumerate(quants)}
+    for quant in quants:
         own = [c for c in cells if c.quant == quant]
         name = name_of(own[0])
         colour, text = look.colour(name), "unquantized" if quant == "none" else quant
@@ -62,30 +117,33 @@ def _speed(
         ax.plot(ks, [e.value for e in curve], look.line(name), color=colour, label=label(text))
         low, high = [e.low for e in curve], [e.high for e in curve]
         ax.fill_between(ks, low, high, color=colour, alpha=0.15, lw=0)
-        ran = [(float(c.k), c.speedup_measured) for c in own if c.speedup_measured]
+        ran = [(c.k + shift[quant], c.speedup_measured) for c in own if c.speedup_measured]
         points(ax, ran, colour, look.marker(name))
-    _mark_choice(ax, cells, choice)
+    _mark_choice(ax, cells, choice, shift)
     ax.axhline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
     pad = 0.06 * (limits[1] - limits[0])
     ax.set(xlabel="draft length k (tokens)", ylabel="decode speed-up S (×)")
-    ax.set(ylim=(limits[0] - pad, limits[1] + pad), xticks=sorted({c.k for c in cells}))
-    if len({c.quant for c in cells}) > 1:
+    ax.set(ylim=(limits[0] - pad, limits[1] + 3 * pad), xticks=sorted({c.k for c in cells}))
+    if len(quants) > 1:
         legend(ax)
 
 
-def _mark_choice(ax: Axes, cells: Sequence[CellFigures], choice: Pick | None) -> None:
+def _mark_choice(
+    ax: Axes, cells: Sequence[CellFigures], choice: Pick | None, shift: Mapping[str, float]
+) -> None:
     for cell in cells:
-        best = cell.speedup_measured or cell.speedup_predicted
-        if best and choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k):
-            ax.plot(cell.k, best.value, "o", ms=14, mfc="none", mec=INK, mew=1.2)
-            ax.annotate(
-                "choice", (cell.k, best.value), (0, 11), textcoords="offset points", ha="center"
-            )
+        known = [e for e in (cell.speedup_measured, cell.speedup_predicted) if e]
+        if known and choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k):
+            place = cell.k + (shift[cell.quant] if cell.speedup_measured else 0.0)
+            ax.plot(place, known[0].value, "o", ms=14, mfc="none", mec=INK, mew=1.2)
+            # Above bar, band and ring: nothing crosses the word.
+            top = place, max(e.high for e in known)
+            ax.annotate("choice", top, (0, 9), textcoords="offset points", ha="center")
 
 
 def economy(answer: Recommendation) -> list[Drawing]:
     """α against c, over lines of equal speed-up by the closed form."""
-    best = [c for c in shown(answer) if c.alpha and c.draft_cost_ratio]
+    best = [c for c in shown(answer) if c.alpha and c.draft_cost_ratio and c.draft != SELF]
     if not best:
         return []
     largest = max(c.k for c in answer.candidates)
@@ -96,7 +154,8 @@ def economy(answer: Recommendation) -> list[Drawing]:
             sample=f"{answer.requests} requests; k up to {largest}",
             note="Grey lines: equal speed-up at the best k by the closed form of Leviathan et al. "
             "2023, which takes a verify pass for a single step; heavy is break-even, α = c. "
-            "Up and left is better. Prompt lookup has no α.",
+            "Up and left is better. Prompt lookup has no α; the control, self, has c = 1. Bars: "
+            "95 %, of c over timing repeats.",
             draw=partial(_economy, best, Look(answer), largest),
             height=HEIGHT + 0.5,
         )
@@ -104,14 +163,21 @@ def economy(answer: Recommendation) -> list[Drawing]:
 
 
 def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -> None:
-    right = max(0.3, *(1.15 * c.draft_cost_ratio.high for c in cells if c.draft_cost_ratio))
+    known = [cell.draft_cost_ratio for cell in cells if cell.draft_cost_ratio]
+    # A bar far longer than its cost may leave the frame: it must not squeeze all the rest.
+    right = max(0.3, *(min(1.15 * cost.high, 1.6 * cost.value) for cost in known))
     costs, rates = np.linspace(0, right, 90), np.linspace(0, 1, 101)
     field = np.array(
         [[max(speedup(a, k, c) for k in range(1, largest + 1)) for c in costs] for a in rates]
     )
     widths = [1.8, *[0.8] * (len(BREAK_EVEN_AND_ABOVE) - 1)]
     lines = ax.contour(costs, rates, field, BREAK_EVEN_AND_ABOVE, colors=FAINT, linewidths=widths)
-    ax.clabel(lines, fmt=lambda level: f"{level:g}×", fontsize=8, colors=INK)
+    spots = [
+        (cell.draft_cost_ratio.value, cell.alpha.value)
+        for cell in cells
+        if cell.draft_cost_ratio and cell.alpha
+    ]
+    _name_levels(ax, lines, spots, right)
     for cell in cells:
         alpha, cost, name = cell.alpha, cell.draft_cost_ratio, name_of(cell)
         assert alpha is not None
@@ -130,6 +196,30 @@ def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -
     ax.set(xlabel="draft cost ratio c (target steps per draft token)", ylabel="acceptance rate α")
     ax.set(xlim=(0, right), ylim=(0, 1.03))
     legend(ax)
+
+
+def _name_levels(
+    ax: Axes, lines: QuadContourSet, spots: Sequence[tuple[float, float]], right: float
+) -> None:
+    """Each line's speed-up on it, where it is farthest from the candidates and the frame."""
+    scale = np.array([right, 1.0])
+    taken = np.array(spots) / scale
+    places = []
+    for parts in lines.allsegs:
+        line = np.concatenate([np.empty((0, 2)), *parts]) / scale
+        line = line[((line > 0.08) & (line < 0.92)).all(axis=1)]
+        if len(line):
+            place = line[np.linalg.norm(line[:, None] - taken, axis=2).min(axis=1).argmax()]
+            taken = np.concatenate([taken, place[None]])
+            places.append(tuple(place * scale))
+    words = {1.0: "break-even"}
+    ax.clabel(
+        lines,
+        fmt=lambda level: words.get(level, f"{level:g}×"),
+        fontsize=8,
+        colors=INK,
+        manual=places,
+    )
 
 
 def prediction(answer: Recommendation) -> list[Drawing]:

@@ -15,12 +15,11 @@ from draftbench.plan.recommend import recommend
 from draftbench.report.charts import drawings
 from draftbench.report.figures import figures_of
 from draftbench.report.markup import Html, element, together
-from draftbench.report.page import tables
-from draftbench.report.page.decision import head, leader
+from draftbench.report.page.decision import head
 from draftbench.report.page.reading import how_to_read
 from draftbench.report.page.sections import Run, Section, sections
+from draftbench.report.page.side_by_side import side_by_side
 from draftbench.report.recommendation import headline
-from draftbench.store.manifest import differing_question
 from draftbench.store.observed import Observed
 
 
@@ -56,7 +55,7 @@ def page(runs: Sequence[Run]) -> str:
     reading = Section("reading", "How to read this", None, (how_to_read(),))
     body = element(
         "body",
-        element("main", _side_by_side(runs) if several else None, *articles, reading.html("")),
+        element("main", side_by_side(runs) if several else None, *articles, reading.html("")),
         element("footer", _footer(runs)),
     )
     return f"<!doctype html>\n{element('html', top, body, lang='en')}\n"
@@ -73,42 +72,6 @@ def _article(run: Run, prefix: str) -> Html:
         element("header", opening, nav),
         *(part.html(prefix) for part in parts),
         id=f"{prefix}run" if prefix else None,
-    )
-
-
-def _side_by_side(runs: Sequence[Run]) -> Html:
-    """The runs' answers in one table, and what they did not ask alike."""
-    rows = []
-    for at, run in enumerate(runs, 1):
-        cell = leader(run.answer)
-        rows.append(
-            [
-                element("a", run.name, href=f"#run-{at}-run"),
-                headline(run.answer),
-                run.answer.machine,
-                str(run.answer.requests),
-                tables.number(cell.speedup_predicted if cell else None, "×"),
-                tables.number(cell.speedup_measured if cell else None, "×"),
-                tables.number(cell.mean_accepted_length if cell else None),
-            ]
-        )
-    top = ["run", "decision", "machine", "requests", "predicted", "measured", "τ"]
-    first = runs[0].observed.manifest
-    changed = {
-        name for run in runs[1:] for name in differing_question(first, run.observed.manifest)
-    }
-    note = (
-        f"The runs asked different questions ({', '.join(sorted(changed))}): "
-        "compare their figures with that in mind."
-        if changed
-        else "The runs asked the same question."
-    )
-    return element(
-        "header",
-        element("p", element("b", "draftbench"), f" · {len(runs)} runs", class_="eyebrow"),
-        element("h1", "Runs side by side"),
-        tables.table(top, rows, words=3),
-        element("p", note),
     )
 
 

@@ -61,10 +61,20 @@ def _speed(answer: Recommendation, cell: CellFigures | None) -> list[str]:
         number(cell.speedup_expected, "×"),
         " the speed of plain decoding, expected: ",
         predicted,
-        f" predicted over all {answer.requests}, ",
+        f" predicted for all {answer.requests} requests, corrected by ",
         number(cell.speedup_measured, "×"),
-        f" measured on {cell.requests_measured} requests.",
+        f" measured on {cell.requests_measured}",
+        _off(cell),
+        ".",
     ]
+
+
+def _off(cell: CellFigures) -> str:
+    """Why the expected speed-up need not lie between the predicted and the measured one."""
+    error = cell.prediction_error
+    if error is None or abs(error) < 0.0005:
+        return ""
+    return f", whose prediction was {abs(error):.1%} too {'high' if error > 0 else 'low'}"
 
 
 def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:

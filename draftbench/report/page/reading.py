@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from draftbench.report.markup import Html, element
+from draftbench.report.markup import Html, element, together
 
+STEPS = (
+    "The large line at the top is the answer; the sentence below it says how much faster decoding "
+    "becomes, how that is known and how sure it is.",
+    "“The answer at a glance” shows every draft at its best k. A bar that lies wholly right of the "
+    "dashed line is a gain beyond doubt on this traffic; one that crosses it may be none.",
+    "“Checks and caveats” says whether to believe it here: how far predictions were off where they "
+    "were also measured, and what this run cannot tell.",
+)
 TERMS = (
     (
         "Speculative decoding",
@@ -28,6 +36,11 @@ TERMS = (
         "draft never helps, k + 1 that it is always right.",
     ),
     (
+        "Survival and hazard",
+        "Survival at position i: the share of rounds whose first i drafted tokens were all "
+        "accepted. Hazard: of those that came so far, the share whose i-th was accepted too.",
+    ),
+    (
         "Draft cost ratio c",
         "Time of one draft step over one target step. A draft that is right 70 % of the time is of "
         "little use at c = 0.7 and excellent at c = 0.05.",
@@ -41,7 +54,13 @@ TERMS = (
         "Predicted and measured",
         "Predicted: one pass of each draft over the target's own responses gives the rounds of "
         "every k, timed passes give their cost. Measured: decoded both ways with a watch. "
-        "Where the two disagree, believe the measurement.",
+        "Where the two disagree, believe the measurement. Expected: the prediction for all "
+        "requests, corrected by what was measured on some; drafts are ranked by it.",
+    ),
+    (
+        "Replay",
+        "That pass of a draft over finished responses. It gives what each round would accept "
+        "without decoding anything.",
     ),
     (
         "Intervals",
@@ -52,8 +71,9 @@ TERMS = (
 
 
 def how_to_read() -> Html:
-    """The terms of the page with what they mean for a decision."""
+    """Three steps through the page, and its terms with what they mean for a decision."""
     entries = [
         part for term, words in TERMS for part in (element("dt", term), element("dd", words))
     ]
-    return element("dl", *entries, class_="terms")
+    steps = element("ol", *(element("li", step) for step in STEPS))
+    return together([steps, element("dl", *entries, class_="terms")])

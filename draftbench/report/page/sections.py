@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from draftbench.plan.advice import advice
 from draftbench.plan.recommendation import Recommendation
 from draftbench.records import Candidate
@@ -13,8 +11,9 @@ from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page import tables
 from draftbench.report.page.beside import beside
+from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
-from draftbench.report.recommendation import checks, evidence
+from draftbench.report.recommendation import checks
 from draftbench.store.observed import Observed
 
 
@@ -49,6 +48,12 @@ class Section:
 # Key of the drawings, heading, lead, and what is said where there is nothing to draw.
 DRAWN = (
     (
+        "glance",
+        "The answer at a glance",
+        "How much faster each draft makes decoding, and how sure that is.",
+        "speed-up by candidate: no pass was timed",
+    ),
+    (
         "speed",
         "Speed-up against draft length",
         "Longer drafts win more tokens per round and cost more to propose and verify: every draft "
@@ -74,6 +79,12 @@ DRAWN = (
         "accepted lengths: no candidate to show",
     ),
     (
+        "crossed",
+        "Acceptance by segment and temperature",
+        "Which part of the traffic suits the draft, and how much sampling costs it.",
+        "acceptance by segment and temperature: one of the two is alike in all requests",
+    ),
+    (
         "segments",
         "Acceptance by segment",
         "Traffic that one draft suits badly hides in an average.",
@@ -86,7 +97,7 @@ DRAWN = (
         "acceptance by temperature: all requests have one",
     ),
     (
-        "thirds",
+        "response",
         "Along the response",
         "Where in a response a draft goes wrong says what is wrong with it.",
         "acceptance along the response: no model draft was replayed",
@@ -121,27 +132,30 @@ DRAWN = (
 
 def sections(run: Run, prefix: str) -> list[Section]:
     """All sections of one run; what was not measured has no section but a line."""
-    found = [_candidates(run)]
+    found = []
     for key, title, lead, _ in DRAWN:
         if run.drawings[key]:
-            figures = (_figure(drawing, prefix) for drawing in run.drawings[key])
+            figures = (figure(drawing, prefix) for drawing in run.drawings[key])
             aside = beside(key, run.answer, run.figures)
             both = element("div", *figures, aside, class_="figures")
             found.append(Section(key, title, lead, (both,)))
+    found.insert(1 if run.drawings["glance"] else 0, _candidates(run))
     return [*found, _checks(run), *_advice(run), _origin(run)]
 
 
 def _candidates(run: Run) -> Section:
     lead = (
-        "Each draft at its best k. Under a figure its 95 % interval: over requests, for c and v "
-        "over timing repeats. α and τ come from replay; – is unknown."
+        "Each draft at its best k. Under a figure its 95 % interval: over requests, for c over "
+        "timing repeats. α and τ come from replay. Expected is what the drafts are ranked by: the "
+        "prediction for all requests, corrected by what was measured on some. – is unknown."
     )
     summary = element("summary", "Every draft at every k")
     more = element("details", summary, tables.every_cell(run.answer))
     return Section("candidates", "Candidates", lead, (tables.candidates(run.answer), more))
 
 
-def _figure(drawing: Drawing, prefix: str) -> Html:
+def figure(drawing: Drawing, prefix: str) -> Html:
+    """A drawing with its title, sample size and how it is read; `prefix` as for `Section`."""
     return element(
         "figure",
         element("h3", drawing.title),
@@ -160,7 +174,6 @@ def _checks(run: Run) -> Section:
     ]
     absent = [text for key, _, _, text in DRAWN if not run.drawings[key]]
     lists = (
-        ("The figures in words", evidence(run.answer)),
         ("Checks", checks(run.answer)),
         ("Read this with care", run.answer.caveats),
         ("Failures", failures),
@@ -170,7 +183,10 @@ def _checks(run: Run) -> Section:
         part
         for title, lines in lists
         if lines
-        for part in (element("h3", title), element("ul", *(element("li", ln) for ln in lines)))
+        for part in (
+            element("h3", title),
+            element("ul", *(element("li", *_coded(ln)) for ln in lines)),
+        )
     ]
     return Section("checks", "Checks and caveats", None, tuple(parts))
 
@@ -184,70 +200,29 @@ def _advice(run: Run) -> list[Section]:
         "differ, the figures are this run's own."
     )
     items = [
-        element("li", rule.sentence, " ", element("small", f"{rule.reason} ({rule.source})"))
+        element(
+            "li",
+            rule.sentence,
+            " ",
+            element("small", f"{rule.reason} ({rule.source})", class_="source"),
+        )
         for rule in rules
     ]
     return [Section("advice", "What practice would add", lead, (element("ul", *items),))]
 
 
 def _origin(run: Run) -> Section:
-    manifest = run.observed.manifest
-    machine = msgspec.structs.asdict(manifest.environment)
-    facts = {
-        "run": run.name,
-        "begun": manifest.created,
-        "draftbench": manifest.draftbench,
-        **machine,
-        "request key": manifest.key_id,
-        "traffic": msgspec.structs.asdict(manifest.traffic),
-    }
-    question = element("summary", "The whole question")
     lead = (
-        "The first command measures this again on the same machine, the second prints every figure "
-        "of this page."
+        "The first command measures this again, the next two print the figures of this page with "
+        "all their digits, the last one writes it again."
     )
-    again = f"{manifest.command}\ndraftbench recommend {run.name} --format json"
-    parts = (
-        element("pre", again),
-        _facts(facts),
-        _models(run.observed),
-        element("details", question, _facts(msgspec.structs.asdict(manifest.question))),
-    )
+    parts = origin(run.name, run.observed, run.answer)
     return Section("origin", "Where this comes from", lead, parts)
 
 
-def _models(observed: Observed) -> Html:
-    rows = [
-        [
-            facts.draft or "target",
-            facts.quant,
-            facts.dtype,
-            facts.fingerprint,
-            facts.runner,
-            f"{facts.parameters:,}",
-            tables.size(facts.weight_bytes),
-            f"{facts.context_length:,}",
-        ]
-        for facts in observed.facts
-    ]
-    words = ["model", "quantization", "dtype", "fingerprint", "runner"]
-    return tables.table([*words, "parameters", "weights", "context (tokens)"], rows, words=5)
-
-
-def _facts(pairs: dict[str, object]) -> Html:
-    entries = [
-        part
-        for name, value in pairs.items()
-        for part in (element("dt", name.replace("_", " ")), element("dd", _words(value)))
-    ]
-    return element("dl", *entries, class_="facts")
-
-
-def _words(value: object) -> str:
-    if value is None or value in ((), {}):
-        return "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(_words, value))
-    return str(value)
+def _coded(line: str) -> list[str]:
+    """A sentence with what stands in backticks as code."""
+    parts = line.split("`")
+    if len(parts) % 2 == 0:
+        return [line]
+    return [element("code", part) if at % 2 else part for at, part in enumerate(parts)]

@@ -33,17 +33,25 @@ def size(size_in_bytes: int | None) -> Html:
     return element("data", memory(size_in_bytes), value=str(size_in_bytes))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Html:
-    """A plain table; the first `words` columns are text, the others numbers."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, *, cards: bool = False
+) -> Html:
+    """A plain table; the first `words` columns are text, the others numbers. On a phone its rows
+    may stand as `cards`.
+    """
 
-    def cells(tag: str, row: Sequence[str]) -> Html:
+    def cells(tag: str, row: Sequence[str], labels: Sequence[str | None]) -> Html:
         return together(
-            element(tag, cell, class_="word" if at < words else None) for at, cell in enumerate(row)
+            element(tag, cell, class_="word" if at < words else None, data_label=label)
+            for at, (cell, label) in enumerate(zip(row, labels, strict=True))
         )
 
-    body = element("tbody", *(element("tr", cells("td", row)) for row in rows))
-    top = element("thead", element("tr", cells("th", head)))
-    return element("div", element("table", top, body), class_="table")
+    bare = [None] * len(head)
+    labels = head if cards else bare
+    body = element("tbody", *(element("tr", cells("td", row, labels)) for row in rows))
+    top = element("thead", element("tr", cells("th", head, bare)))
+    whole = element("table", top, body, class_="cards" if cards else None)
+    return element("div", whole, class_="table")
 
 
 def candidates(answer: Recommendation) -> Html:
@@ -82,9 +90,9 @@ def _columns() -> list[tuple[str, str | None, Callable[[CellFigures], str]]]:
         ("acceptance rate α", None, lambda c: number(c.alpha)),
         ("accepted length τ", None, lambda c: number(c.mean_accepted_length)),
         ("cost ratio c", None, lambda c: number(c.draft_cost_ratio)),
-        ("verify ratio v(k+1)", None, lambda c: number(c.verify_ratio)),
         ("predicted speed-up", None, lambda c: number(c.speedup_predicted, "×")),
         ("measured speed-up", None, lambda c: number(c.speedup_measured, "×")),
+        ("expected speed-up", None, lambda c: number(c.speedup_expected, "×")),
         ("memory", None, lambda c: size(c.memory_bytes)),
         ("why not", "word why", lambda c: c.reason or element("b", "the choice", class_="mark")),
     ]
