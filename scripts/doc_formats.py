@@ -176,7 +176,7 @@ def _other() -> str:
     costs = inspect.cleandoc(engine_costs.__doc__ or "").partition("\n\n")[2]
     example, _, words = costs.partition("\n\n")
     return (
-        "## An engine's costs\n\nWhat `recommend --costs FILE.yaml` reads.\n\n"
+        "## An engine's costs\n\nWhat `recommend` and `export` read with `--costs FILE.yaml`.\n\n"
         f"```yaml\n{inspect.cleandoc(example)}\n```\n\n{' '.join(words.split())}\n\n"
         "## CSV\n\n"
         "`recommend --format csv` has a line per candidate and k: `draft`, `quant`, `k`, `best` "
