@@ -8,6 +8,7 @@ import pytest
 
 from draftbench.errors import RunFolderError
 from draftbench.models.source import ModelSource
+from draftbench.records import Failure
 from draftbench.store.folder import RunFolder, RunWriter
 from draftbench.store.observed import read_run
 from draftbench.sweep import run
@@ -153,6 +154,17 @@ def test_of_a_candidate_that_is_whole_only_the_others_weights_are_loaded(
         "loading late",
     ]
     assert read_run(ended).failures == ()
+
+
+def test_a_failure_that_came_after_the_last_measurement_is_taken_back(tmp_path, small):
+    """As of a candidate that ran out of its time when it was done."""
+    prepared = small.prepared()
+    folder = run(prepared, tmp_path / "run", small.notes())
+    late = Failure(draft="draft", quant="none", stage="measure", reason="too slow", hint="")
+    with folder.writer() as writer:
+        writer.append([late])
+    assert read_run(folder).failures == (late,)
+    assert read_run(run(prepared, tmp_path / "run", small.notes())).failures == ()
 
 
 def test_a_text_without_its_record_is_made_again(tmp_path, small):
