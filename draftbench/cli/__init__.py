@@ -8,6 +8,8 @@ torch.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -33,10 +35,12 @@ from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
 from draftbench.cli.suites import suites
 from draftbench.cli.sweeping import sweep
+from draftbench.cli.values import cannot_write
 from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
 
 INTERRUPTED = InterruptedRunError.exit_code
 _AGAIN = "nothing is lost; give the same command again"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 app = typer.Typer(
     name="draftbench",
@@ -69,11 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error_console, "ended by SIGTERM", _AGAIN, TerminatedRunError.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _report(error_console, "interrupted", _AGAIN, INTERRUPTED)
-    except BrokenPipeError:
-        return 0
     # The last resort of the design: an unexpected error must not read as "the gate found a
     # regression".
     except Exception as error:
+        # Whoever writes a file says so himself: this was stdout, of whatever command.
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            refused = cannot_write("stdout", error)
+            return _report(error_console, refused.message, refused.hint, refused.exit_code)
         hint = "this is a fault of draftbench; please report it with the command that showed it"
         return _report(error_console, f"internal error ({type(error).__name__})", hint, 70)
 
@@ -82,8 +88,9 @@ def _report(console: Console, message: str, hint: str, code: int) -> int:
     from draftbench.report.text import plain
 
     options = {"markup": False, "highlight": False, "soft_wrap": True}
-    console.print(f"error: {plain(message)}", style="red", **options)  # type: ignore[arg-type]
-    console.print(f"\nhint: {plain(hint)}", style="cyan", **options)  # type: ignore[arg-type]
+    with contextlib.suppress(OSError):  # where stderr takes no more the code still tells
+        console.print(f"error: {plain(message)}", style="red", **options)  # type: ignore[arg-type]
+        console.print(f"\nhint: {plain(hint)}", style="cyan", **options)  # type: ignore[arg-type]
     return code
 
 

@@ -4,6 +4,7 @@ would do.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shutil
@@ -154,23 +155,29 @@ def write_result(text: str, output: str) -> None:
     """A file is replaced as a whole; a write that fails leaves what was there.
 
     Raises:
-        UsageError: it cannot be written, for example for want of space.
+        UsageError: the file cannot be written, for example for want of space.
+        OSError: stdout takes no more.
     """
-    if output != "-":
-        check_output(output)
-    try:
+    # A reader that has seen enough is no fault, and the exit code stays the answer's.
+    with contextlib.suppress(BrokenPipeError):
         if output == "-":
             typer.echo(text)
-        else:
+            return
+        check_output(output)
+        try:
             _replace(Path(output).resolve(), text + "\n")
-    except BrokenPipeError:
-        raise  # the reader has seen enough, `draftbench ... | head`: no fault
-    except OSError as error:
-        where = "stdout" if output == "-" else output
-        raise UsageError(
-            f"cannot write to `{where}`: {error.strerror}",
-            hint="free some space or give another file with --output; nothing measured is lost",
-        ) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise cannot_write(output, error) from error
+
+
+def cannot_write(where: str, error: OSError) -> UsageError:
+    """What a write that failed means for whoever asked for it."""
+    return UsageError(
+        f"cannot write to `{where}`: {error.strerror}",
+        hint="free some space or give another file with --output; nothing measured is lost",
+    )
 
 
 def _replace(path: Path, text: str) -> None:

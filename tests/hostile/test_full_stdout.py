@@ -1,0 +1,77 @@
+"""Whatever prints: a full disk behind stdout is the user's to mend, a closed pipe is no fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import main
+
+FULL = Path("/dev/full")
+SAMPLES = Path(__file__).parents[1] / "store" / "samples"
+RUN = str(SAMPLES / "schema-2")
+COMMANDS = [
+    ["--version"],
+    ["--help"],
+    ["gate", "--help"],
+    ["suites"],
+    ["recommend", RUN],
+    ["acceptance", RUN, "--format", "json"],
+    ["runs", "list", str(SAMPLES)],
+    ["runs", "prune", str(SAMPLES), "--keep", "0"],
+    ["sweep", "--target", "t", "--drafts", "d", "--traffic", "suite:code", "--print-config"],
+]
+
+
+def run(words, stdout):
+    command = [sys.executable, "-m", "draftbench", *words]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_full_stdout_is_told_in_words_and_ends_in_2(words):
+    with FULL.open("w") as full:
+        done = run(words, full)
+    assert done.returncode == 2
+    assert "error: cannot write to `stdout`: No space left on device\n" in done.stderr
+    assert "\nhint: free some space" in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+ANSWERS = [
+    words for words in COMMANDS if words[0] in ("recommend", "acceptance") or "list" in words
+]
+
+
+@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
+def test_a_reader_that_has_seen_enough_of_an_answer_does_not_change_its_code(words):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = run(words, closed)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_verdict_is_still_told_where_nobody_reads(tmp_path):
+    """Two requests settle nothing: exit code 3."""
+    base = str(tmp_path / "base.json")
+    assert main(["gate", "--save", base, RUN, "--candidate", "draft", "--k", "2"]) == 0
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        assert (
+            run(["gate", "--baseline", base, RUN, "--candidate", "ngram"], closed).returncode == 3
+        )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")
+def test_a_full_stderr_leaves_the_exit_code(tmp_path):
+    command = [sys.executable, "-m", "draftbench", "recommend", str(tmp_path)]
+    with FULL.open("w") as full:
+        assert subprocess.run(command, stderr=full, check=False).returncode == 2
