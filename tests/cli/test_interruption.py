@@ -20,7 +20,7 @@ PATIENCE = 120
 
 def sweep_words(embedded, folder):
     words = ["sweep", "--target", embedded / "target", "--drafts", embedded / "draft"]
-    words += ["--traffic", "suite:completion", "--max-new-tokens", 200, "--threads", 1]
+    words += ["--traffic", "suite:completion", "--max-new-tokens", 48, "--threads", 1]
     return [*map(str, words), "--out", str(folder)]
 
 
