@@ -63,7 +63,7 @@ def _speedups(levels: Sequence[Level], crossover: int | None, ax: Axes) -> None:
     for level, (x, e) in zip(levels, expected, strict=True):
         if level.leader is not None:
             words = f"k = {level.leader.k}"
-            ax.annotate(words, (x, e.high), (0, 4), textcoords="offset points", ha="center")
+            ax.annotate(words, (x, e.high), (0, 7), textcoords="offset points", ha="center")
     ax.axhline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
     if crossover:
         ax.axvline(crossover, color=FAINT, lw=1.2)
@@ -96,5 +96,6 @@ def _rates(levels: Sequence[Level], ax: Axes) -> None:
 def _rows(ax: Axes, rows: Sequence[int]) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(rows, [str(row) for row in rows])
+    ax.set_xlim(rows[0] / 1.4, rows[-1] * 1.4)
     ax.minorticks_off()
     ax.set_xlabel("active decoding rows (concurrency)")

@@ -65,6 +65,7 @@ def _glance(
     names = [f"{label(name_of(cell))}, k = {cell.k}" for cell, _ in cells]
     ax.set_yticks(range(len(cells)), names)
     ax.set(xlabel="decode speed-up S (×)", xlim=(left, right), ylim=(len(cells) - 0.5, -0.5))
+    ax.set_xticks([tick for tick in ax.get_xticks() if left <= tick <= max(ends) + 0.02 * span])
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
 
@@ -96,7 +97,7 @@ def speed_by_k(answer: Recommendation) -> list[Drawing]:
 
 
 def _cells(measured: int) -> str:
-    return f"{measured} k measured" if measured else "none measured"
+    return f"{measured} points measured" if measured else "none measured"
 
 
 def _speed(
@@ -201,15 +202,18 @@ def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -
 def _name_levels(
     ax: Axes, lines: QuadContourSet, spots: Sequence[tuple[float, float]], right: float
 ) -> None:
-    """Each line's speed-up on it, where it is farthest from the candidates and the frame."""
+    """Each line's speed-up on it, where it is farthest from the candidates and from other names;
+    lines that are too close have none.
+    """
     scale = np.array([right, 1.0])
     taken = np.array(spots) / scale
     places = []
     for parts in lines.allsegs:
         line = np.concatenate([np.empty((0, 2)), *parts]) / scale
         line = line[((line > 0.08) & (line < 0.92)).all(axis=1)]
-        if len(line):
-            place = line[np.linalg.norm(line[:, None] - taken, axis=2).min(axis=1).argmax()]
+        gaps = np.linalg.norm(line[:, None] - taken, axis=2).min(axis=1)
+        if len(line) and gaps.max() > 0.08:
+            place = line[gaps.argmax()]
             taken = np.concatenate([taken, place[None]])
             places.append(tuple(place * scale))
     words = {1.0: "break-even"}

@@ -100,11 +100,14 @@ def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
 def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
     measured, whole = cell.speedup_measured, cell.speedup_end_to_end
     tiles = [
-        ("speed-up S, expected", number(cell.speedup_expected, "×")) if measured else None,
-        ("speed-up S, measured", number(measured, "×")) if measured else None,
-        ("speed-up S, predicted", number(cell.speedup_predicted, "×")),
-        ("end to end, predicted", number(whole, "×")) if whole else None,
-        (f"mean accepted length τ at k = {cell.k}", number(cell.mean_accepted_length)),
+        ("expected speed-up", number(cell.speedup_expected, "×")) if measured else None,
+        ("measured speed-up", number(measured, "×")) if measured else None,
+        ("predicted speed-up", number(cell.speedup_predicted, "×")),
+        ("predicted, with both prefills", number(whole, "×")) if whole else None,
+        (
+            f"mean accepted length τ at k\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{cell.k}",
+            number(cell.mean_accepted_length),
+        ),
         ("draft cost ratio c", number(cell.draft_cost_ratio)),
         ("memory: the draft's weights and cache", size(cell.memory_bytes)),
     ]
