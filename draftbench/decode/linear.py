@@ -20,6 +20,28 @@ INT4_GROUP = 32
 INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 8, 2
 
 
+# Up to so many rows a product is made at its own size.
+OWN_SIZE_ROWS = 32
+
+
+def at_a_common_size(rows: int) -> int:
+    """Rows that a product over `rows` rows is made with: eight sizes to each doubling.
+
+    oneDNN compiles kernels for every size and keeps them, mostly for good: passes over prompts and
+    responses have thousands of sizes, and each took 0.7 MB of a small model's memory and longer
+    than the rows of zeros do.
+    """
+    if rows <= OWN_SIZE_ROWS:
+        return rows
+    step = max(16, 1 << (rows.bit_length() - 4))
+    return -(-rows // step) * step
+
+
+def _padded(x: Tensor) -> Tensor:
+    """x [rows, inputs] with zeros below, up to a common size."""
+    return functional.pad(x, (0, 0, 0, at_a_common_size(len(x)) - len(x)))
+
+
 class PackedLinear(nn.Module):
     """bfloat16 weights in oneDNN's blocked layout; the original is not kept."""
 
@@ -31,6 +53,13 @@ class PackedLinear(nn.Module):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        if rows <= OWN_SIZE_ROWS:
+            return self._product(x)
+        out = self._product(_padded(x.reshape(rows, self.in_features)))[:rows]
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def _product(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
@@ -52,7 +81,8 @@ class Int8Linear(nn.Module):
         if flat.shape[0] <= INT8_KERNEL_ROWS:
             out = torch._weight_int8pack_mm(flat, self.weight, self.scale)
         else:  # integers up to 128 are exact in bfloat16, so this is the same product
-            out = functional.linear(flat, self.weight.to(torch.bfloat16)) * self.scale
+            wide = functional.linear(_padded(flat), self.weight.to(torch.bfloat16))
+            out = wide[: len(flat)] * self.scale
         out = out if self.bias is None else out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 

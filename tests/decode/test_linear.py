@@ -5,7 +5,7 @@ token alone and in company.
 import pytest
 import torch
 
-from draftbench.decode.linear import INT4_GROUP, fits_level, make_linear
+from draftbench.decode.linear import INT4_GROUP, at_a_common_size, fits_level, make_linear
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .7 %; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9
@@ -52,6 +52,23 @@ def test_packing_changes_no_more_than_the_last_digit():
     packed = make_linear(weight, None, "none", simulate=False)(x)
     plain = torch.nn.functional.linear(x, weight)
     torch.testing.assert_close(packed, plain, rtol=2**-7, atol=2**-7)
+
+
+def test_long_passes_share_few_sizes_and_short_ones_keep_their_own():
+    """By hand: 33 and 100 go up to whole tiles of 16, 600 to a multiple of 512 / 8."""
+    assert [at_a_common_size(rows) for rows in (1, 9, 32)] == [1, 9, 32]
+    assert [at_a_common_size(rows) for rows in (33, 100, 512, 600)] == [48, 112, 512, 640]
+    assert len({at_a_common_size(rows) for rows in range(128, 2049)}) == 4 * 8 + 1
+    assert all(rows <= at_a_common_size(rows) <= 1.125 * rows for rows in range(128, 2049))
+
+
+@pytest.mark.parametrize("level", ["none", "int8", "int4"])
+def test_the_shape_of_a_pass_is_that_of_its_tokens(level):
+    weight, x, _ = matrices()
+    layer = make_linear(weight, torch.ones(256).bfloat16(), level, simulate=False)
+    flat = layer(x[:38])
+    assert flat.shape == (38, 256)
+    torch.testing.assert_close(layer(x[:38].view(2, 19, 512)).view(38, 256), flat)
 
 
 def test_a_bias_is_added():
