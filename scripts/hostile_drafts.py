@@ -3,10 +3,11 @@ told of each.
 
     python scripts/hostile_drafts.py
 
-The drafts are copies of the embedded one: weights cut, missing or NaN; an unknown architecture; no
-tokenizer; and, with `--trust-remote-code` open, checkpoints whose code kills or aborts its process,
-never returns, or asks for 4 GiB where 2 GiB are allowed. Leaves with 1 if the good draft among them
-was not measured.
+The drafts are copies of the embedded one: weights cut, missing, NaN or promising petabytes; files
+that are pipes or never end; an unknown architecture; no tokenizer; and, with `--trust-remote-code`
+open, checkpoints whose code kills, aborts or leaves its process, never returns, leaves another
+process behind that holds its pipe, or asks for 4 GiB where 2 GiB are allowed. Leaves with 1 if the
+good draft among them was not measured.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SECONDS = 30.0
 PROGRAMS = {
     "kills-itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "aborts": "import os; os.abort()",
+    "leaves": "import sys; sys.exit(0)",
     "never-ends": "import time; time.sleep(3600)",
+    "leaves-a-child": "import os, time; os.fork() and os._exit(0); time.sleep(300)",
     "asks-for-4-GiB": """
 import resource
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -77,6 +80,14 @@ def poison(model: Path) -> None:
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
 
 
+def replace(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def replaced(model: Path) -> None:
+        (model / name).unlink()
+        make(model / name)
+
+    return replaced
+
+
 def unlink(pattern: str) -> Callable[[Path], None]:
     return lambda model: [file.unlink() for file in model.glob(pattern)] and None
 
@@ -85,6 +96,9 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "weights-cut": cut,
     "weights-missing": unlink("*.safetensors"),
     "weights-nan": poison,
+    "weights-of-petabytes": replace("model.safetensors", lambda f: f.write_bytes(b"\xff" * 64)),
+    "config-is-a-pipe": replace("config.json", os.mkfifo),
+    "tokenizer-without-end": replace("tokenizer.json", lambda f: f.symlink_to("/dev/zero")),
     "unknown-architecture": lambda model: change_config(model, model_type="mindreader"),
     "a-billion-layers": lambda model: change_config(model, num_hidden_layers=10**9),
     "leads-elsewhere": lambda model: (

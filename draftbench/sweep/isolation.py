@@ -8,12 +8,14 @@ child loads the target again: that is the price.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
@@ -25,6 +27,8 @@ from draftbench.sweep.failures import failure
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.worker import Worker, timed_out
+
+_LOOK_SECONDS = 5.0
 
 # What a child can fail of as a whole; by name, since an exception with a hint does not pickle.
 _FATAL: dict[str, type[DraftbenchError]] = {
@@ -65,7 +69,7 @@ class Isolated:
         child.start()
         theirs.close()
         try:
-            return self._serve(ours)
+            return self._serve(ours, child)
         except (EOFError, ConnectionError):
             child.join()
             raise _DiedError(candidate, child.exitcode) from None
@@ -74,12 +78,16 @@ class Isolated:
             child.join()
             ours.close()
 
-    def _serve(self, pipe: Connection) -> Failure | None:
+    def _serve(self, pipe: Connection, child: BaseProcess) -> Failure | None:
         """Answer the child until it is done."""
-        deadline: float | None = None
+        deadline = math.inf
         while True:
-            if deadline is not None and not pipe.poll(max(0.0, deadline - time.monotonic())):
-                raise timed_out(self.limit)
+            while not pipe.poll(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise timed_out(self.limit)
+                # A process that it left behind holds the pipe, and would hold this one with it.
+                if not child.is_alive() and not pipe.poll():
+                    raise EOFError
             what, value = pipe.recv()
             if what == "done":
                 return value
@@ -87,7 +95,7 @@ class Isolated:
                 kind, message, hint = value
                 raise _FATAL.get(kind, ModelError)(message, hint=hint)
             if what == "begin":
-                deadline = None if self.limit is None else time.monotonic() + self.limit
+                deadline = math.inf if self.limit is None else time.monotonic() + self.limit
             elif what == "append":
                 self.writer.append(value)
                 self.watcher.kept(value)
@@ -108,6 +116,8 @@ class _DiedError(ModelError):
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by {signal.Signals(-code).name}"
+        else:
+            hint = "nothing of draftbench ends it so: look at what `--trust-remote-code` opened"
         who = "its process" if candidate else "the target's process"
         super().__init__(f"{who} was ended {how}", hint=hint)
 

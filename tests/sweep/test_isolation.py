@@ -6,13 +6,23 @@ Only the hardest case: every child imports torch anew. `scripts/hostile_drafts.p
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
 from draftbench.store.observed import read_run
 from draftbench.sweep import run
 
-KILLS_ITSELF = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+# What it leaves behind holds its end of the pipe, and must not be waited for.
+KILLS_ITSELF = """
+import os, pathlib, signal, time
+left = os.fork()
+if left:
+    pathlib.Path({file!r}).write_text(str(left))
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(3600)
+"""
 
 
 def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, small, monkeypatch):
@@ -21,10 +31,11 @@ def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, sm
     config = json.loads((killer / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_killer.Model"}
     (killer / "config.json").write_text(json.dumps(config))
-    (killer / "modeling_killer.py").write_text(KILLS_ITSELF)
+    (killer / "modeling_killer.py").write_text(KILLS_ITSELF.format(file=str(tmp_path / "left")))
     trust = Trust(remote_code=True)
     prepared = small.prepared(killer, "ngram", trust=trust, isolate=True, measure="none")
     found = read_run(run(prepared, tmp_path / "run", small.notes()))
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # fails if it is gone
     assert [(f.draft, f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")
     ]
