@@ -8,9 +8,13 @@ request appears in an error.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from msgspec.structs import replace as with_fields
 
 from draftbench.errors import TrafficError
 from draftbench.measure.kinds import TokenKinds
@@ -24,10 +28,12 @@ EXTRA_TOKENS = 4
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, the most tokens that may follow, and the strings that end the response."""
+    """Token ids and the most tokens that may follow. Of what the request said only its settings are
+    kept, and its logged answer: there may be as many prompts as the traffic has requests.
+    """
 
     request: Request
-    tokens: list[int]
+    tokens: Sequence[int]
     limit: int
 
 
@@ -63,7 +69,9 @@ class TextSide:
         room = context_length - len(tokens)
         if not tokens or room < 1:
             return None
-        return Prompt(request, tokens, min(request.max_tokens or longest, longest, room))
+        settings = with_fields(request, prompt=None, messages=None, tools=None, template={})
+        limit = min(request.max_tokens or longest, longest, room)
+        return Prompt(settings, array("i", tokens), limit)
 
     def _render(self, request: Request) -> list[int]:
         if request.messages is None:
