@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from draftbench.errors import AuditError
 if TYPE_CHECKING:
     from draftbench.records import Observation
     from draftbench.report.progress import TerminalWatcher
+    from draftbench.store.folder import RunFolder
     from draftbench.store.observed import Observed
     from draftbench.sweep import SweepOptions
 
@@ -27,23 +29,33 @@ def run_sweep(
 ) -> int:
     """Prepare, run, and show the recommendation that the run gives."""
     from draftbench.store.observed import read_run
-    from draftbench.sweep import prepare, run
 
     output_format, output = rendering
     check_output(output)
     with watcher, kept_in(out):
-        prepared = prepare(options, command, watcher)
-        planned.tell_preparation(prepared, watcher.note)
-        watcher.expect(list(map(str, prepared.candidates)), options.ks)
-        watcher.kept(_earlier(out))
-        folder = run(prepared, out, watcher)
+        folder = _measured(options, out, command, watcher)
+    # The models' modules refer to each other: without this they stay beside the answer's figures.
+    gc.collect()
     observed = read_run(folder)
     code = show_recommendation(observed, output_format, output)
     if not watcher.quiet:
         watcher.console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
-    if prepared.options.audit:
+    if options.audit:
         watcher.note(_audited(observed))
     return 1 if observed.failures and code == 0 else code
+
+
+def _measured(
+    options: SweepOptions, out: Path, command: str, watcher: TerminalWatcher
+) -> RunFolder:
+    """The run folder with all that was asked for; models and prompts are let go."""
+    from draftbench.sweep import prepare, run
+
+    prepared = prepare(options, command, watcher)
+    planned.tell_preparation(prepared, watcher.note)
+    watcher.expect(list(map(str, prepared.candidates)), options.ks)
+    watcher.kept(_earlier(out))
+    return run(prepared, out, watcher)
 
 
 def _audited(observed: Observed) -> str:
