@@ -112,6 +112,10 @@ def test_every_candidate_has_a_line_at_a_glance_beside_plain_decoding(reference)
     lines = [text.get_text() for text in ax.get_yticklabels()]
     assert lines[0] == "qwen0.5:int4, k = 3"
     assert len(lines) == len({(c.draft, c.quant) for c in answer.candidates})
+    # What a line comes to stands right of the axes: no bar gets there.
+    figures = [(text.get_text(), text.xy[0]) for text in ax.texts]
+    assert figures[0] == ("1.95×", 1.02)
+    assert len(figures) == len(lines)
 
 
 def test_a_cell_of_segment_and_temperature_says_how_many_requests_it_has(reference):

@@ -34,7 +34,7 @@ def crossed(found: Crossed | None) -> list[Drawing]:
             "sampling costs that segment its draft. –: under two requests there is no interval, "
             "and so no figure.",
             draw=partial(_crossed, found),
-            width=max(WIDTH, 1.6 + 0.8 * len(found.temperatures)),
+            width=max(WIDTH, 1.4 + 0.7 * len(found.temperatures)),
             height=max(1.0 + 0.42 * len(found.segments), HEIGHT * 0.8),
         )
     ]

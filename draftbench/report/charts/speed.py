@@ -52,12 +52,12 @@ def _glance(
         fill = colour if cell.speedup_measured else "none"
         mark = look.marker(name)
         ax.errorbar(e.value, line, xerr=reach(e), fmt=mark, color=colour, mfc=fill, capsize=2.5)
-        # In a column at the edge, where no bar and no line gets to.
+        # In a column beside the axes, where no bar and no line gets to.
         place = ("axes fraction", "data")
-        ax.annotate(f"{e.value:.2f}×", (1.0, line), xycoords=place, ha="right", va="center")
+        ax.annotate(f"{e.value:.2f}×", (1.02, line), xycoords=place, va="center")
     ends = [1.0, asked, *(end for _, e in cells for end in (e.low, e.high))]
     span = max(ends) - min(ends)
-    left, right = min(ends) - 0.05 * span, max(ends) + 0.22 * span
+    left, right = min(ends) - 0.05 * span, max(ends) + 0.05 * span
     ax.axvspan(left, 1, color=FAINT, alpha=0.25, lw=0)
     ax.axvline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
     if asked != 1:
@@ -65,7 +65,6 @@ def _glance(
     names = [f"{label(name_of(cell))}, k = {cell.k}" for cell, _ in cells]
     ax.set_yticks(range(len(cells)), names)
     ax.set(xlabel="decode speed-up S (×)", xlim=(left, right), ylim=(len(cells) - 0.5, -0.5))
-    ax.set_xticks([tick for tick in ax.get_xticks() if left <= tick <= max(ends) + 0.02 * span])
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
 

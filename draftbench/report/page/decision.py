@@ -6,6 +6,7 @@ from draftbench.plan.recommendation import CellFigures, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
 from draftbench.report.recommendation import headline
+from draftbench.report.speedups import off
 from draftbench.store.manifest import Manifest
 
 
@@ -64,17 +65,9 @@ def _speed(answer: Recommendation, cell: CellFigures | None) -> list[str]:
         f" predicted for all {answer.requests} requests, corrected by ",
         number(cell.speedup_measured, "×"),
         f" measured on {cell.requests_measured}",
-        _off(cell),
+        off(cell),
         ".",
     ]
-
-
-def _off(cell: CellFigures) -> str:
-    """Why the expected speed-up need not lie between the predicted and the measured one."""
-    error = cell.prediction_error
-    if error is None or abs(error) < 0.0005:
-        return ""
-    return f", whose prediction was {abs(error):.1%} too {'high' if error > 0 else 'low'}"
 
 
 def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
@@ -93,7 +86,7 @@ def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
     if answer.decision == "do_not_speculate":
         return [f"Plain decoding is {sure or 'at least as fast'}."]
     other = answer.runner_up
-    rival = f"; the runner-up is {other.draft}:{other.quant}, k = {other.k}" if other else ""
+    rival = f"; the runner-up is {other.draft}:{other.quant}, {_k(other.k)}" if other else ""
     return [f"It is {sure or 'ahead'}{rival.replace(':none', '')}."]
 
 
@@ -104,10 +97,7 @@ def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
         ("measured speed-up", number(measured, "×")) if measured else None,
         ("predicted speed-up", number(cell.speedup_predicted, "×")),
         ("predicted, with both prefills", number(whole, "×")) if whole else None,
-        (
-            f"mean accepted length τ at k\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{cell.k}",
-            number(cell.mean_accepted_length),
-        ),
+        (f"mean accepted length τ at {_k(cell.k)}", number(cell.mean_accepted_length)),
         ("draft cost ratio c", number(cell.draft_cost_ratio)),
         ("memory: the draft's weights and cache", size(cell.memory_bytes)),
     ]
@@ -122,6 +112,11 @@ def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
 def _name(cell: CellFigures) -> str:
     level = "" if cell.quant == "none" else f":{cell.quant}"
     return f"{cell.draft}{level} at k = {cell.k}"
+
+
+def _k(k: int) -> str:
+    """A draft length that no line breaks."""
+    return f"k = {k}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _last(path: str) -> str:
