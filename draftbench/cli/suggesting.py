@@ -47,7 +47,8 @@ def suggest(
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
-    from draftbench.models.source import ModelSource, hub_answers
+    from draftbench.hub import hub_answers
+    from draftbench.models.source import ModelSource
     from draftbench.plan.pairings import Proposal, Suggestion
 
     source = ModelSource(target)
@@ -79,7 +80,7 @@ def _unreadable(model: ModelSource) -> str | None:
 
 def _reason(model: ModelSource, error: ModelError) -> str:
     """In the same words for all that is merely not here."""
-    from draftbench.models.source import hub_answers
+    from draftbench.hub import hub_answers
 
     here = model.local or hub_answers()
     return error.message if here else "not in the cache, and the hub is out of reach"

@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from draftbench.errors import ModelError
+from draftbench.hub import hub_answers
 from draftbench.models.checkpoint import check_files
 from draftbench.reading import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
-SECONDS_TO_ANSWER = 10.0
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _UNSOUND = "take the whole checkpoint from whoever made it; an adapter is first merged into a model"
 
@@ -197,22 +197,6 @@ class ModelSource:
         words = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
         texts = {"tokenizer": words, "chat template": repr(tokenizer.chat_template)}
         return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
-
-
-@cache
-def hub_answers() -> bool:
-    """Whether the hub is there, asked once. Where it is not, this process takes only what is cached
-    from here on: the libraries would try every file five times, and tell of each.
-    """
-    from huggingface_hub import constants, get_session
-
-    if not constants.is_offline_mode():
-        try:
-            get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
-        # Whatever kind of error the HTTP client has for a name that is not found.
-        except Exception:
-            constants.HF_HUB_OFFLINE = True
-    return not constants.is_offline_mode()
 
 
 def _fetched(repository: str, revision: str) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from draftbench.errors import DraftbenchError, TrafficError
+from draftbench.hub import hub_answers
 from draftbench.reading import read_limited
 from draftbench.traffic.readers import Row, can_read, read_rows
 
@@ -72,6 +73,7 @@ class Dataset:
         """The library's reader. Made once, so that both readings are of one commit, even if the
         branch moves on meanwhile.
         """
+        hub_answers()  # before the library is imported, which would try again and again
         import datasets
 
         datasets.disable_progress_bars()

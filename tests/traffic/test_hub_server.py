@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -153,10 +154,17 @@ def test_what_the_hub_does_not_have_is_refused_in_words(hub: Hub, tmp_path: Path
         assert "hf:DATASET" in str(hint)
 
 
-def test_a_hub_that_cannot_be_reached_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_refused_in_words(tmp_path: Path) -> None:
+    began = time.monotonic()
     ((message, hint),) = read(None, tmp_path, "hf:org/name")
+    assert time.monotonic() - began < 20  # the libraries alone try for longer
     assert "data set `org/name` cannot be read" in str(message)
     assert "network" in str(hint)
+
+
+def test_what_was_fetched_is_read_again_from_a_hub_out_of_reach(hub: Hub, tmp_path: Path) -> None:
+    read(hub, tmp_path, "hf:org/name")
+    assert read(None, tmp_path, "hf:org/name") == [[["old"], OLD]]
 
 
 def test_what_was_fetched_is_read_again_without_a_network(hub: Hub, tmp_path: Path) -> None:
