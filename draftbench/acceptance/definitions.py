@@ -153,7 +153,7 @@ def alpha(
         dtype=np.float64,
     ).reshape(-1, 2)
     trajectories = [trajectory for trajectory, _ in pairs]
-    return _sample(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
+    return pooled(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
 
 
 def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
@@ -180,7 +180,7 @@ def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -
 def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """The product-limit estimate: a round that was cut counts as long as it was observed."""
     columns = np.concatenate([rounds.survived, rounds.reached], axis=1)
-    return _sample(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
+    return pooled(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
 
 
 def hazard(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
@@ -235,16 +235,20 @@ def ratio(
     figure: Figure, trajectories: Sequence[Trajectory], numerator: Floats, denominator: Floats
 ) -> Sample:
     """A figure that is a quotient of two sums over responses [responses]."""
-    return _sample(figure, trajectories, np.stack([numerator, denominator], axis=1))
+    return pooled(figure, trajectories, np.stack([numerator, denominator], axis=1))
 
 
-def _sample(
+def pooled(
     figure: Figure,
     trajectories: Sequence[Trajectory],
     columns: Floats,
     combine: Callable[[Floats], Floats] = quotient,
 ) -> Sample:
-    """Rows per response [responses, m] → one row per request: the mean of its responses."""
+    """Addends per response [responses, m] → a sample; a request is the mean of its responses.
+
+    Raises:
+        ValueError: as many rows as responses are needed.
+    """
     if len(columns) != len(trajectories):
         raise ValueError(f"{len(columns)} rows of counts for {len(trajectories)} responses")
     index: dict[str, int] = {}

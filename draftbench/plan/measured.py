@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats
-from draftbench.plan.predict import Key, pooled
+from draftbench.plan.predict import Key
 from draftbench.plan.steady import steady
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed

@@ -13,13 +13,13 @@ and v with theirs). What a prefill takes from running requests is not modelled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.definitions import Figure, Sample, pooled
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Floats, ResponseLaw, Rounds, expected_rounds
 from draftbench.plan.costs import BlockCosts
@@ -251,20 +251,3 @@ def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
         for what, surface, size, context in asked
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
     )
-
-
-def pooled(
-    figure: Figure,
-    trajectories: Sequence[Trajectory],
-    columns: Floats,
-    combine: Callable[[Floats], Floats] = quotient,
-) -> Sample:
-    """Addends per response [responses, m] → a sample; a request is the mean of its responses."""
-    index: dict[str, int] = {}
-    row = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
-    addends = np.zeros((len(index), columns.shape[1]))
-    np.add.at(addends, row, columns)
-    weights = np.zeros(len(index))
-    weights[row] = [trajectory.weight for trajectory in trajectories]
-    responses = np.bincount(row, minlength=len(index))[:, None]
-    return Sample(figure, tuple(index), weights, addends / responses, combine)
