@@ -123,7 +123,11 @@ def _speed(
     ax.axhline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
     pad = 0.06 * (limits[1] - limits[0])
     ax.set(xlabel="draft length k (tokens)", ylabel="decode speed-up S (×)")
-    ax.set(ylim=(limits[0] - pad, limits[1] + 3 * pad), xticks=sorted({c.k for c in cells}))
+    ks = sorted({c.k for c in cells})
+    # Room for the word at the choice on either side of the first and the last k.
+    beside = 0.2 + 0.06 * (ks[-1] - ks[0])
+    ax.set(ylim=(limits[0] - pad, limits[1] + 3 * pad), xticks=ks)
+    ax.set_xlim(ks[0] - beside, ks[-1] + beside)
     if len(quants) > 1:
         legend(ax)
 

@@ -9,6 +9,8 @@ from draftbench.report.recommendation import headline
 from draftbench.report.speedups import off
 from draftbench.store.manifest import Manifest
 
+_SPEED_UP = "speed\N{NON-BREAKING HYPHEN}up"
+
 
 def head(manifest: Manifest, answer: Recommendation) -> Html:
     """The decision in one large line, its reason, its key figures."""
@@ -93,9 +95,9 @@ def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
 def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
     measured, whole = cell.speedup_measured, cell.speedup_end_to_end
     tiles = [
-        ("expected speed-up", number(cell.speedup_expected, "×")) if measured else None,
-        ("measured speed-up", number(measured, "×")) if measured else None,
-        ("predicted speed-up", number(cell.speedup_predicted, "×")),
+        (f"expected {_SPEED_UP}", number(cell.speedup_expected, "×")) if measured else None,
+        (f"measured {_SPEED_UP}", number(measured, "×")) if measured else None,
+        (f"predicted {_SPEED_UP}", number(cell.speedup_predicted, "×")),
         ("predicted, with both prefills", number(whole, "×")) if whole else None,
         (f"mean accepted length τ at {_k(cell.k)}", number(cell.mean_accepted_length)),
         ("draft cost ratio c", number(cell.draft_cost_ratio)),
