@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub.utils import filter_repo_objects
 
+import draftbench
 from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.source import ModelSource
 from draftbench.reading import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
 from draftbench.traffic import TrafficQuery, load, readers
+
+EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 
 
 def read_traffic(source):
@@ -174,6 +178,8 @@ def test_a_tokenizer_of_the_hub_is_looked_at_before_it_is_read(tmp_path, monkeyp
             (tmp_path / name).write_bytes(sent[name])
         return str(tmp_path)
 
+    # Modules that are first imported now would keep the name that is replaced.
+    assert ModelSource(str(EMBEDDED / "target")).tokenizer
     monkeypatch.setattr("transformers.utils.hub.cached_file", lambda *_, **__: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(ModelError, match=r"tokenizer\.json: 'utf-8' codec"):
