@@ -5,54 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from scenes import manifest
 
 from draftbench.acceptance.card import AcceptanceReport, Card, acceptance_report
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
 from draftbench.store.observed import Observed, observed
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
 SMALL, TINY = Candidate(draft="small"), Candidate(draft="tiny")
 NGRAM = Candidate(draft="ngram")
-
-QUESTION = Question(
-    target="target",
-    target_quant="none",
-    dtype="float32",
-    device="cpu",
-    drafts=("small",),
-    quants=("none",),
-    simulate_quant=False,
-    ks=(1, 2),
-    mode=DraftingMode.GREEDY,
-    lookup_longest=4,
-    lookup_shortest=2,
-    traffic="suite",
-    traffic_digest="",
-    responses="target",
-    samples=1,
-    max_new_tokens=None,
-    temperature=None,
-)
-MANIFEST = Manifest(
-    schema_version=1,
-    draftbench="0",
-    created="",
-    command="",
-    key_id="",
-    question=QUESTION,
-    traffic=TrafficFacts(form="suite", rows=3, requests=3, merged=0, dropped={}),
-    environment=Environment(
-        platform="",
-        processor="",
-        cores=1,
-        threads=1,
-        accelerator=None,
-        python="",
-        packages={},
-    ),
-)
 
 
 @pytest.fixture
@@ -66,7 +28,7 @@ def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Observed]:
             for candidate, each in accepts.items()
             for i, accept in enumerate(each)
         ]
-        return observed(MANIFEST, [*records, *replays])
+        return observed(manifest(), [*records, *replays])
 
     return make
 
@@ -113,7 +75,7 @@ def test_the_per_request_mean_stands_beside_the_pooled_figure(
     lengths = {"a": 3, "b": 3, "c": 9}
     records = [trajectory(r, n, limit=20) for r, n in lengths.items()]
     replays = [replay([float(n == 3)] * (n - 1), r, draftable=20) for r, n in lengths.items()]
-    seen = observed(MANIFEST, [*records, *replays])
+    seen = observed(manifest(), [*records, *replays])
     alpha = one_card(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
     assert alpha is not None
     assert alpha.pooled is not None
@@ -151,7 +113,7 @@ def test_the_first_candidate_is_compared_with_each_other_by_request(
 def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeReplay) -> None:
     sampled = {"mode": DraftingMode.SAMPLED}
     seen = observed(
-        MANIFEST,
+        manifest(),
         [
             *(trajectory(r, 3) for r in "abc"),
             *(replay([0.5, 0.5], r, overlap=(0.5, 0.5), **sampled) for r in "abc"),
@@ -177,7 +139,7 @@ def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Observ
         )
         for i in range(3)
     ]
-    seen = observed(MANIFEST, [*seen.trajectories, *seen.replays, *lookups])
+    seen = observed(manifest(), [*seen.trajectories, *seen.replays, *lookups])
     report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
     assert [(d.figure, d.k) for d in report.differences] == [
         ("tokens per round", 1),

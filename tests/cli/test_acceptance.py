@@ -3,50 +3,10 @@
 import json
 
 import pytest
+from scenes import manifest
 
 from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
 from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
-
-
-def manifest(target):
-    question = Question(
-        target=str(target),
-        target_quant="none",
-        dtype="float32",
-        device="cpu",
-        drafts=("small",),
-        quants=("none",),
-        simulate_quant=False,
-        ks=(1, 2),
-        mode=DraftingMode.GREEDY,
-        lookup_longest=4,
-        lookup_shortest=2,
-        traffic="suite",
-        traffic_digest="",
-        responses="target",
-        samples=1,
-        max_new_tokens=None,
-        temperature=None,
-    )
-    return Manifest(
-        schema_version=1,
-        draftbench="0",
-        created="",
-        command="",
-        key_id="",
-        question=question,
-        traffic=TrafficFacts(form="suite", rows=3, requests=3, merged=0, dropped={}),
-        environment=Environment(
-            platform="",
-            processor="",
-            cores=1,
-            threads=1,
-            accelerator=None,
-            python="",
-            packages={},
-        ),
-    )
 
 
 def along(request, draft, accept):
@@ -69,7 +29,7 @@ def make_run(tmp_path, embedded):
     """Three requests of four tokens, two drafts; `small` is wrong at the second position."""
 
     def make(*, private=True, target=embedded / "target"):
-        folder = RunFolder.create(tmp_path / "run", manifest(target))
+        folder = RunFolder.create(tmp_path / "run", manifest(target=str(target)))
         writer = folder.writer()
         for request in "abc":
             fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scenes import manifest
 
 from draftbench.export.setting import Setting
 from draftbench.records import (
@@ -14,7 +15,6 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.store.folder import RunFolder
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
 
 
 @pytest.fixture
@@ -37,39 +37,6 @@ def setting():
         return Setting(**fields | changes)
 
     return make
-
-
-def _manifest(drafts):
-    question = Question(
-        target="org/target",
-        target_quant="none",
-        dtype="float32",
-        device="cpu",
-        drafts=drafts,
-        quants=("none",),
-        simulate_quant=False,
-        ks=(1, 2),
-        mode=DraftingMode.GREEDY,
-        lookup_longest=4,
-        lookup_shortest=2,
-        traffic="t.jsonl",
-        traffic_digest="",
-        responses="target",
-        samples=1,
-        max_new_tokens=None,
-        temperature=None,
-    )
-    machine = {"platform": "", "processor": "", "cores": 1, "threads": 1, "python": ""}
-    return Manifest(
-        schema_version=1,
-        draftbench="0",
-        created="",
-        command="",
-        key_id="",
-        question=question,
-        traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
-        environment=Environment(accelerator=None, packages={}, **machine),
-    )
 
 
 def _trajectory(name):
@@ -128,7 +95,7 @@ def make_run(tmp_path):
     """Thirty-two requests with one draft that is always right, or never; its step costs a tenth."""
 
     def make(*, accept=1.0, draft="small", drafts=("org/small",), timed=True, sizes=(100, 100)):
-        folder = RunFolder.create(tmp_path / "run", _manifest(drafts))
+        folder = RunFolder.create(tmp_path / "run", manifest(target="org/target", drafts=drafts))
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:
             writer.append(map(_trajectory, names))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from scenes import manifest
 
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.pinning import make_baseline, sampling_label
@@ -22,51 +23,18 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.store.folder import PrivateText
-from draftbench.store.manifest import (
-    SCHEMA_VERSION,
-    Environment,
-    Manifest,
-    Question,
-    TrafficFacts,
-)
 from draftbench.store.observed import Observed, observed
 
 SMALL = Candidate(draft="small", quant="int8")
-MANIFEST = Manifest(
-    schema_version=SCHEMA_VERSION,
-    draftbench="0.1",
-    created="2026-01-01T00:00:00Z",
-    command="draftbench sweep",
+MANIFEST = manifest(
+    target="large",
+    quants=("int8",),
+    lookup_longest=3,
+    lookup_shortest=1,
+    traffic_digest="d1",
+    max_new_tokens=5,
     key_id="cafe0123",
-    question=Question(
-        target="large",
-        target_quant="none",
-        dtype="float32",
-        device="cpu",
-        drafts=("small",),
-        quants=("int8",),
-        simulate_quant=False,
-        ks=(1, 2),
-        mode=DraftingMode.GREEDY,
-        lookup_longest=3,
-        lookup_shortest=1,
-        traffic="prod.jsonl",
-        traffic_digest="d1",
-        responses="target",
-        samples=1,
-        max_new_tokens=5,
-        temperature=None,
-    ),
-    traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
-    environment=Environment(
-        platform="Linux",
-        processor="cpu",
-        cores=2,
-        threads=1,
-        accelerator=None,
-        python="3.12.0",
-        packages={"torch": "2.13"},
-    ),
+    packages={"torch": "2.13"},
 )
 
 

@@ -102,7 +102,9 @@ def test_int4_is_half_a_byte_a_weight_and_a_pair_of_scales_a_group(workshop):
     assert facts.weight_bytes == LINEAR // 2 + scales + rest
     assert facts.quantized_share == LINEAR / (LINEAR + EMBEDDING)
     assert f"int4 covers {LINEAR / (LINEAR + EMBEDDING):.0%} of the linear weights" in facts.caveats
-    assert any("keeps bfloat16 ones, not counted in its memory" in caveat for caveat in facts.caveats)
+    assert any(
+        "keeps bfloat16 ones, not counted in its memory" in caveat for caveat in facts.caveats
+    )
 
 
 def test_a_tied_head_counts_once(workshop):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import pytest
+from scenes import manifest
 
 from draftbench.records import (
     AnyObservation,
@@ -21,7 +21,6 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
 from draftbench.store.observed import Observed, observed
 
 SMALL = Candidate(draft="small")
@@ -224,43 +223,7 @@ class Scene:
 
     def observed(self, *ks: int, **changes: Any) -> Observed:
         """All of it as a run over the draft lengths `ks`; `changes` are of the question."""
-        manifest = _manifest(ks)
-        question = msgspec.structs.replace(manifest.question, **changes)
-        return observed(msgspec.structs.replace(manifest, question=question), self.records)
-
-
-def _manifest(ks: tuple[int, ...]) -> Manifest:
-    question = Question(
-        target="t",
-        target_quant="none",
-        dtype="float32",
-        device="cpu",
-        drafts=("small",),
-        quants=("none",),
-        simulate_quant=False,
-        ks=ks,
-        mode=DraftingMode.GREEDY,
-        lookup_longest=4,
-        lookup_shortest=2,
-        traffic="t.jsonl",
-        traffic_digest="",
-        responses="target",
-        samples=1,
-        max_new_tokens=None,
-        temperature=None,
-    )
-    return Manifest(
-        schema_version=1,
-        draftbench="0",
-        created="",
-        command="",
-        key_id="",
-        question=question,
-        traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
-        environment=Environment(
-            platform="", processor="", cores=1, threads=1, accelerator=None, python="", packages={}
-        ),
-    )
+        return observed(manifest(ks=ks, **changes), self.records)
 
 
 @pytest.fixture

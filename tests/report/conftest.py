@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import scenes
 
 from draftbench.records import (
     CostPoint,
@@ -17,43 +18,14 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
+from draftbench.store.manifest import Manifest
 
 LENGTH = 9
 
 
 def manifest(**changes: Any) -> Manifest:
-    question: dict[str, Any] = {
-        "target": "/models/big",
-        "target_quant": "none",
-        "dtype": "float32",
-        "device": "cpu",
-        "drafts": ("small",),
-        "quants": ("none",),
-        "simulate_quant": False,
-        "ks": (1, 2),
-        "mode": DraftingMode.GREEDY,
-        "lookup_longest": 4,
-        "lookup_shortest": 2,
-        "traffic": "prod.jsonl",
-        "traffic_digest": "",
-        "responses": "target",
-        "samples": 1,
-        "max_new_tokens": None,
-        "temperature": None,
-    }
-    return Manifest(
-        schema_version=1,
-        draftbench="0",
-        created="",
-        command="draftbench sweep --target /models/big",
-        key_id="",
-        question=Question(**question | changes),
-        traffic=TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={}),
-        environment=Environment(
-            platform="", processor="", cores=1, threads=1, accelerator=None, python="", packages={}
-        ),
-    )
+    named = {"target": "/models/big", "command": "draftbench sweep --target /models/big"}
+    return scenes.manifest(**named | changes)
 
 
 def trajectory(request: str, **changes: Any) -> Trajectory:

@@ -41,9 +41,9 @@ def made(hand, seconds=(4.0,) * SIX, draft="small", accept=(1.0,) * SIX):
 
 
 def elsewhere(hand, run):
-    """The same run on a machine of two cores."""
+    """The same run on a machine of four cores."""
     head = hand.manifest()
-    machine = msgspec.structs.replace(head.environment, cores=2)
+    machine = msgspec.structs.replace(head.environment, cores=4)
     return replace(run, manifest=msgspec.structs.replace(head, environment=machine))
 
 
@@ -148,7 +148,7 @@ def test_other_keys_cannot_be_paired(hand, run_a):
     other = replace(run_a, manifest=msgspec.structs.replace(hand.manifest(), key_id="other"))
     found = compare_runs(("a", "b"), run_a, other)
     assert "DRAFTBENCH_KEY" in found.doubts[0]
-    assert [(c.what, c.a, c.b) for c in found.question] == [("key_id", "", "other")]
+    assert [(c.what, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
 
 
 def test_other_requests_leave_both_figures_side_by_side(hand, run_a):
@@ -180,7 +180,7 @@ def test_times_of_another_machine_are_not_compared_nor_gated(hand, run_a):
     other = elsewhere(hand, run_a)
     found = compare_runs(("a", "b"), run_a, other)
     assert "different machines" in found.doubts[0]
-    assert found.environment == ("cores: 1 → 2",)
+    assert found.environment == ("cores: 2 → 4",)
     for key in (("c", None, None), ("S measured", 2, 2)):
         row = figures(run_a, other)[key]
         assert (row.difference, row.ratio) == (None, None)

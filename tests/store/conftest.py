@@ -5,64 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from scenes import manifest
 
-from draftbench.records import CostPoint, DraftingMode, Failure, Sampling, Trajectory
+from draftbench.records import CostPoint, Failure, Sampling, Trajectory
 from draftbench.store.folder import PrivateText, RunFolder
-from draftbench.store.manifest import Environment, Manifest, Question, TrafficFacts
-
-QUESTION = Question(
-    target="target",
-    target_quant="none",
-    dtype="float32",
-    device="cpu",
-    drafts=("draft",),
-    quants=("none",),
-    simulate_quant=False,
-    ks=(1, 2),
-    mode=DraftingMode.GREEDY,
-    lookup_longest=4,
-    lookup_shortest=2,
-    traffic="prod.jsonl",
-    traffic_digest="d",
-    responses="target",
-    samples=1,
-    max_new_tokens=None,
-    temperature=None,
-)
-ENVIRONMENT = Environment(
-    platform="Linux",
-    processor="cpu",
-    cores=2,
-    threads=1,
-    accelerator=None,
-    python="3.12.0",
-    packages={"torch": "2.12"},
-)
-TRAFFIC = TrafficFacts(form="prompt", rows=1, requests=1, merged=0, dropped={})
-MANIFEST = Manifest(
-    schema_version=1,
-    draftbench="0.1.0",
-    created="2026-01-01T00:00:00Z",
-    command="draftbench sweep",
-    key_id="key",
-    question=QUESTION,
-    traffic=TRAFFIC,
-    environment=ENVIRONMENT,
-)
-
-
-def manifest(**changes: Any) -> Manifest:
-    """A manifest; a field of its own or of one of its parts is changed by name."""
-
-    def changed(record: Any) -> Any:
-        own = {name: changes[name] for name in changes if hasattr(record, name)}
-        return msgspec.structs.replace(record, **own)
-
-    whole = changed(MANIFEST)
-    parts = {"question": QUESTION, "traffic": TRAFFIC, "environment": ENVIRONMENT}
-    return msgspec.structs.replace(whole, **{name: changed(part) for name, part in parts.items()})
 
 
 def trajectory(request: str, **changes: Any) -> Trajectory:
