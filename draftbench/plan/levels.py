@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 import numpy as np
 
@@ -67,15 +67,15 @@ def crossover(field: Field, candidate: Candidate) -> int | None:
     with its interval.
 
     Timed batch sizes first; between the last that pays and the next, those that are interpolated,
-    taken to pay less the more rows there are. 0: it does not pay at the smallest; None: it pays at
-    all that were timed.
+    taken to pay less the more rows there are. A smaller one that is not clear (noise, few requests)
+    does not hide a larger one that is. 0: it clearly pays at none; None: at the largest too.
     """
 
     def pays(concurrency: int) -> bool:
         return field.at(concurrency, candidate).decision == "speculate"
 
-    timed = field.timed(candidate)
-    if not timed or not pays(timed[0]):
+    timed = list(dropwhile(lambda rows: not pays(rows), field.timed(candidate)))
+    if not timed:
         return 0
     for low, high in pairwise(timed):
         if not pays(high):

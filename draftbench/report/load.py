@@ -41,7 +41,7 @@ def of_load(answer: Recommendation) -> list[str]:
     ks = ", ".join(f"{step.concurrency} → {_k(step.k)}" for step in answer.schedule)
     lines.append(f"k by concurrency with {_name(answer.leader)} (0: do not speculate): {ks}.")
     if answer.crossover is None:
-        lines.append("It pays at every concurrency that was timed.")
+        lines.append("It clearly pays at the largest concurrency that was timed too.")
     elif answer.crossover == 0:
         lines.append("It clearly pays at no concurrency that was timed.")
     else:

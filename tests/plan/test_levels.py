@@ -79,6 +79,22 @@ def test_what_pays_at_all_that_was_timed_has_no_crossover(scene: Any) -> None:
     assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
 
 
+def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded: Any) -> None:
+    """Alone one request is decoded twice as fast and the other half as fast, so nothing is clear;
+    the passes at 8 and 32 rows are those above.
+    """
+    for name, seconds in (("r0", 4.0), ("r1", 16.0)):
+        loaded.decode(name, 0, 8.0)
+        loaded.decode(name, 1, seconds)
+    found = recommend(loaded.observed(1, batches=(1, 8, 32)))
+    assert [level.decision for level in found.levels] == [
+        "inconclusive",
+        "speculate",
+        "do_not_speculate",
+    ]
+    assert found.crossover == 20
+
+
 def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded: Any) -> None:
     # Half-way between 8 and 32: t(2) = 1.8.
     level = at(recommend(loaded.observed(1), concurrency=(20,)), 20)
