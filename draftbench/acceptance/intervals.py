@@ -29,7 +29,8 @@ from draftbench.acceptance.rounds import Floats
 FEW_REQUESTS = 30
 # Resamples without a value are left out; past this share that would move the quantiles.
 _UNDEFINED_SHARE = 0.01
-_ROWS_AT_ONCE = 250
+# Resamples that are summed together: as many as keep their counts within some megabytes.
+_ROWS_AT_ONCE, _COUNTS_AT_ONCE = 250, 1_000_000
 _Comparison = Callable[[Floats, Floats], Floats]
 
 
@@ -56,9 +57,9 @@ def estimate(
         return None
     weighted = sample.addends * sample.weights[:, None]
     counts = _resample_counts(len(weighted), resamples, seed)
+    rows = max(1, min(_ROWS_AT_ONCE, _COUNTS_AT_ONCE // len(weighted)))
     sums = [
-        counts[at : at + _ROWS_AT_ONCE].astype(np.float64) @ weighted
-        for at in range(0, resamples, _ROWS_AT_ONCE)
+        counts[at : at + rows].astype(np.float64) @ weighted for at in range(0, resamples, rows)
     ]
     draws = sample.combine(np.concatenate(sums))
     defined = draws[np.isfinite(draws)]
