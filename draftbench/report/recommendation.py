@@ -63,9 +63,9 @@ FIGURES = (
 LEGEND = (
     "± is half of a 95 % interval: over requests, of c over timing repeats; times are within one "
     "process; τ counts the bonus token; c is per draft token; expected is the prediction times "
-    "measured / predicted on the measured requests; memory is a draft's weights and its cache for "
-    "the longest request"
+    "measured / predicted on the measured requests"
 )
+MEMORY_LEGEND = "; memory is a draft's weights and its cache for the longest request"
 ROOMY, WIDE, WIDEST = 88, 100, 112
 
 
@@ -218,7 +218,7 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
     head, rows = _rows(answer, width)
     blocks = [headline(answer), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
     blocks.append(columns(head, rows))
-    blocks.append(paragraph(LEGEND, width, ""))
+    blocks.append(paragraph(LEGEND + (MEMORY_LEGEND if width >= ROOMY else ""), width, ""))
     for title, table, lines in _sections(answer, observed):
         shown = [indent(columns(*table), "  ")] if table else []
         shown += [paragraph(line, width, "  ") for line in lines]
@@ -254,7 +254,7 @@ def _sections(
 
 def _markdown(answer: Recommendation, observed: Observed) -> str:
     lines = [f"## {escaped(headline(answer))}", "", *(escaped(s) for s in evidence(answer)), ""]
-    lines += [*_piped(_rows(answer, 200)), "", escaped(LEGEND)]
+    lines += [*_piped(_rows(answer, 200)), "", escaped(LEGEND + MEMORY_LEGEND)]
     for title, table, items in _sections(answer, observed):
         lines += ["", f"### {title}", ""]
         lines += [*_piped(table), ""] if table else []
