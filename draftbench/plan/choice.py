@@ -11,8 +11,8 @@ blur the comparison; a cell that is a prediction alone is drawn over its timing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -201,25 +201,32 @@ class Contest:
         """The speed-up of choosing like this, from requests that did not choose.
 
         The requests are split in five; each part is looked at through the cell that the other
-        parts choose. None where no part has a figure of the asked kind.
+        parts choose. None where no part has a figure of the asked kind, or where parts that chose
+        a measurement without a prediction would be mixed with others. Where predictions and
+        measurements are mixed, what a measurement corrects is taken as it is on all requests.
         """
         fold_of = {request: at % _FOLDS for at, request in enumerate(self.requests)}
-        held: dict[str, tuple[float, Floats]] = {}
-        found: Sample | None = None
+        chosen: dict[int, Cell] = {}
         for fold in range(min(_FOLDS, len(self.requests))):
             choosing = np.array([[fold_of[request] != fold for request in self.requests]])
             at = self._pick(self._ranked(choosing.astype(np.float64)))
-            sample = None if at is None else self.cells[at].speedup(kind)
-            if sample is None:
-                continue
-            found = sample
-            rows = zip(sample.requests, sample.weights, sample.addends, strict=True)
-            held.update((r, (float(w), a)) for r, w, a in rows if fold_of[r] == fold)
-        if found is None or not held:
+            if at is not None and self.cells[at].speedup(kind) is not None:
+                chosen[fold] = self.cells[at]
+        samples = _alike(chosen, kind)
+        held = {
+            request: (weight, addends)
+            for fold, sample in samples.items()
+            for request, weight, addends in zip(
+                sample.requests, sample.weights, sample.addends, strict=True
+            )
+            if fold_of[request] == fold
+        }
+        if not held:
             return None
         weights = np.array([weight for weight, _ in held.values()])
         table = np.array([addends for _, addends in held.values()])
-        return Sample(found.figure, tuple(held), weights, table, found.combine)
+        one = next(iter(samples.values()))
+        return Sample(one.figure, tuple(held), weights, table, one.combine)
 
     def _pooled(self) -> Floats:
         every_request_once = np.ones((1, len(self.requests)))
@@ -227,11 +234,12 @@ class Contest:
 
     def _ranked(self, counts: Floats) -> Floats:
         """What cells are chosen by [cells] under one row of counts: speed-ups, those of candidates
-        that were not decoded as if their prediction were too high by the worst that was seen.
+        that were not decoded as they would be on average with the errors that were seen, never
+        higher: the least regret expected under the draws of `certainty`.
         """
-        worst = 1 + max((0.0, *self.errors))
-        off = np.array([worst if cell.measured is None else 1.0 for cell in self.cells])
-        values: Floats = self._values(counts)[0] / off
+        doubted = min(1.0, float(np.mean([1 / (1 + error) for error in self.errors or (0.0,)])))
+        share = np.array([doubted if cell.measured is None else 1.0 for cell in self.cells])
+        values: Floats = self._values(counts)[0] * share
         return values
 
     def _values(self, counts: Floats) -> Floats:
@@ -247,6 +255,27 @@ class Contest:
             return None
         tied: Ints = np.flatnonzero(values >= (1 - TIMING_NOISE) * values.max())
         return int(min(tied, key=lambda at: (self.cells[at].entrant.size, self.cells[at].k)))
+
+
+def _alike(cells: Mapping[int, Cell], kind: Kind) -> dict[int, Sample]:
+    """The cells' speed-ups with addends of one meaning, so that requests of several can be summed;
+    none where that cannot be.
+    """
+    samples = {at: sample for at, cell in cells.items() if (sample := cell.speedup(kind))}
+    if len({sample.addends.shape[1] for sample in samples.values()}) < 2:
+        return samples
+    whole = kind == "whole"
+    predicted = {
+        at: cell.forecast.end_to_end() if whole else cell.predicted for at, cell in cells.items()
+    }
+    alike = {}
+    for at, sample in samples.items():
+        base = predicted[at]
+        if base is None or not base.value or sample.value is None:
+            return {}
+        share = np.array([1.0, base.value / sample.value])
+        alike[at] = replace(base, figure=sample.figure, addends=base.addends * share)
+    return alike
 
 
 def _weighted(sample: Sample, requests: Sequence[str]) -> Floats:

@@ -181,8 +181,8 @@ class Recommendation(Answer, frozen=True):
     All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
     leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
     `crossover` the largest at which speculation still pays: 0 where it never does, None where it
-    does at the largest that was timed. `break_even` and `latency` are the leader's. `stopped` are drafts
-    that stop when unsure, where the run decoded such; none of them is chosen.
+    does at the largest that was timed. `break_even` and `latency` are the leader's. `stopped` are
+    drafts that stop when unsure, where the run decoded such; none of them is chosen.
     """
 
     decision: Decision

@@ -134,19 +134,46 @@ def test_requests_that_chose_nothing_are_predicted_too() -> None:
     assert len(found.requests) == 6
 
 
-def test_what_was_not_decoded_is_ranked_by_the_worst_that_such_predictions_were_off() -> None:
-    # Predicted 40/20 against 40/24 as measured: 2 / 1.3 is less than 1.67, 2 / 1.15 is not.
+def test_what_was_not_decoded_is_ranked_by_what_such_predictions_would_be_on_average() -> None:
+    # Predicted 40/20 against 40/24 as measured: 2 · (1/1.1 + 1/1.45) / 2 = 1.60 is less than 1.67.
     hoped, ran = cell("a", [5.0] * 4), cell("b", [6.0] * 4, measured=[6.0] * 4)
     assert Contest([hoped, ran]).leader() is hoped
     assert Contest([hoped, ran], errors=[0.15, -0.2]).leader() is hoped
-    contest = Contest([hoped, ran], errors=[0.0, 0.3])
+    contest = Contest([hoped, ran], errors=[0.1, 0.45])
     assert contest.leader() is ran
     assert contest.faster_ties(ran) == []
-    # In half of the draws the prediction is right.
+    # In half of the draws the prediction is off by a tenth only.
     found = contest.certainty(ran)
     assert found is not None
     assert found.probability == pytest.approx(0.5, abs=0.04)
-    assert found.regret == pytest.approx(0.5 * (2 - 40 / 24), abs=0.02)
+    assert found.regret == pytest.approx(0.5 * (2 / 1.1 - 40 / 24), abs=0.02)
+
+
+def test_errors_that_made_predictions_too_low_are_no_credit() -> None:
+    hoped, ran = cell("a", [6.0] * 4), cell("b", [5.0] * 4, measured=[5.0] * 4)
+    assert Contest([hoped, ran], errors=[-0.4]).leader() is ran
+
+
+def test_one_cell_that_was_far_off_does_not_beat_every_draft_that_was_not_decoded() -> None:
+    # 2.5 · (8 / 1.01 + 1 / 2.2) / 9 = 2.3 against 1.25, and 1.14 in one draw of nine.
+    hoped, ran = cell("a", [4.0] * 4), cell("b", [8.0] * 4, measured=[8.0] * 4)
+    contest = Contest([hoped, ran], errors=[0.01] * 8 + [1.2])
+    assert contest.leader() is hoped
+    found = contest.certainty(hoped)
+    assert found is not None
+    assert found.probability == pytest.approx(8 / 9, abs=0.03)
+
+
+def test_parts_that_choose_a_measurement_and_a_prediction_are_summed_alike() -> None:
+    """Without r0 b leads, 40/36; the others choose a, 10 s a request as measured. So r0 is seen at
+    10 s through b and the rest at 10 s each through a.
+    """
+    a = cell("a", [1.0, 10, 10, 10, 10], measured=[1.0, 10, 10, 10, 10])
+    b = cell("b", [10.0, 9, 9, 9, 9])
+    found = Contest([a, b]).cross_fit("judged")
+    assert value(found) == pytest.approx(1.0)
+    assert found is not None
+    assert sorted(found.requests) == ["r0", "r1", "r2", "r3", "r4"]
 
 
 def test_certainty_counts_plain_decoding_among_the_options() -> None:
