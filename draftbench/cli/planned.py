@@ -64,7 +64,10 @@ def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
     """Say what the traffic became and which drafts are out before anything is loaded."""
     facts, load = prepared.manifest.traffic, prepared.manifest.environment.load
     if load is not None and load > BUSY:
-        note(f"other work keeps {load:.0%} of the cores busy: times will be noisy, acceptance not")
+        note(
+            f"the machine is busy, with a load of {load:.1f} for each core: times will be noisy, "
+            "acceptance not"
+        )
     note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
     for reason, count in facts.dropped.items():
         note(f"left out, {reason}: {count}")

@@ -140,6 +140,11 @@ class Batch:
             self.rows = [None if row is None or row.done else row for row in self.rows]
         return bool(active)
 
+    @property
+    def done_tokens(self) -> int:
+        """Output tokens so far, of all tasks."""
+        return sum(len(response.tokens) for response in self.responses)
+
     def pause(self) -> None:
         """Something else runs before the next round: the time until then is not this batch's."""
         self._mark = None

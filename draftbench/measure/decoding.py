@@ -96,7 +96,10 @@ def run_together(
         batches.append(Batch(tasks, bench.target, drafter, cell.k, bench.clock, rows))
     left = list(batches)
     while left:
-        left = [batch for batch in left if _take_turn(batch)]
+        # The one that is furthest from its end, so that all end together.
+        batch = min(left, key=lambda batch: batch.done_tokens)
+        if not _take_turn(batch):
+            left.remove(batch)
     for cell, batch in zip(cells, batches, strict=True):
         decoded = zip(chosen, batch.responses, strict=True)
         yield [_record(bench, cell, one, response, rows) for one, response in decoded]

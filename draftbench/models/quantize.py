@@ -232,6 +232,7 @@ def _runner(
             return lean, []
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
+        _leave_the_file(model)
     general = GeneralRunner(model, build.level, simulate=simulate)
     return general, [f"runs through transformers' own forward pass: {obstacle}"]
 

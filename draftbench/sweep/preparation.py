@@ -238,7 +238,10 @@ def _prompts(
         if options.temperature is not None:
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
         limit = request.max_tokens or options.max_new_tokens or DEFAULT_LIMIT
-        request = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
+        answer = request.response if options.responses == "log" else None
+        request = msgspec.structs.replace(
+            request, sampling=sampling, max_tokens=limit, response=answer
+        )
         prompt = text.prompt(request, longest, context)
         if prompt is None:
             dropped["longer than the target's context"] += 1

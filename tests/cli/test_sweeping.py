@@ -23,7 +23,7 @@ def told(load):
 
 @pytest.mark.parametrize(("load", "said"), [(None, 0), (BUSY, 0), (1.25, 1)])
 def test_a_busy_machine_is_said_before_the_sweep(load, said):
-    assert sum("125% of the cores busy" in note for note in told(load)) == said
+    assert sum("a load of 1.2 for each core" in note for note in told(load)) == said
 
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
