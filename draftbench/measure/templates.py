@@ -3,7 +3,8 @@
 A template is a stranger's program. Jinja's sandbox keeps it from files and from Python, not from
 looping without end, nor from multiplying a text to gigabytes, which no alarm could interrupt. So a
 forked child renders and tokenizes, with so many seconds for a chat and so much memory, and is ended
-when it takes more. Where the system keeps no process to its memory (macOS) only the time holds.
+when it takes more. The parent keeps a clock of its own, for a child that stops its alarm. Where the
+system keeps no process to its memory (macOS) only the time holds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import multiprocessing
 import os
 import resource
 import signal
+import time
 import weakref
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ from draftbench.errors import ModelError, TrafficError
 from draftbench.records import Request
 
 SECONDS = 30.0
+SLACK = 5.0
+"""Seconds that the parent waits beyond those, in which the child's alarm should have ended it."""
 MEMORY_BYTES = 2 << 30
 """For one chat, and beyond what this process has already."""
 
@@ -63,11 +68,17 @@ class Renderer:
         pipe = self._pipe or self._start()
         try:
             pipe.send((request.messages, request.tools, request.template))
-            return _ANSWER.decode(pipe.recv_bytes())
+            if pipe.poll(SECONDS + SLACK):
+                return _ANSWER.decode(pipe.recv_bytes())
         except RecursionError as error:  # nested more deeply than can be sent
+            self._stop()
             return type(error).__name__
         except (EOFError, ConnectionError):
-            raise self._excess(self._death(), request) from None
+            pass
+        except BaseException:  # an answer still to come would be taken for the next chat's
+            self._stop()
+            raise
+        raise self._excess(self._death(), request)
 
     def _excess(self, what: str, request: Request) -> ModelError:
         return ModelError(
@@ -80,20 +91,29 @@ class Renderer:
         # Only one text at a time is tokenized; a fork with threads in it is warned of otherwise.
         os.environ.setdefault(_PARALLELISM, "false")
         context = multiprocessing.get_context("fork")
-        self._pipe, theirs = context.Pipe()
-        ends = (theirs, self._pipe)
+        ours, theirs = context.Pipe()
+        ends = (theirs, ours)
         self._child = context.Process(target=_serve, args=(self._tokenizer, *ends), daemon=True)
         self._child.start()
         theirs.close()
-        self._end = weakref.finalize(self, _end, self._child, self._pipe)
-        return self._pipe
+        self._end = weakref.finalize(self, _end, self._child, ours)
+        self._pipe = ours
+        return ours
+
+    def _stop(self) -> None:
+        """Ends the process; the next chat starts another."""
+        self._pipe = None
+        self._end()
 
     def _death(self) -> str:
-        """How the process ended; the next chat starts another."""
-        self._child.join()
-        late = self._child.exitcode == -signal.SIGALRM
-        self._end()
-        self._pipe = None
+        """How the process ended, which is ended here where it goes on."""
+        try:
+            until = time.monotonic() + SLACK
+            while self._child.exitcode is None and time.monotonic() < until:
+                time.sleep(0.01)  # join would wait for a child that closed its end and goes on
+            late = self._child.exitcode in (None, -signal.SIGALRM)
+        finally:
+            self._stop()
         return f"did not end within {SECONDS:g} s" if late else "ended its process"
 
 
@@ -110,7 +130,10 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
     for ending in (signal.SIGALRM, signal.SIGTERM):  # handlers would wait for native code
         signal.signal(ending, signal.SIG_DFL)
     os.environ[_PARALLELISM] = "false"
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code says there why it aborts
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # native code says there why it aborts, and a chat may be quoted
+        os.dup2(nowhere, stream)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the chat
     _limit_memory()
     while True:
         try:
@@ -120,24 +143,25 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         answer = _rendered(tokenizer, messages, tools, settings)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        pipe.send_bytes(msgspec.msgpack.encode(answer))
+        pipe.send_bytes(answer)
 
 
-def _rendered(tokenizer: Any, messages: Any, tools: Any, settings: Any) -> list[int] | str:
+def _rendered(tokenizer: Any, messages: Any, tools: Any, settings: Any) -> bytes:
+    """The answer as it is sent."""
     try:
-        return list(
-            tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(tools) if tools else None,
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **settings,
-            )
+        ids = tokenizer.apply_chat_template(
+            list(messages),
+            tools=list(tools) if tools else None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **settings,
         )
+        # A model's own tokenizer may return anything; int alone would take digits and fractions.
+        return msgspec.msgpack.encode(list(map(int, map(index, ids))))
     # A template raises what it likes, and what it says may quote the chat.
     except Exception as error:
-        return type(error).__name__
+        return msgspec.msgpack.encode(type(error).__name__)
 
 
 def _limit_memory() -> None:

@@ -11,13 +11,17 @@ import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy
 import pytest
 
 from draftbench.cli import main
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, TrafficError
 from draftbench.measure import templates
 from draftbench.measure.prompts import TextSide
 from draftbench.models.source import ModelSource
@@ -122,6 +126,93 @@ def test_a_chat_nested_too_deeply_to_be_sent_is_refused_in_words(text):
         content = [content]
     with pytest.raises(Exception, match=r"refuses log\.jsonl:3 \(RecursionError\)"):
         text("b").prompt(chat(content), 64, 512)
+
+
+def renderer(apply: Callable[[str], Any]) -> templates.Renderer:
+    """Of a tokenizer that makes `apply` of a chat's text."""
+    stranger = SimpleNamespace(apply_chat_template=lambda chat, **_: apply(chat[0]["content"]))
+    return templates.Renderer(stranger, "target")
+
+
+def disarm(_: str) -> list[int]:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    time.sleep(12)
+    return [1]
+
+
+def leave_a_process_with_the_pipe(_: str) -> None:
+    if os.fork():
+        os._exit(0)
+    time.sleep(12)
+    os._exit(0)
+
+
+def disarm_and_close_the_pipe(_: str) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    os.closerange(3, 1000)
+    time.sleep(12)
+
+
+@pytest.mark.parametrize(
+    ("apply", "what"),
+    [
+        (disarm, "did not end within 0.5 s"),
+        (leave_a_process_with_the_pipe, "ended its process"),
+        (disarm_and_close_the_pipe, "did not end within 0.5 s"),
+    ],
+)
+def test_no_child_is_waited_for_without_end(monkeypatch, apply, what):
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(templates, "SLACK", 0.5)
+    began = time.monotonic()
+    with pytest.raises(ModelError, match=rf"{what} on log\.jsonl:3"):
+        renderer(apply).tokens(chat())
+    assert time.monotonic() - began < 8
+
+
+def test_after_an_interrupt_no_chat_gets_the_tokens_of_the_one_before():
+    parent = os.getpid()
+
+    def apply(text: str) -> list[int]:
+        if text == "second":
+            return [2]
+        os.kill(parent, signal.SIGINT)
+        time.sleep(0.2)
+        return [1]
+
+    rendering = renderer(apply)
+    with pytest.raises(KeyboardInterrupt):
+        rendering.tokens(chat("first"))
+    assert rendering.tokens(chat("second")) == [2]
+
+
+@pytest.mark.parametrize("answer", [[[1, 2]], ["7"], "77", [1.5], [2**70], {"input_ids": [1]}, 7])
+def test_an_answer_that_is_no_list_of_whole_numbers_is_refused_in_words(answer):
+    rendering = renderer(lambda text: [5] if text == "good" else answer)
+    assert rendering.tokens(chat("good")) == [5]
+    (child,) = multiprocessing.active_children()
+    with pytest.raises(TrafficError, match=r"refuses log\.jsonl:3 \(\w+Error\)"):
+        rendering.tokens(chat("bad"))
+    assert child.is_alive()
+
+
+def test_truth_values_and_numbers_of_numpy_are_whole_numbers():
+    assert renderer(lambda _: [True, numpy.int64(3)]).tokens(chat()) == [1, 3]
+
+
+def test_the_process_writes_no_core_and_nothing_to_stdout_or_stderr(capfd):
+    def apply(text: str) -> list[int]:
+        for stream in (1, 2):
+            os.write(stream, text.encode())
+        return [resource.getrlimit(resource.RLIMIT_CORE)[0]]
+
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        assert renderer(apply).tokens(chat()) == [0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("command", ["sweep", "check"])
