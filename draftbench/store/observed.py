@@ -2,8 +2,8 @@
 failed.
 
 Later facts about the same thing replace earlier ones where only one can hold (a model's facts after
-a resume, a failure that a later attempt overcame); repeated measurements are all kept. Computes
-nothing.
+a resume, a failure that a later attempt overcame) and those that cannot be compared any more (a
+batch that was decoded again); other repeated measurements are all kept. Computes nothing.
 """
 
 from __future__ import annotations
@@ -90,14 +90,16 @@ def _fits(row: Replay | LookupReplay | Decode, length: int, largest: int) -> boo
 
 
 def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
-    """Group records by type; the last of several records of one trajectory or replay holds."""
+    """Group records by type; the last of several records of one trajectory or replay holds, and of
+    a batch the last process.
+    """
     trajectories = {(r.request, r.sample): r for r in records if isinstance(r, Trajectory)}
     replays = {
         (r.request, r.sample, r.draft, r.quant): r
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
-    decodes = _decodes([r for r in records if isinstance(r, Decode)])
+    decodes = comparable([r for r in records if isinstance(r, Decode)])
     return Observed(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
@@ -110,16 +112,12 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
     )
 
 
-def _decodes(rows: Sequence[Decode]) -> list[Decode]:
-    """All runs of one row; of a batch, whose cells were interleaved, only what was measured last:
-    where an interruption left some of its cells, all were measured again.
+def comparable(rows: Sequence[Decode]) -> list[Decode]:
+    """All runs of one row; of a batch, whose rows share one process's rounds, only those of the
+    process that decoded it last: no other ran beside the baseline that is there now.
     """
-    together = {
-        (r.block, r.batch, r.k, r.stop_below, r.request, r.sample, r.repeat): r
-        for r in rows
-        if r.batch > 1
-    }
-    return [row for row in rows if row.batch == 1] + list(together.values())
+    last = {(row.block, row.batch): row.process for row in rows}
+    return [row for row in rows if row.batch == 1 or row.process == last[row.block, row.batch]]
 
 
 def _standing(failures: Sequence[Failure]) -> tuple[Failure, ...]:

@@ -14,6 +14,7 @@ from draftbench.decode.audit import law_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.store.folder import RunFolder, RunWriter
+from draftbench.store.observed import observed
 from draftbench.sweep.isolation import Isolated
 from draftbench.sweep.kept import standing_failures, unmeasured
 from draftbench.sweep.options import Watcher
@@ -38,8 +39,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
         _refuse_changed_models(prepared, folder)
-        known = set(folder.records(Failure))
-        writer.append(failed for failed in prepared.failures if failed not in known)
+        standing = observed(folder.manifest, list(folder.records(Failure))).failures
+        writer.append(failed for failed in prepared.failures if failed not in standing)
         left = unmeasured(prepared, folder)
         if not left:
             watcher.note("all of it is measured already: no model is loaded")

@@ -24,7 +24,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.store.folder import Key, RunFolder
-from draftbench.store.observed import Observed, observed
+from draftbench.store.observed import Observed, comparable, observed
 from draftbench.sweep.options import SweepOptions
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.responses import Responses
@@ -97,9 +97,10 @@ class Kept:
         """The responses that were decoded in every cell, the baseline's among them."""
         cells = {(c.k, c.stop_below) for c in Contender(candidate, None).cells(self.options, ks)}
         seen: dict[Key, set[tuple[int, float | None]]] = {}
-        for row in self.folder.records(Decode):
-            if (row.block, row.batch) == (str(candidate), batch):
-                seen.setdefault(_key(row), set()).add((row.k, row.stop_below))
+        own = (str(candidate), batch)
+        rows = [row for row in self.folder.records(Decode) if (row.block, row.batch) == own]
+        for row in comparable(rows):
+            seen.setdefault(_key(row), set()).add((row.k, row.stop_below))
         return {key for key, found in seen.items() if not cells - found}
 
     def whole(self, candidate: Candidate, drafted: set[Key], chosen: set[Key]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftbench.records import Decode, DraftingMode
 from draftbench.store.manifest import portable
 from draftbench.store.observed import observed
 
@@ -49,6 +50,32 @@ def test_a_failure_after_a_success_holds_again(make):
 def test_the_last_of_two_trajectories_of_a_request_holds(make):
     both = [make.trajectory("r", digest="old"), make.trajectory("r", digest="new")]
     assert [t.digest for t in observed(make.manifest(), both).trajectories] == ["new"]
+
+
+def decode(process, k, **changes):
+    fields = {
+        "request": "r", "sample": 0, "draft": "d" if k else None, "quant": "none", "k": k,
+        "mode": DraftingMode.GREEDY, "repeat": 0, "proposed": (), "accepted": (), "cut": (),
+        "draft_seconds": (), "verify_seconds": (), "prefill_seconds": 0.0,
+        "draft_prefill_seconds": None, "decode_seconds": 1.0, "output_tokens": 2, "digest": "",
+        "first_difference": None, "tie": None, "block": "d", "batch": 4, "process": process,
+    }  # fmt: skip
+    return Decode(**fields | changes)
+
+
+def test_of_a_batch_only_the_rows_of_its_last_process_hold(make):
+    """What the first one decoded besides never ran beside the second one's baseline."""
+    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2), decode("p", 2, stop_below=1)]
+    second = [decode("q", 0), decode("q", 3), decode("q", 3, stop_below=2)]
+    found = observed(make.manifest(), first + second)
+    assert found.decodes == (second[0], second[1])
+    assert found.stopped == (second[2],)
+
+
+def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process(make):
+    first = [decode("p", 0, batch=8), decode("p", 0, block="e"), decode("p", 2, batch=1)]
+    second = [decode("q", 0), decode("q", 2, batch=1)]
+    assert set(observed(make.manifest(), first + second).decodes) == {*first, *second}
 
 
 def test_the_home_directory_is_not_told(monkeypatch):

@@ -130,6 +130,36 @@ def test_what_is_asked_for_in_addition_is_measured(tmp_path, small, more):
     assert asked(ended) == asked(whole)
 
 
+@pytest.fixture
+def pairs_of_rows(tmp_path, small):
+    """A sweep that decodes two rows side by side, in a folder of this name."""
+
+    def sweep(name, **asking):
+        prepared = small.prepared(small.models / "draft", batches=(2,), **asking)
+        return run(prepared, tmp_path / name, small.notes())
+
+    return sweep
+
+
+def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(pairs_of_rows, unloadable):
+    pairs_of_rows("run", measure_requests=1)
+    ended = pairs_of_rows("run", measure_requests=2)
+    assert asked(ended) == asked(pairs_of_rows("at once", measure_requests=2))
+    assert len({row.process for row in read_run(ended).decodes}) == 1
+    unloadable()
+    pairs_of_rows("run", measure_requests=2)
+
+
+def test_a_batch_that_lost_its_baseline_to_other_cells_is_decoded_again(pairs_of_rows, unloadable):
+    for threshold in (0.5, 0.25, 0.5):
+        ended = pairs_of_rows("run", stop_below=(threshold,))
+        found = read_run(ended)
+        assert {row.stop_below for row in found.stopped} == {threshold}
+        assert len({row.process for row in (*found.decodes, *found.stopped)}) == 1
+    unloadable()
+    pairs_of_rows("run", stop_below=(0.5,))
+
+
 @pytest.mark.parametrize("kind", ["trajectory", "replay", "lookupreplay", "decode", "costpoint"])
 def test_what_is_gone_from_an_ended_sweep_is_measured_again(tmp_path, small, kind):
     prepared = small.prepared()
@@ -165,6 +195,23 @@ def test_a_failure_that_came_after_the_last_measurement_is_taken_back(tmp_path, 
         writer.append([late])
     assert read_run(folder).failures == (late,)
     assert read_run(run(prepared, tmp_path / "run", small.notes())).failures == ()
+
+
+def test_a_failure_that_was_taken_back_and_comes_again_stands_again(tmp_path, small):
+    draft = small.copy("draft", tmp_path / "draft")
+    config, away = draft / "config.json", tmp_path / "config.json"
+
+    def failed():
+        prepared = small.prepared(draft, "ngram", measure="none")
+        return read_run(run(prepared, tmp_path / "run", small.notes())).failures
+
+    config.rename(away)
+    first = failed()
+    assert [failure.draft for failure in first] == ["draft"]
+    away.rename(config)
+    assert failed() == ()
+    config.rename(away)
+    assert failed() == first
 
 
 def test_a_text_without_its_record_is_made_again(tmp_path, small):
