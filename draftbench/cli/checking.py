@@ -102,7 +102,6 @@ def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
     text, counts = TextSide(target), defaultdict[int, float](float)
     for request in load(query).requests:
         prompt = text.prompt(request, 1, sys.maxsize)
-        answer = text.tokenizer(request.response or "", add_special_tokens=False)["input_ids"]
-        for token in (*(prompt.tokens if prompt else ()), *answer):
+        for token in (*(prompt.tokens if prompt else ()), *text.answer(request)):
             counts[token] += request.weight
     return counts

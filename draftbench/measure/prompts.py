@@ -74,14 +74,21 @@ class TextSide:
         return Prompt(settings, array("i", tokens), limit)
 
     def _render(self, request: Request) -> list[int]:
-        if request.messages is None:
-            return list(self.tokenizer(request.prompt)["input_ids"])
-        if not getattr(self.tokenizer, "chat_template", None):
+        chat = request.messages is not None
+        if chat and not getattr(self.tokenizer, "chat_template", None):
             raise TrafficError(
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
                 hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
             )
         return self._renderer.tokens(request)
+
+    def answer(self, request: Request) -> list[int]:
+        """The logged answer as the target's tokens.
+
+        Raises:
+            TrafficError, ModelError: the tokenizer refuses it, or does not end.
+        """
+        return self._renderer.answer(request)
 
     def ends(self, output: list[int], stop: tuple[str, ...]) -> bool:
         """Whether the response ends with the last token of `output`."""

@@ -1,10 +1,12 @@
-"""A chat → the token ids that a model's chat template makes of it, in a process apart.
+"""A request → the token ids that a model's chat template and tokenizer make of it, in a process
+apart.
 
-A template is a stranger's program. Jinja's sandbox keeps it from files and from Python, not from
-looping without end, nor from multiplying a text to gigabytes, which no alarm could interrupt. So a
-forked child renders and tokenizes, with so many seconds for a chat and so much memory, and is ended
-when it takes more. The parent keeps a clock of its own, for a child that stops its alarm. Where the
-system keeps no process to its memory (macOS) only the time holds.
+A template is a stranger's program, and so is a tokenizer's pattern. Jinja's sandbox keeps the first
+from files and from Python, not from looping without end, nor from multiplying a text to gigabytes,
+which no alarm could interrupt; the second may look for a match for years. So a forked child renders
+and tokenizes, with so many seconds for a request and so much memory, and is ended when it takes
+more. The parent keeps a clock of its own, for a child that stops its alarm. Where the system keeps
+no process to its memory (macOS) only the time holds.
 """
 
 from __future__ import annotations
@@ -33,13 +35,22 @@ SLACK = 5.0
 MEMORY_BYTES = 2 << 30
 """For one chat, and beyond what this process has already."""
 
+_REFUSED = {
+    "chat template": "it may not know these roles or tools; leave such rows out of the traffic",
+    "tokenizer": "it cannot read this text; leave such rows out of the traffic",
+}
+_EXCESSIVE = {
+    "chat template": "it is a program of whoever made the model: read chat_template.jinja or "
+    "tokenizer_config.json, or give plain prompts",
+    "tokenizer": "its patterns are a program of whoever made the model: read tokenizer.json",
+}
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _ANSWER = msgspec.msgpack.Decoder(list[int] | str)
 
 
 class Renderer:
-    """Renders chats one after the other by the template of one tokenizer, whose model is called
-    `name` in errors. The process starts with the first chat and ends with this object.
+    """Renders requests one after the other by one tokenizer and its template, whose model is called
+    `name` in errors. The process starts with the first request and ends with this object.
     """
 
     def __init__(self, tokenizer: Any, name: str) -> None:
@@ -47,27 +58,49 @@ class Renderer:
         self._pipe: Connection | None = None
 
     def tokens(self, request: Request) -> list[int]:
-        """The chat's token ids, with the opening of the response.
+        """The prompt's token ids; a chat's with the opening of the response.
 
         Raises:
-            TrafficError: the template refuses this chat.
+            TrafficError: the template or the tokenizer refuses this request.
             ModelError: it takes too long or too much memory, or ends its process.
         """
-        answer = self._answer(request)
+        if request.messages is None:
+            return self._asked(request, "tokenizer", {"text": request.prompt})
+        chat = {
+            "conversation": list(request.messages),
+            "tools": list(request.tools) if request.tools else None,
+            "add_generation_prompt": True,
+            "tokenize": True,
+            "return_dict": False,
+            **request.template,
+        }
+        return self._asked(request, "chat template", chat)
+
+    def answer(self, request: Request) -> list[int]:
+        """The token ids of the logged answer.
+
+        Raises:
+            TrafficError, ModelError: as `tokens`.
+        """
+        plain = {"text": request.response or "", "add_special_tokens": False}
+        return self._asked(request, "tokenizer", plain)
+
+    def _asked(self, request: Request, what: str, arguments: dict[str, Any]) -> list[int]:
+        answer = self._answer(request, what, arguments)
         if isinstance(answer, list):
             return answer
         if answer == MemoryError.__name__:
-            raise self._excess(f"needs more than {MEMORY_BYTES >> 30} GiB of memory", request)
+            raise self._excess(f"needs more than {MEMORY_BYTES >> 30} GiB of memory", request, what)
         raise TrafficError(
-            f"the chat template of `{self._name}` refuses {request.source} ({answer})",
-            hint="it may not know these roles or tools; leave such rows out of the traffic",
+            f"the {what} of `{self._name}` refuses {request.source} ({answer})",
+            hint=_REFUSED[what],
         )
 
-    def _answer(self, request: Request) -> list[int] | str:
+    def _answer(self, request: Request, what: str, arguments: dict[str, Any]) -> list[int] | str:
         """Token ids, or the name of what was raised."""
         pipe = self._pipe or self._start()
         try:
-            pipe.send((request.messages, request.tools, request.template))
+            pipe.send(arguments)
             if pipe.poll(SECONDS + SLACK):
                 return _ANSWER.decode(pipe.recv_bytes())
         except RecursionError as error:  # nested more deeply than can be sent
@@ -75,16 +108,14 @@ class Renderer:
             return type(error).__name__
         except (EOFError, ConnectionError):
             pass
-        except BaseException:  # an answer still to come would be taken for the next chat's
+        except BaseException:  # an answer still to come would be taken for the next request's
             self._stop()
             raise
-        raise self._excess(self._death(), request)
+        raise self._excess(self._death(), request, what)
 
-    def _excess(self, what: str, request: Request) -> ModelError:
+    def _excess(self, excess: str, request: Request, what: str) -> ModelError:
         return ModelError(
-            f"the chat template of `{self._name}` {what} on {request.source}",
-            hint="it is a program of whoever made the model: read chat_template.jinja or "
-            "tokenizer_config.json, or give plain prompts",
+            f"the {what} of `{self._name}` {excess} on {request.source}", hint=_EXCESSIVE[what]
         )
 
     def _start(self) -> Connection:
@@ -124,7 +155,7 @@ def _end(child: BaseProcess, pipe: Connection) -> None:
 
 
 def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
-    """The child: answer every chat with its token ids, or with the name of what was raised."""
+    """The child: answer every request with its token ids, or with the name of what was raised."""
     parents.close()  # or the end of the parent would not be seen here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
     for ending in (signal.SIGALRM, signal.SIGTERM):  # handlers would wait for native code
@@ -137,26 +168,22 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
     _limit_memory()
     while True:
         try:
-            messages, tools, settings = pipe.recv()
+            arguments = pipe.recv()
         except EOFError:
             return
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        answer = _rendered(tokenizer, messages, tools, settings)
+        answer = _rendered(tokenizer, arguments)
         signal.setitimer(signal.ITIMER_REAL, 0)
         pipe.send_bytes(answer)
 
 
-def _rendered(tokenizer: Any, messages: Any, tools: Any, settings: Any) -> bytes:
+def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
     """The answer as it is sent."""
     try:
-        ids = tokenizer.apply_chat_template(
-            list(messages),
-            tools=list(tools) if tools else None,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **settings,
-        )
+        if "text" in arguments:
+            ids = tokenizer(arguments.pop("text"), **arguments)["input_ids"]
+        else:
+            ids = tokenizer.apply_chat_template(arguments.pop("conversation"), **arguments)
         # A model's own tokenizer may return anything; int alone would take digits and fractions.
         return msgspec.msgpack.encode(list(map(int, map(index, ids))))
     # A template raises what it likes, and what it says may quote the chat.

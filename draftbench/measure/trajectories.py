@@ -59,7 +59,7 @@ def logged(prompt: Prompt, text: TextSide) -> tuple[tuple[int, ...], str] | None
     """The logged response as the target's tokens, cut at the limit; None where the row has none."""
     if not prompt.request.response:
         return None
-    ids = text.tokenizer(prompt.request.response, add_special_tokens=False)["input_ids"]
+    ids = text.answer(prompt.request)
     if len(ids) >= prompt.limit:
         return tuple(ids[: prompt.limit]), "length"
     return tuple(ids), "stop"

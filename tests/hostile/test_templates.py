@@ -233,3 +233,23 @@ def test_a_command_tells_of_it_in_one_line_and_leaves_nothing(
     assert "\nhint: " in told.err
     assert MARKER not in told.err
     assert not (tmp_path / "run").exists()
+
+
+class Endless:
+    """A tokenizer whose pattern never ends on some texts."""
+
+    def __call__(self, text, **_):
+        while "endless" in text:
+            pass
+        return {"input_ids": [len(text)]}
+
+
+@pytest.mark.parametrize("field", ["prompt", "response"])
+def test_a_plain_text_that_a_tokenizer_does_not_end_on_is_refused_in_words(monkeypatch, field):
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    renderer = templates.Renderer(Endless(), "target")
+    read = renderer.tokens if field == "prompt" else renderer.answer
+    assert read(Request(id="a", source="log.jsonl:1", **{field: "four"})) == [4]
+    with pytest.raises(ModelError, match=r"the tokenizer of `target` did not end within 0\.5 s"):
+        read(Request(id="b", source="log.jsonl:2", **{field: "endless"}))
+    assert read(Request(id="c", source="log.jsonl:3", **{field: "again"})) == [5]
