@@ -90,7 +90,7 @@ def _report(console: Console, message: str, hint: str, code: int) -> int:
     options = {"markup": False, "highlight": False, "soft_wrap": True}
     with contextlib.suppress(OSError):  # where stderr takes no more the code still tells
         console.print(f"error: {plain(message)}", style="red", **options)  # type: ignore[arg-type]
-        console.print(f"\nhint: {plain(hint)}", style="cyan", **options)  # type: ignore[arg-type]
+        console.print(f"hint: {plain(hint)}", style="cyan", **options)  # type: ignore[arg-type]
     return code
 
 

@@ -74,6 +74,13 @@ def check(
     trust = Trust(remote_code=trust_remote_code)
     source = ModelSource(target, trust)
     models = [ModelSource(name, trust) for name in names]
+    for model in (source, *models):
+        if model.on_hub:
+            typer.echo(
+                f"note: the configuration and tokenizer of {model.spec} are fetched from the "
+                "model hub where they are not cached",
+                err=True,
+            )
     tokens = None if traffic is None else _tokens(source, traffic, sample)
     answer = preflight(source, models, memory_here() if size is None else size, tokens)
     write_result(render(answer, output_format, width()), output)

@@ -26,7 +26,7 @@ def demo(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads: these models are small.")] = 1,
     quiet: QuietOption = False,
 ) -> int:
-    """Sweep, recommend and gate on small embedded models, in about a minute and without a network.
+    """Sweep, recommend and gate on small embedded models, in minutes and without a network.
 
     draftbench demo
     """
