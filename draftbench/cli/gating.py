@@ -207,4 +207,6 @@ def _pair(
         assert old is not None
         assert new is not None
         first, run = pinned.pin(old, candidate, k), new
+    if candidate is None:
+        pinned.require(run, first.candidate)
     return first, pinned.pin(run, candidate or first.candidate, first.question.k)

@@ -14,7 +14,7 @@ import typer
 
 from draftbench.cli.answers import candidate_named
 from draftbench.cli.interruption import kept_in
-from draftbench.errors import UsageError
+from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -80,6 +80,21 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
     if best_k is None:
         raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")
     return make_baseline(observed, chosen, best_k, texts)
+
+
+def require(run: Path, candidate: str) -> None:
+    """A run holds the candidate that a baseline is of.
+
+    Raises:
+        IncomparableError: it does not.
+    """
+    known = list(map(str, _read(run).candidates))
+    if candidate not in known:
+        raise IncomparableError(
+            f"the baseline is of `{candidate}`, which this run did not measure",
+            hint=f"its candidates are {', '.join(known) or 'none'}; name the successor with "
+            "--candidate, or gate a run of the same draft and level",
+        )
 
 
 def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:

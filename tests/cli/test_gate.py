@@ -258,6 +258,15 @@ def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monk
     assert "DRAFTBENCH_KEY" in outcome.err
 
 
+def test_a_run_without_the_baselines_draft_answers_another_question(command):
+    kept = README.parent / "results"
+    baseline, run = kept / "baselines/qwen2.5-coder.json", kept / "reference/tinyllama-gsm8k"
+    outcome = command("gate", "--baseline", baseline, run)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "error: the baseline is of `qwen0.5:int4`, which this run did not measure" in outcome.err
+    assert "hint: its candidates are stories15M" in outcome.err
+
+
 def test_a_draft_that_cannot_draft_is_an_error_with_its_reason(command, measured):
     outcome = command(*measured(draft="foreign"))
     assert (outcome.code, outcome.out) == (2, "")
