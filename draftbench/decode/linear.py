@@ -1,9 +1,10 @@
 """A weight matrix → the fastest linear layer this device has for it, at a quantization level.
 
 On a CPU, bfloat16 weights are packed for oneDNN once (a step then runs near the memory's read
-bandwidth, bit-identical to `F.linear`); int8 and int4 use the weight-only kernels that PyTorch
-carries. On CUDA, levels go through torchao. Activations are never quantized per tensor: a token's
-result must not depend on its neighbours, or replay would not predict the decoder.
+bandwidth, bit-identical to `F.linear`); int8 multiplies bytes where the CPU can, int4 uses the
+weight-only kernel that PyTorch carries. On CUDA, levels go through torchao. Activations are never
+quantized per tensor: a token's result must not depend on its neighbours, or replay would not
+predict the decoder.
 
 Knows nothing of models; which layers are quantized is decided in `quantize`.
 """
@@ -18,8 +19,9 @@ INT4_GROUP = 32
 # The weight-only kernels take as long again for every row: beyond so many rows another way is
 # faster.
 INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 8, 2
-
-
+INT8_TOP = 127
+# In place of the largest value of a row of zeros.
+SMALLEST = 1e-8
 # Up to so many rows a product is made at its own size.
 OWN_SIZE_ROWS = 32
 
@@ -39,7 +41,8 @@ def at_a_common_size(rows: int) -> int:
 
 def _padded(x: Tensor) -> Tensor:
     """x [rows, inputs] with zeros below, up to a common size."""
-    return functional.pad(x, (0, 0, 0, at_a_common_size(len(x)) - len(x)))
+    missing = at_a_common_size(len(x)) - len(x)
+    return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 class PackedLinear(nn.Module):
@@ -64,15 +67,44 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """Symmetric int8 weights with one scale per output channel; activations stay bfloat16."""
+    """int8 weights with one scale per output channel times int8 activations with one scale per
+    token: their products are summed as integers, exactly, at the speed of the memory.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        scale = weight.float().abs().amax(1).clamp(min=1e-8) / 127
-        self.scale = scale.to(torch.bfloat16)
-        rounded = (weight.float() / self.scale.float()[:, None]).round().clamp(-128, 127)
-        self.weight = rounded.to(torch.int8).contiguous()
+        codes, largest = _to_int8(weight)
+        self.packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        # Of weight and activation: a product of their codes stands for both largest values / 127².
+        self.scale = largest[:, 0] / INT8_TOP**2
+        self.zero_point = torch.zeros(self.out_features, dtype=torch.int32)
+        self.bias = bias
+        self.weight_bytes = codes.numel() + 4 * self.scale.numel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, self.in_features)
+        codes, largest = _to_int8(flat)
+        # The kernel takes one scale for all tokens; theirs are applied afterwards.
+        sums = torch.ops.onednn.qlinear_pointwise(
+            *(_padded(codes), 1.0, 0, self.packed, self.scale, self.zero_point, None),
+            *(1.0, 0, torch.float32, "none", [], ""),
+        )[: len(flat)]
+        out = sums.mul_(largest).to(x.dtype)
+        out = out if self.bias is None else out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class Int8WeightOnlyLinear(nn.Module):
+    """int8 weights with one scale per output channel; activations stay bfloat16. For a CPU that
+    does not multiply integers: smaller than bfloat16, and seldom faster.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight, largest = _to_int8(weight)
+        self.scale = (largest[:, 0] / INT8_TOP).to(torch.bfloat16)
         self.bias = bias
         self.weight_bytes = self.weight.numel() + 2 * self.scale.numel()
 
@@ -85,6 +117,15 @@ class Int8Linear(nn.Module):
             out = wide[: len(flat)] * self.scale
         out = out if self.bias is None else out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
+
+
+def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, m] → int8 codes [n, m], symmetric in each row, and what 127 stands for there, float
+    [n, 1]. As few operations as can be: a step of a small model calls it for every layer.
+    """
+    exact = rows.float()
+    largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
+    return exact.mul(INT8_TOP / largest).round_().to(torch.int8), largest
 
 
 class Int4Linear(nn.Module):
@@ -141,26 +182,14 @@ class SimulatedLinear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-def _rounded_int8(weight: Tensor) -> Tensor:
-    scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
-    return ((weight.float() / scale).round().clamp(-128, 127) * scale).to(weight.dtype)
-
-
-def _rounded_int4(weight: Tensor) -> Tensor:
-    groups = weight.float().reshape(weight.shape[0], -1, INT4_GROUP)
-    low = groups.amin(2, keepdim=True)
-    scale = ((groups.amax(2, keepdim=True) - low) / 15).clamp(min=1e-8)
-    codes = ((groups - low) / scale).round().clamp(0, 15)
-    return (codes * scale + low).reshape(weight.shape).to(weight.dtype)
-
-
 def _rounded_fp8(weight: Tensor) -> Tensor:
     top = torch.finfo(torch.float8_e4m3fn).max
     scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / top
     return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
 
 
-_ROUNDED = {"int8": _rounded_int8, "int4": _rounded_int4, "fp8": _rounded_fp8}
+# The levels that some device has no kernel for.
+_ROUNDED = {"fp8": _rounded_fp8}
 
 
 def fits_level(weight: Tensor, level: str) -> bool:
@@ -185,7 +214,14 @@ def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bo
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":
         return _torchao_linear(weight, bias, level)
-    return {"int8": Int8Linear, "int4": Int4Linear}[level](weight, bias)
+    int8 = Int8Linear if multiplies_integers() else Int8WeightOnlyLinear
+    return {"int8": int8, "int4": Int4Linear}[level](weight, bias)
+
+
+def multiplies_integers() -> bool:
+    """Whether this CPU sums products of bytes without overflow (AVX-VNNI or AMX)."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
 def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:

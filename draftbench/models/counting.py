@@ -7,12 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decode.linear import Int4Linear, Int8Linear, PackedLinear, SimulatedLinear
+from draftbench.decode.linear import (
+    Int4Linear,
+    Int8Linear,
+    Int8WeightOnlyLinear,
+    PackedLinear,
+    SimulatedLinear,
+)
 from draftbench.decode.runner import Runner
 from draftbench.models.stored import StoredLinear, tensor_bytes
 
-Linear = nn.Linear | PackedLinear | Int8Linear | Int4Linear | SimulatedLinear | StoredLinear
-_ROUNDED = (Int8Linear, Int4Linear, SimulatedLinear, StoredLinear)
+_OURS = PackedLinear | Int8Linear | Int8WeightOnlyLinear | Int4Linear | SimulatedLinear
+Linear = nn.Linear | _OURS | StoredLinear
+_ROUNDED = (Int8Linear, Int8WeightOnlyLinear, Int4Linear, SimulatedLinear, StoredLinear)
 
 
 def linears(runner: Runner) -> list[Linear]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from draftbench.decode.linear import INT4_GROUP
+from draftbench.decode.linear import INT4_GROUP, multiplies_integers
 from draftbench.models.facts import LevelRow
 
 
@@ -40,7 +40,12 @@ LEVELS = {
     ),
     "int8": Level(
         "8-bit weights, one scale per output",
-        {"cpu": "PyTorch, weight-only", "cuda": "torchao, weight-only"},
+        {
+            "cpu": "oneDNN, activations in 8 bits too, one scale per token"
+            if multiplies_integers()
+            else "PyTorch, weight-only",
+            "cuda": "torchao, weight-only",
+        },
         1.0,
         EVERY_LAYER,
     ),

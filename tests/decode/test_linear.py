@@ -5,12 +5,26 @@ token alone and in company.
 import pytest
 import torch
 
-from draftbench.decode.linear import INT4_GROUP, at_a_common_size, fits_level, make_linear
+from draftbench.decode.linear import (
+    INT4_GROUP,
+    Int4Linear,
+    Int8Linear,
+    Int8WeightOnlyLinear,
+    at_a_common_size,
+    fits_level,
+    make_linear,
+    multiplies_integers,
+)
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
-# step 3.2/127, uniform error step/√12) ≈ .7 %; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9
-# %; e4m3 (3 mantissa bits) ≈ 2.6 %.
-EXPECTED_ERROR = {"int8": 0.0073, "int4": 0.079, "fp8": 0.026}
+# step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded
+# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9 %; e4m3 (3 mantissa bits) ≈ 2.6 %.
+EXPECTED_ERROR = {Int8Linear: 0.0103, Int8WeightOnlyLinear: 0.0073, Int4Linear: 0.079}
+FP8_ERROR = 0.026
+needs_integers = pytest.mark.skipif(
+    not multiplies_integers(), reason="this CPU does not multiply bytes"
+)
+KERNELS = [pytest.param(Int8Linear, marks=needs_integers), Int8WeightOnlyLinear, Int4Linear]
 
 
 def matrices():
@@ -21,19 +35,28 @@ def matrices():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8, 9, 33, 40])
-@pytest.mark.parametrize("level", ["int8", "int4"])
-def test_a_kernel_errs_as_much_as_its_grid(level, rows):
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_errs_as_much_as_its_grid(kernel, rows):
     weight, x, exact = matrices()
-    got = make_linear(weight, None, level, simulate=False)(x[:rows]).float()
+    got = kernel(weight, None)(x[:rows]).float()
     error = (got - exact[:rows]).norm() / exact[:rows].norm()
-    assert error == pytest.approx(EXPECTED_ERROR[level], rel=0.15)
+    assert error == pytest.approx(EXPECTED_ERROR[kernel], rel=0.15)
 
 
-@pytest.mark.parametrize("level", EXPECTED_ERROR)
-def test_simulation_errs_as_much_as_the_grid(level):
+def test_simulation_errs_as_much_as_the_grid():
     weight, x, exact = matrices()
-    got = make_linear(weight, None, level, simulate=True)(x).float()
-    assert (got - exact).norm() / exact.norm() == pytest.approx(EXPECTED_ERROR[level], rel=0.15)
+    got = make_linear(weight, None, "fp8", simulate=True)(x).float()
+    assert (got - exact).norm() / exact.norm() == pytest.approx(FP8_ERROR, rel=0.15)
+
+
+@needs_integers
+def test_bytes_are_multiplied_and_summed_exactly():
+    """By hand: weights and activations whose largest value is 127 are their own codes."""
+    weight = torch.tensor([[127, -1, 64, 3], [-127, 127, 0, 0]]).bfloat16()
+    x = torch.tensor([[1, 2, -127, 0], [127, 127, 127, 127], [0, 0, 0, 0]]).bfloat16()
+    expected = [[127 - 2 - 64 * 127, -127 + 254], [127 * 193, 0], [0, 0]]
+    got = Int8Linear(weight, None)(x).float()
+    torch.testing.assert_close(got, torch.tensor(expected).float(), rtol=2**-8, atol=0)
 
 
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decode.general import GeneralRunner
-from draftbench.decode.linear import INT4_GROUP
+from draftbench.decode.linear import INT4_GROUP, multiplies_integers
 from draftbench.errors import ModelError
 from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
@@ -26,7 +26,7 @@ from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
-BFLOAT16 = 2
+BFLOAT16, FLOAT32 = 2, 4
 
 
 def built(source, level, dtype=torch.bfloat16, *, simulate=False):
@@ -88,10 +88,11 @@ def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop):
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
     facts = built(workshop.weighted("model"), "int8")
-    head = EMBEDDING + BFLOAT16 * 300
+    scale = FLOAT32 if multiplies_integers() else BFLOAT16
+    head = EMBEDDING + scale * 300
     rest = BFLOAT16 * (NORMS + EMBEDDING)
     assert facts.quantized_share == 1.0
-    assert facts.weight_bytes == LINEAR + BFLOAT16 * OUTPUTS + head + rest
+    assert facts.weight_bytes == LINEAR + scale * OUTPUTS + head + rest
 
 
 def test_int4_is_half_a_byte_a_weight_and_a_pair_of_scales_a_group(workshop):
