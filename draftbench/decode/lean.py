@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from draftbench.decode.attention import PIECE, ManyRows, OneRow
 from draftbench.decode.linear import make_linear
+from draftbench.decode.norm import RootMeanSquare
 from draftbench.decode.runner import last_of_each, only_row
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -42,12 +43,12 @@ class SlabCache:
 class LeanLayer:
     """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
 
-    input_norm: Tensor
+    input_norm: RootMeanSquare
     qkv: nn.Module
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    q_norm: RootMeanSquare | None
+    k_norm: RootMeanSquare | None
     out: nn.Module
-    mlp_norm: Tensor
+    mlp_norm: RootMeanSquare
     gate_up: nn.Module
     down: nn.Module
 
@@ -85,12 +86,11 @@ class LeanRunner:
         config = model.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.eps = config.rms_norm_eps
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
         body = model.model
         self.embedding = body.embed_tokens.weight.detach()
         self.dtype, self.device = self.embedding.dtype, str(self.embedding.device)
-        self.final_norm = body.norm.weight.detach()
+        self.final_norm = _taken_norm(body.norm)
         self._cos, self._sin = _rotary_tables(body.rotary_emb, self.embedding, self.context_length)
         future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
         self._future = future.triu_(1).to(self.embedding.device)
@@ -113,10 +113,10 @@ class LeanRunner:
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""
-        yield from (self.embedding, self.final_norm)
+        yield from (self.embedding, self.final_norm.weight)
         for layer in self.layers:
-            yield from (layer.input_norm, layer.mlp_norm)
-            yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
+            norms = (layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+            yield from (norm.weight for norm in norms if norm is not None)
 
     def new_cache(self, capacity: int, rows: int = 1) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length."""
@@ -142,8 +142,7 @@ class LeanRunner:
         else:
             pieces = self._append_to(row, tokens, cache)
             hidden = torch.cat(pieces) if every else pieces[-1][-1:]
-        hidden = functional.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.eps)
-        return self.head(hidden)  # type: ignore[no-any-return]
+        return self.head(self.final_norm(hidden))  # type: ignore[no-any-return]
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
         """Read tokens [n] of one row; what the last block makes of each piece of them."""
@@ -159,11 +158,9 @@ class LeanRunner:
         hidden = functional.embedding(tokens, self.embedding)
         rotary = self._cos[placement.positions], self._sin[placement.positions]
         for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, self.eps)
-            query, key, value = self._project(layer, normed, rotary)
+            query, key, value = self._project(layer, layer.input_norm(hidden), rotary)
             hidden = hidden + layer.out(placement.attend(query, (key, value), (keys, values)))
-            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.eps)
-            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate) * up)
         return hidden
 
@@ -173,10 +170,9 @@ class LeanRunner:
         """Rotated queries [n, heads, head] and keys, and values [n, key heads, head]."""
         queries, turned = self.heads, self.heads + self.kv_heads
         qkv = layer.qkv(normed).view(-1, turned + self.kv_heads, self.head_dim)
-        turning, shape = qkv[:, :turned], (self.head_dim,)
+        turning = qkv[:, :turned]
         if layer.q_norm is not None and layer.k_norm is not None:
-            query = functional.rms_norm(turning[:, :queries], shape, layer.q_norm, self.eps)
-            key = functional.rms_norm(turning[:, queries:], shape, layer.k_norm, self.eps)
+            query, key = layer.q_norm(turning[:, :queries]), layer.k_norm(turning[:, queries:])
             turning = torch.cat([query, key], dim=1)
         swapped = torch.roll(turning, self.head_dim // 2, dims=-1)
         turning = turning * rotary[0] + swapped * rotary[1]
@@ -203,14 +199,18 @@ def _take_layer(layer: Any, level: str, *, simulate: bool) -> LeanLayer:
         bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
         return make_linear(weight, bias, level, simulate=simulate)
 
-    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return LeanLayer(
-        input_norm=layer.input_layernorm.weight.detach(),
+        input_norm=_taken_norm(layer.input_layernorm),
         qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        q_norm=None if q_norm is None else q_norm.weight.detach(),
-        k_norm=None if k_norm is None else k_norm.weight.detach(),
+        q_norm=_taken_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        k_norm=_taken_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
         out=joined(attention.o_proj),
-        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        mlp_norm=_taken_norm(layer.post_attention_layernorm),
         gate_up=joined(mlp.gate_proj, mlp.up_proj),
         down=joined(mlp.down_proj),
     )
+
+
+def _taken_norm(norm: Any) -> RootMeanSquare:
+    """Of transformers' module, whatever its family calls it."""
+    return RootMeanSquare(norm.weight.detach(), norm.variance_epsilon)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from draftbench.decode.general import general_obstacle
-from draftbench.decode.linear import INT4_GROUP, fits_level
+from draftbench.decode.linear import INT4_GROUP, fits_level, multiplies_integers
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token
 from draftbench.models.engines import engine_answers
@@ -183,11 +183,13 @@ def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
 
 
 def _matrix_bytes(layer: nn.Linear, level: str) -> int:
-    """8 bits with a 2-byte scale per output, or 4 bits with 2-byte scale and offset per group."""
+    """8 bits with a scale per output, as its kernel here wants it; or 4 bits with 2-byte scale and
+    offset per group.
+    """
     size = layer.weight.numel()
     if level == "int4":
         return size // 2 + 4 * size // INT4_GROUP
-    return size + 2 * layer.out_features
+    return size + (4 if multiplies_integers() else 2) * layer.out_features
 
 
 def _rooms(target: ModelSheet, draft: ModelSheet, memory_bytes: int) -> tuple[Room, ...]:
