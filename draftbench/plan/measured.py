@@ -20,7 +20,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats
 from draftbench.plan.predict import Key
-from draftbench.plan.steady import steady
+from draftbench.plan.steady import has_steady, steady
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.store.observed import Observed
 
@@ -77,29 +77,30 @@ def measured_cells(observed: Observed, batch: int = 1) -> dict[tuple[Candidate, 
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
     for row in observed.decodes:
         counted = row.batch == batch and (row.request, row.sample) in trajectories
-        if counted and steady(row) is not None:
+        if counted and has_steady(row):
             group = groups.setdefault((row.block, row.k), {})
             group.setdefault((row.request, row.sample), []).append(row)
+    rates = {
+        cell: {key: _rate(runs) for key, runs in rows.items()} for cell, rows in groups.items()
+    }
     cells = {}
     for (block, k), rows in groups.items():
         first = next(iter(rows.values()))[0]
-        both = [key for key in rows if key in groups.get((block, 0), {})]
+        baseline = groups.get((block, 0), {})
+        both = [key for key in rows if key in baseline]
         if k == 0 or first.draft is None or not both:
             continue
         candidate = Candidate(draft=first.draft, quant=first.quant)
         own = [trajectories[key] for key in both]
-        sides = rows, groups[block, 0]
-        runs = (
-            tuple((trajectories[key], run) for key in both for run in side[key]) for side in sides
-        )
+        table = np.array([[rates[block, side][key] for side in (k, 0)] for key in both])
         cells[candidate, k] = MeasuredCell(
             candidate=candidate,
             k=k,
-            speedup=_speedup(SPEEDUP_MEASURED, own, *sides),
-            runs=next(runs),
+            speedup=_speedup(SPEEDUP_MEASURED, own, table[..., :2]),
+            runs=_beside(both, trajectories, rows),
             keys=frozenset(both),
-            end_to_end=_speedup(END_TO_END_MEASURED, own, *sides),
-            baseline=next(runs),
+            end_to_end=_speedup(END_TO_END_MEASURED, own, _with_prefills(table)),
+            baseline=_beside(both, trajectories, baseline),
         )
     return cells
 
@@ -126,41 +127,41 @@ def audit(observed: Observed) -> Audit | None:
     return Audit(len(kinds), kinds.count(0), kinds.count(1), kinds.count(2))
 
 
-def _speedup(
-    figure: Figure,
-    trajectories: Sequence[Trajectory],
+def _beside(
+    keys: Sequence[Key],
+    trajectories: Mapping[Key, Trajectory],
     runs: Mapping[Key, Sequence[Decode]],
-    baseline: Mapping[Key, Sequence[Decode]],
-) -> Sample:
-    """Ratio of tokens per second, each a ratio of sums; repeats of a request are averaged."""
-    prefills = figure is END_TO_END_MEASURED
-    columns = np.array(
-        [
-            [
-                *_tokens_and_seconds(runs[key], prefills),
-                *_tokens_and_seconds(baseline[key], prefills),
-            ]
-            for key in ((t.request, t.sample) for t in trajectories)
-        ]
-    )
-    return pooled(figure, trajectories, columns, _ratio_of_rates)
+) -> tuple[tuple[Trajectory, Decode], ...]:
+    return tuple((trajectories[key], run) for key in keys for run in runs[key])
 
 
-def _tokens_and_seconds(rows: Sequence[Decode], prefills: bool) -> tuple[float, float]:
-    """Means over the runs of one request, each a response's steady part; the prefill counts by the
-    share of the response that is steady.
+def _rate(rows: Sequence[Decode]) -> tuple[float, float, float]:
+    """Tokens, decode seconds and prefill seconds: means over the runs of one request, each a
+    response's steady part; the prefill counts by the share of the response that is steady.
     """
     parts = [(row, part) for row in rows if (part := steady(row)) is not None]
-    tokens = sum(part.output_tokens - 1 for _, part in parts)
-    seconds = sum(part.decode_seconds for _, part in parts)
-    if prefills:
-        seconds += sum(
+    sums = (
+        sum(part.output_tokens - 1 for _, part in parts),
+        sum(part.decode_seconds for _, part in parts),
+        sum(
             (row.prefill_seconds + (row.draft_prefill_seconds or 0.0))
             * (part.output_tokens - 1)
             / max(row.output_tokens - 1, 1)
             for row, part in parts
-        )
-    return tokens / len(parts), seconds / len(parts)
+        ),
+    )
+    tokens, seconds, prefills = (total / len(parts) for total in sums)
+    return tokens, seconds, prefills
+
+
+def _with_prefills(rates: Floats) -> Floats:
+    """Tokens and all seconds [..., 2] of tokens, decode and prefill seconds [..., 3]."""
+    return np.stack([rates[..., 0], rates[..., 1] + rates[..., 2]], axis=-1)
+
+
+def _speedup(figure: Figure, trajectories: Sequence[Trajectory], rates: Floats) -> Sample:
+    """Ratio of tokens per second, each a ratio of sums, from [requests, with and without, 2]."""
+    return pooled(figure, trajectories, rates.reshape(len(rates), 4), _ratio_of_rates)
 
 
 def _ratio_of_rates(sums: Floats) -> Floats:

@@ -66,6 +66,7 @@ class RunCosts:
     origin: str | None = None
     doubts: tuple[str, ...] = ()
     _known: dict[tuple[Candidate, int], BlockCosts | None] = field(default_factory=dict)
+    _beyond: dict[tuple[Candidate, int, tuple[int, ...]], Overheads] = field(default_factory=dict)
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -100,6 +101,12 @@ class RunCosts:
 
     def overheads(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
         """From the block's steady rounds at this batch size."""
+        key = candidate, batch, tuple(ks)
+        if key not in self._beyond:
+            self._beyond[key] = self._rounds_beyond(candidate, batch, ks)
+        return self._beyond[key]
+
+    def _rounds_beyond(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
         own = (d for d in self.observed.decodes if self.decoded and d.block == str(candidate))
         rows = [row for d in own if d.batch == batch and (row := steady(d)) is not None]
         passes = _once_a_cell(self._passes(self.costs(candidate, batch), batch))

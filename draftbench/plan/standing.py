@@ -114,6 +114,7 @@ class Field:
         self._entrants: dict[Candidate, Entrant] = {}
         self._decoded: dict[int, dict[tuple[Candidate, int], MeasuredCell]] = {}
         self._cells: dict[int, tuple[Cell, ...]] = {}
+        self._errors: dict[int, tuple[float, ...]] = {}
         self._standings: dict[tuple[int, Candidate | None], Standing] = {}
 
     def at(self, concurrency: int, only: Candidate | None = None) -> Standing:
@@ -122,9 +123,7 @@ class Field:
         if key not in self._standings:
             cells, by = self._of(concurrency, only), self.wish.objective.by
             running = [cell for cell in cells if only or cell.entrant.candidate.draft != SELF]
-            decoded = self._of(concurrency) if self.measured(concurrency) else ()
-            errors = [passes_only_error(cell, by) for cell in decoded]
-            contest = Contest(running, by, [error for error in errors if error is not None])
+            contest = Contest(running, by, self._errors_at(concurrency))
             self._standings[key] = Standing(concurrency, cells, contest, self.wish.min_speedup)
         return self._standings[key]
 
@@ -150,6 +149,14 @@ class Field:
             found = {} if self.foreign else measured_cells(self.observed, concurrency)
             self._decoded[concurrency] = found
         return self._decoded[concurrency]
+
+    def _errors_at(self, concurrency: int) -> tuple[float, ...]:
+        """What predictions from passes alone were off by, of all that was decoded there."""
+        if concurrency not in self._errors:
+            decoded = self._of(concurrency) if self.measured(concurrency) else ()
+            errors = (passes_only_error(cell, self.wish.objective.by) for cell in decoded)
+            self._errors[concurrency] = tuple(error for error in errors if error is not None)
+        return self._errors[concurrency]
 
     def _of(self, concurrency: int, only: Candidate | None = None) -> tuple[Cell, ...]:
         """Every candidate, or one, at every k of the grid."""

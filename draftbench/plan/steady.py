@@ -17,16 +17,21 @@ from draftbench.records import Decode
 Passes = Callable[[Sequence[Decode]], float]
 
 
+def has_steady(row: Decode) -> bool:
+    """Whether every row of the batch was active in some round."""
+    return row.batch == 1 or row.batch in row.active
+
+
 def steady(row: Decode) -> Decode | None:
     """The run with its steady rounds alone, as if it were a shorter response; None without any.
 
     A run of a batch of one is all steady.
     """
+    if not has_steady(row):
+        return None
     if row.batch == 1:
         return row
     kept = [at for at, active in enumerate(row.active) if active == row.batch]
-    if not kept:
-        return None
     emitted = _emitted(row)
 
     def at_kept(values: tuple[float, ...]) -> tuple[float, ...]:

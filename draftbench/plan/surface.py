@@ -130,9 +130,10 @@ def _isotonic(values: Floats) -> Floats:
 
 def _between(axis: Ints, wanted: npt.NDArray[np.generic]) -> tuple[Ints, Ints, Floats]:
     """The grid points around each wanted one and how far it is from the lower."""
-    clamped = np.clip(wanted.astype(np.float64), axis[0], axis[-1])
+    # Not np.clip, which costs more than the rest of it on arrays as short as these.
+    clamped = np.minimum(np.maximum(wanted.astype(np.float64), axis[0]), axis[-1])
     last = len(axis) - 1
-    high = np.clip(np.searchsorted(axis, clamped), min(1, last), last)
+    high = np.minimum(np.maximum(np.searchsorted(axis, clamped), min(1, last)), last)
     low = np.maximum(high - 1, 0)
     share: Floats = (clamped - axis[low]) / np.maximum(axis[high] - axis[low], 1)
     return low, high, share
