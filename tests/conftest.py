@@ -1,4 +1,4 @@
-"""Every test is offline, on one thread, with a request key of its own."""
+"""Every test is offline, 100 columns wide, on one thread, with a request key of its own."""
 
 import os
 
@@ -10,4 +10,5 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")

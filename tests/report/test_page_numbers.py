@@ -202,7 +202,8 @@ def accepted_lengths(known, cell):
     weight = {t["request"]: t["weight"] for t in known.trajectories}
     counts = [0.0] * (cell["k"] + 1)
     for row in known.decodes:
-        if all(row[key] == cell[key] for key in ("draft", "quant", "k")):
+        own = all(row[key] == cell[key] for key in ("draft", "quant", "k"))
+        if own and row["batch"] == known.answer["concurrency"]:
             for proposed, accepted in zip(row["proposed"], row["accepted"], strict=True):
                 counts[accepted] += weight[row["request"]] if proposed else 0.0
     return [count / sum(counts) for count in counts] if sum(counts) else None
@@ -278,6 +279,25 @@ def milliseconds(seconds):
     return f"{1000 * seconds:.3g}" if seconds < 0.1 else f"{1000 * seconds:.0f}"
 
 
+def load(known):
+    """Rates of three digits, times of a token in milliseconds; an interval as half its width."""
+    rows = []
+    for level in known.answer["levels"]:
+        expected = level["speedup_expected"]
+        half = (expected["high"] - expected["low"]) / 2
+        rates = level["tokens_per_second_plain"], level["tokens_per_second"]
+        times = level["seconds_per_token_plain"], level["seconds_per_token"]
+        rows.append(
+            words(
+                *(level["concurrency"], name(level["leader"]), level["k"] or "–"),
+                f"{expected['value']:.2f} ±{half:.2f}",
+                *(f"{rate:.3g}" for rate in rates),
+                *map(milliseconds, times),
+            )
+        )
+    return [rows]
+
+
 def memory(known):
     return [[[*words(name(cell)), size(cell["memory_bytes"])] for cell in known.best]]
 
@@ -302,6 +322,7 @@ EXPECTED = {
     "positions": positions,
     "lengths": lengths,
     "crossed": crossed,
+    "load": load,
     "segments": grouped("segment"),
     "temperatures": grouped("temperature"),
     "response": response,
