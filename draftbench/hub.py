@@ -1,10 +1,19 @@
-"""The hub of models and data sets → whether it answers. Knows nothing of what lies there."""
+"""The hub of models and data sets → what names something there, and whether it answers. Knows
+nothing of what lies there.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 SECONDS_TO_ANSWER = 10.0
+
+
+def names_model(spec: str) -> bool:
+    """Whether this is no path but `org/name` or `org/name@revision`."""
+    path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
+    return not path_like and spec.count("/") <= 1 and not Path(spec).exists()
 
 
 @cache

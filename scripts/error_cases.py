@@ -235,6 +235,7 @@ MODELS: list[Case] = [
         lambda model: (model / "model.safetensors").unlink())),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
     ("A GGUF file that is none", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
+    ("A folder without a model, to `suggest` for", lambda: ["suggest", "--target", "."]),
 ]  # fmt: skip
 RUNS: list[Case] = [
     ("A run folder that is not there", lambda: ["recommend", "results/runs/prod"]),

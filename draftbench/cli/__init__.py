@@ -20,6 +20,7 @@ from rich.console import Console
 
 import draftbench
 from draftbench.cli.answers import recommend
+from draftbench.cli.calling import called_with
 from draftbench.cli.card import acceptance
 from draftbench.cli.checking import check
 from draftbench.cli.comparing import compare
@@ -29,7 +30,7 @@ from draftbench.cli.estimating import estimate
 from draftbench.cli.exporting import export
 from draftbench.cli.gating import gate
 from draftbench.cli.helping import Command, help_of
-from draftbench.cli.interruption import TerminatedError, catch_sigterm
+from draftbench.cli.interruption import TerminatedError, catch_sigterm, release_sigterm
 from draftbench.cli.reporting import report
 from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
@@ -55,13 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error_console = Console(stderr=True)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # A bare command that only has others below it is a call for help.
-        words = [*words, "--help"] if words in ([], ["runs"]) else words
-        code = app(args=words, prog_name=app.info.name, standalone_mode=False)
-        # No command answers 130 itself: it is what Typer makes of Control-C.
-        if code == INTERRUPTED:
-            return _report(error_console, "interrupted", _AGAIN, INTERRUPTED)
-        return code if isinstance(code, int) else 0
+        return _run(words)
     except DraftbenchError as error:
         return _report(error_console, error.message, error.hint, error.exit_code)
     except typer.TyperException as error:
@@ -82,6 +77,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _report(error_console, refused.message, refused.hint, refused.exit_code)
         hint = "this is a fault of draftbench; please report it with the command that showed it"
         return _report(error_console, f"internal error ({type(error).__name__})", hint, 70)
+
+
+def _run(words: list[str]) -> int:
+    # A bare command that only has others below it is a call for help.
+    words = [*words, "--help"] if words in ([], ["runs"]) else words
+    called_with(words)
+    try:
+        code = app(args=words, prog_name=app.info.name, standalone_mode=False)
+    except SystemExit as left:
+        # So Typer leaves a pipe that nobody reads any more, which is no fault.
+        if isinstance(left.__context__, BrokenPipeError):
+            return 0
+        raise
+    # No command answers 130 itself: it is what Typer makes of Control-C.
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
 
 
 def _report(console: Console, message: str, hint: str, code: int) -> int:
@@ -140,4 +152,6 @@ def entry() -> NoReturn:
     """The console script."""
     mend_words(os.environ)
     catch_sigterm()
-    sys.exit(main())
+    code = main()
+    release_sigterm()
+    sys.exit(code)

@@ -7,14 +7,18 @@ from __future__ import annotations
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from draftbench.cli.calling import command
 from draftbench.cli.gating import gate
-from draftbench.cli.measuring import run_sweep
+from draftbench.cli.measuring import run_sweep, tell_next
 from draftbench.cli.values import QuietOption
+
+if TYPE_CHECKING:
+    from draftbench.sweep import SweepOptions
 
 DEMO_TRAFFIC = "suite:completion"
 
@@ -30,8 +34,29 @@ def demo(
 
     draftbench demo
     """
-    from draftbench.records import DraftingMode
     from draftbench.report.progress import TerminalWatcher
+
+    out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
+    code = run_sweep(_options(threads), out, "draftbench demo", watcher, ("table", "-"))
+    if code not in (0, 1):
+        return code
+    baseline = out / "baseline.json"
+    typer.echo("\nPinned as a baseline and judged against itself:\n")
+    code = gate(run=out, save=baseline) or gate(run=out, baseline=baseline)
+    run, page, pinned = str(out), str(out / "report.html"), str(baseline)
+    tell_next(
+        watcher,
+        command("recommend", run),
+        command("report", run, "--html", page),
+        command("gate", "--baseline", pinned, run),
+    )
+    return code
+
+
+def _options(threads: int) -> SweepOptions:
+    """Three drafts of the embedded target, one of which cannot draft for it."""
+    from draftbench.records import DraftingMode
     from draftbench.store.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
@@ -47,7 +72,7 @@ def demo(
         skip_bad=False,
         key=request_key(),
     )
-    options = SweepOptions(
+    return SweepOptions(
         target=str(models / "target"),
         drafts=tuple(str(models / name) for name in ("draft", "distilled", "foreign")),
         traffic=query,
@@ -59,11 +84,3 @@ def demo(
         measure_requests=24,
         threads=threads,
     )
-    out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
-    code = run_sweep(options, out, "draftbench demo", watcher, ("table", "-"))
-    if code not in (0, 1):
-        return code
-    baseline = out / "baseline.json"
-    typer.echo("\nPinned as a baseline and judged against itself:\n")
-    return gate(run=out, save=baseline) or gate(run=out, baseline=baseline)

@@ -18,7 +18,6 @@ from draftbench.cli.values import (
     ResponseFieldOption,
     SegmentByOption,
     TextFormatOption,
-    ThreadsOption,
     check_output,
     one_of,
 )
@@ -69,7 +68,9 @@ def gate(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="As in the sweep that made the baseline.")
     ] = None,
-    threads: ThreadsOption = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads (default: the baseline's).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder of --target (default: results/runs/gate-TIME).")
     ] = None,
@@ -138,8 +139,7 @@ def gate(
         pinned.save(run, save, candidate, k)
         return 0
     from draftbench.gate.comparison import compare
-    from draftbench.gate.limits import limits_of
-    from draftbench.gate.pairing import TIMED
+    from draftbench.gate.limits import TIMED, limits_of
 
     limits = limits_of(max_drop or ())
     places = Places(output_format, output, junit, code_quality, annotations, str(baseline or old))

@@ -1,4 +1,4 @@
-"""Control-C and SIGTERM → an error that says what is kept and how to go on.
+"""Control-C, SIGTERM, a full disk → an error that says what is kept and the command that goes on.
 
 Control-C comes as Python's own KeyboardInterrupt. SIGTERM, which schedulers and containers send
 before they kill, would end a process without a word: here it unwinds in the same way, and the exit
@@ -8,12 +8,12 @@ code says which of the two it was.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from draftbench.errors import InterruptedRunError, TerminatedRunError
+from draftbench.cli.calling import again_in
+from draftbench.errors import InterruptedRunError, RunFolderError, TerminatedRunError
 
 
 class TerminatedError(BaseException):
@@ -25,8 +25,16 @@ def catch_sigterm() -> None:
     signal.signal(signal.SIGTERM, _unwind)
 
 
+def release_sigterm() -> None:
+    """Let SIGTERM end the process again as it does any other: nothing is left to be kept, and while
+    Python shuts down an exception has nowhere to go.
+    """
+    if signal.getsignal(signal.SIGTERM) is _unwind:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _unwind(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    release_sigterm()
     raise TerminatedError
 
 
@@ -37,18 +45,28 @@ def kept_in(out: Path) -> Iterator[None]:
     Raises:
         InterruptedRunError: by Control-C.
         TerminatedRunError: by SIGTERM.
+        RunFolderError: what was measured cannot be written.
     """
     from draftbench.store.folder import MANIFEST
 
     try:
         yield
     except (KeyboardInterrupt, TerminatedError) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        if (out / MANIFEST).exists():
-            again = f"the same command with `--out {shlex.quote(str(out))}` goes on"
-            hint = f"what is done is kept in `{out}`; {again}"
-        else:
-            hint = "nothing was measured yet; give the same command again"
-        if stopped:
+        release_sigterm()
+        begun = (out / MANIFEST).exists()
+        hint = kept(out) if begun else "nothing was measured yet; give the same command again"
+        if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted", hint=hint) from error
         raise TerminatedRunError("ended by SIGTERM", hint=hint) from error
+    except RunFolderError as error:
+        # What the system refused, but for a lock that another process holds.
+        refused = isinstance(error.__cause__, OSError)
+        locked = isinstance(error.__cause__, BlockingIOError)
+        if not refused or locked or not (out / MANIFEST).exists():
+            raise
+        raise RunFolderError(error.message, hint=f"{error.hint}; {kept(out)}") from error
+
+
+def kept(out: Path) -> str:
+    """What is there of a run that stopped, and the command that goes on."""
+    return f"what is done is kept in `{out}`; go on with: {again_in(out)}"

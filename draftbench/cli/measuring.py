@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from draftbench.cli import planned
 from draftbench.cli.answers import show_recommendation
-from draftbench.cli.interruption import kept_in
-from draftbench.cli.values import check_output
+from draftbench.cli.interruption import kept, kept_in
 from draftbench.errors import AuditError
 
 if TYPE_CHECKING:
@@ -27,22 +26,43 @@ def run_sweep(
     watcher: TerminalWatcher,
     rendering: tuple[str, str],
 ) -> int:
-    """Prepare, run, and show the recommendation that the run gives."""
+    """Prepare, run, and show the recommendation that the run gives; at the end what is left."""
     from draftbench.store.observed import read_run
 
-    output_format, output = rendering
-    check_output(output)
-    with watcher, kept_in(out):
-        folder = _measured(options, out, command, watcher)
-    # The models' modules refer to each other: without this they stay beside the answer's figures.
-    gc.collect()
-    observed = read_run(folder)
-    code = show_recommendation(observed, output_format, output)
-    if not watcher.quiet:
-        watcher.console.print(f"\nnext: draftbench recommend {out}", markup=False, highlight=False)
-    if options.audit:
-        watcher.note(_audited(observed))
+    with kept_in(out):
+        with watcher:
+            folder = _measured(options, out, command, watcher)
+        # The models' modules refer to each other: without this they stay beside the answer.
+        gc.collect()
+        observed = read_run(folder)
+        try:
+            code = show_recommendation(observed, *rendering)
+            if options.audit:
+                watcher.note(_audited(observed))
+        finally:
+            left = _not_whole(observed)
+            if left:
+                watcher.note(f"not measured whole: {', '.join(left)}; {kept(out)}")
     return 1 if observed.failures and code == 0 else code
+
+
+def tell_next(watcher: TerminalWatcher, *commands: str) -> None:
+    """What to look at now, a command a line, so that each can be pasted."""
+    watcher.note("\nnext: " + "\n      ".join(commands))
+
+
+def _not_whole(observed: Observed) -> list[str]:
+    """The candidates that failed at their work, as the same command tries again; a pair that cannot
+    work is none.
+    """
+    from draftbench.records import Candidate
+
+    failed = {
+        str(Candidate(draft=failure.draft, quant=failure.quant)): None
+        for failure in observed.failures
+        if failure.draft is not None and failure.stage == "measure"
+    }
+    return list(failed)
 
 
 def _measured(

@@ -14,9 +14,12 @@ import typer
 
 from draftbench.cli.answers import candidate_named
 from draftbench.cli.interruption import kept_in
+from draftbench.cli.planned import tell_load
 from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from draftbench.gate.baseline import Baseline
     from draftbench.store.observed import Observed
     from draftbench.sweep import SweepOptions
@@ -108,8 +111,11 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
 
     out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
     with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
+        threads = job.threads or _threads(baseline, watcher.note)
+        job = dataclasses.replace(job, threads=threads)
         prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
         prepared = _comparable(baseline, prepared)
+        tell_load(prepared, watcher.note)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]
@@ -117,6 +123,21 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
+
+
+def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
+    """As many as the baseline ran on, so that its passes are these, where the machine has them."""
+    from draftbench.gate.tested import threads_of
+    from draftbench.store.manifest import cores_here
+
+    recorded, here = threads_of(baseline.tested), cores_here()
+    if recorded is None:
+        return None
+    if recorded > here:
+        note(f"CPU threads: {here}, all there are; the baseline ran on {recorded}")
+    else:
+        note(f"CPU threads: {recorded}, as in the baseline; --threads sets another number")
+    return min(recorded, here)
 
 
 def _options(baseline: Baseline, job: Job) -> SweepOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from draftbench.cli.values import TEXT_FORMATS, check_output, one_of, width, write_result
+from draftbench.cli.values import TEXT_FORMATS, one_of, width, write_result
 
 if TYPE_CHECKING:
     from draftbench.report.dry_run import Plan
@@ -28,7 +28,6 @@ def dry_run(
 
     output_format, output = rendering
     one_of("--format of a --dry-run", output_format, TEXT_FORMATS)
-    check_output(output)
     with watcher:
         prepared = prepare(options, command, watcher)
         tell_preparation(prepared, watcher.note)
@@ -57,17 +56,14 @@ def _plan(prepared: Prepared) -> Plan:
         scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
         decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
         cells=cells,
+        thresholds=len(options.stop_below),
     )
 
 
 def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
     """Say what the traffic became and which drafts are out before anything is loaded."""
-    facts, load = prepared.manifest.traffic, prepared.manifest.environment.load
-    if load is not None and load > BUSY:
-        note(
-            f"the machine is busy, with a load of {load:.1f} for each core: times will be noisy, "
-            "acceptance not"
-        )
+    tell_load(prepared, note)
+    facts = prepared.manifest.traffic
     note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
     for reason, count in facts.dropped.items():
         note(f"left out, {reason}: {count}")
@@ -76,3 +72,13 @@ def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
     for draft, caveats in prepared.caveats.items():
         for caveat in caveats:
             note(f"note on {draft}: {caveat}")
+
+
+def tell_load(prepared: Prepared, note: Callable[[str], None]) -> None:
+    """Say where the machine works for others too."""
+    load = prepared.manifest.environment.load
+    if load is not None and load > BUSY:
+        note(
+            f"the machine is busy, with a load of {load:.1f} for each core: times will be noisy, "
+            "acceptance not"
+        )

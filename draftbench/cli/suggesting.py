@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,11 +18,14 @@ from draftbench.cli.values import (
     width,
     write_result,
 )
+from draftbench.errors import ModelError
+from draftbench.hub import names_model
 
 if TYPE_CHECKING:
-    from draftbench.errors import ModelError
     from draftbench.models.source import ModelSource
     from draftbench.plan.pairings import KnownPairing, Proposal, Suggestion
+
+_MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 
 
 def suggest(
@@ -39,10 +43,23 @@ def suggest(
 
     one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
+    _require_model(target)
     rows = pairings_of(target)
     answer = _checked(target, rows) if rows else Suggestion(target, None, ())
     write_result(render(answer, output_format, width()), output)
     return 0
+
+
+def _require_model(target: str) -> None:
+    """What is no name on the hub must be a model here; seen without the libraries that load one.
+
+    Raises:
+        ModelError: it is none.
+    """
+    path = Path(target).expanduser()
+    folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
+    if not (folder or file or names_model(target)):
+        raise ModelError(f"`{target}` is no model", hint=_MODELS)
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
@@ -69,8 +86,6 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 def _unreadable(model: ModelSource) -> str | None:
     """Why its configuration or its tokenizer cannot be had."""
-    from draftbench.errors import ModelError
-
     try:
         _ = model.config, model.tokenizer
     except ModelError as error:
@@ -90,7 +105,6 @@ def _proposal(
     row: KnownPairing, target: ModelSource, draft: ModelSource | None
 ) -> tuple[Proposal, int | None]:
     """The row with what the files say, and the target's parameters; unchecked where they fail."""
-    from draftbench.errors import ModelError
     from draftbench.models.preflight import preflight
     from draftbench.plan.pairings import Proposal
 

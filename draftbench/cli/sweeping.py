@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +11,10 @@ import typer
 from rich.console import Console
 
 from draftbench.cli import planned
+from draftbench.cli.calling import as_called, command
 from draftbench.cli.completing import LEVELS, among, devices, levels
 from draftbench.cli.configuration import ConfigArgument, PrintConfigOption, config_text
-from draftbench.cli.measuring import run_sweep
+from draftbench.cli.measuring import run_sweep, tell_next
 from draftbench.cli.values import (
     FORMATS,
     FormatOption,
@@ -29,8 +28,11 @@ from draftbench.cli.values import (
     TrafficOption,
     VerboseOption,
     batch_sizes,
+    check_output,
     confidences,
     draft_lengths,
+    level_name,
+    level_names,
     model_names,
     number_range,
     one_of,
@@ -38,6 +40,7 @@ from draftbench.cli.values import (
 from draftbench.errors import UsageError
 
 ANSWERS = ["target", "log"]
+MODES = ["greedy", "sampled", "sampled-temperature-only"]
 
 
 def sweep(
@@ -73,7 +76,7 @@ def sweep(
         str,
         typer.Option(
             help="greedy, sampled or sampled-temperature-only drafting.",
-            autocompletion=among("greedy", "sampled", "sampled-temperature-only"),
+            autocompletion=among(*MODES),
         ),
     ] = "greedy",
     out: Annotated[
@@ -176,6 +179,18 @@ def sweep(
     if print_config:
         typer.echo(config_text(context))
         return 0
+    # What is misspelt is found before the seconds that importing torch takes.
+    if temperature is not None and not math.isfinite(temperature):
+        raise UsageError("--temperature must be a finite number", hint="0 is greedy")
+    shortest, longest = number_range("--ngram", ngram)
+    ks, batches, thresholds = draft_lengths(k), batch_sizes(batch), confidences(stop_below)
+    names, quants = model_names("--drafts", drafts or ()), level_names("--quant", quant)
+    level_name("--target-quant", target_quant)
+    one_of("--mode", mode, MODES)
+    one_of("--responses", responses, ANSWERS)
+    one_of("--measure", measure, list(planned.DECODED_KS))
+    one_of("--format", output_format, FORMATS)
+    check_output(output)
     from draftbench.models.source import Trust
     from draftbench.records import DraftingMode
     from draftbench.report.progress import TerminalWatcher
@@ -183,9 +198,6 @@ def sweep(
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
 
-    if temperature is not None and not math.isfinite(temperature):
-        raise UsageError("--temperature must be a finite number", hint="0 is greedy")
-    shortest, longest = number_range("--ngram", ngram)
     query = TrafficQuery(
         source=traffic,
         sample=sample,
@@ -198,24 +210,24 @@ def sweep(
     )
     options = SweepOptions(
         target=target,
-        drafts=model_names("--drafts", drafts or ()),
+        drafts=names,
         traffic=query,
-        ks=draft_lengths(k),
-        batches=batch_sizes(batch),
-        quants=tuple(dict.fromkeys(quant.split(","))),
+        ks=ks,
+        batches=batches,
+        quants=quants,
         target_quant=target_quant,
         dtype=dtype,
         device=device,
         simulate_quant=simulate_quant,
-        mode=DraftingMode(one_of("--mode", mode, [m.value for m in DraftingMode])),
+        mode=DraftingMode(mode),
         lookup=(longest, shortest),
-        responses=one_of("--responses", responses, ANSWERS),
+        responses=responses,
         samples=samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        measure=one_of("--measure", measure, list(planned.DECODED_KS)),
+        measure=measure,
         measure_requests=measure_requests,
-        stop_below=confidences(stop_below),
+        stop_below=thresholds,
         controls=controls,
         threads=threads,
         cell_timeout=cell_timeout,
@@ -223,11 +235,11 @@ def sweep(
         audit=audit,
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
     )
-    one_of("--format", output_format, FORMATS)
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
-    command = shlex.join(["draftbench", *sys.argv[1:]])
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     rendering = output_format, output
     if dry_run:
-        return planned.dry_run(options, command, watcher, rendering)
-    return run_sweep(options, out, command, watcher, rendering)
+        return planned.dry_run(options, as_called(), watcher, rendering)
+    code = run_sweep(options, out, as_called(), watcher, rendering)
+    tell_next(watcher, command("recommend", str(out)))
+    return code

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.completing import among, sources
+from draftbench.cli.completing import LEVELS, among, sources
 from draftbench.errors import UsageError
 
 FORMATS = ["table", "json", "markdown", "csv"]
@@ -106,6 +106,16 @@ def model_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
             )
         found.update((name.strip(), None) for name in names)
     return tuple(found)
+
+
+def level_names(flag: str, text: str) -> tuple[str, ...]:
+    """`none,int4` → each level once."""
+    return tuple(dict.fromkeys(level_name(flag, part.strip()) for part in text.split(",")))
+
+
+def level_name(flag: str, text: str) -> str:
+    """A level; those of stored formats (`gptq-int4`) are known to the library that reads them."""
+    return text if "-" in text else one_of(flag, text, list(LEVELS))
 
 
 def confidences(text: str | None) -> tuple[float, ...]:

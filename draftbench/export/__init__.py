@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 
 from draftbench.errors import UsageError
 from draftbench.export.engines import (
@@ -27,6 +28,9 @@ _CANNOT = {
     "tgi": "TGI cannot do this: it serves no draft model; its `--speculate K` looks up n-grams",
 }
 _RENAMING = ("before-rename", "after-rename")
+_COMMENT = textwrap.TextWrapper(
+    100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+)
 
 
 def export(setting: Setting, engine: str, version: str | None = None) -> Configuration:
@@ -46,7 +50,16 @@ def export(setting: Setting, engine: str, version: str | None = None) -> Configu
             hint=f"{meant}the engines are {', '.join(ENGINES)}",
         )
     written = _written(setting, engine, version)
-    return Configuration(written.text, (*written.notes, *setting.notes, *_names(setting)))
+    unlike = (*setting.unlike, *written.unlike)
+    # JSON, alone of the formats, has no comments.
+    text = written.text if engine == "vllm" else _commented(written.text, unlike)
+    notes = (*unlike, *written.notes, *setting.notes, *_names(setting))
+    return Configuration(text, notes, unlike)
+
+
+def _commented(text: str, remarks: tuple[str, ...]) -> str:
+    """A configuration that itself says how it is not what was recommended."""
+    return "\n".join([*map(_COMMENT.fill, remarks), text])
 
 
 def _written(setting: Setting, engine: str, version: str | None) -> Configuration:

@@ -33,10 +33,11 @@ _LLAMACPP_VOCABULARY = 128
 
 @dataclass(frozen=True)
 class Configuration:
-    """What to paste, and what its user must know."""
+    """What to paste, what its user must know, and how it is not what the run recommends."""
 
     text: str
     notes: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
 
 
 def vllm(setting: Setting, version: Version) -> Configuration:
@@ -65,7 +66,6 @@ def _vllm_draft(setting: Setting, draft: str, version: Version, notes: list[str]
     fields |= _vllm_lengths(setting, version, notes)
     if setting.quant == "fp8":
         fields["quantization"] = "fp8"
-    notes += unmapped(setting, "vLLM", ("none", "fp8"))
     if current:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
         other = setting.mode is DraftingMode.SAMPLED
@@ -81,7 +81,8 @@ def _vllm_draft(setting: Setting, draft: str, version: Version, notes: list[str]
             )
         fields["use_heterogeneous_vocab"] = True
         notes.append(f"the vocabularies have {sizes} entries: vLLM drafts from what they share")
-    return Configuration(json.dumps(fields), tuple(notes))
+    unlike = unmapped(setting, "vLLM", ("none", "fp8"))
+    return Configuration(json.dumps(fields), tuple(notes), unlike)
 
 
 def _vllm_lengths(setting: Setting, version: Version, notes: list[str]) -> dict[str, Any]:
@@ -126,7 +127,6 @@ def sglang(setting: Setting, _: Version) -> Configuration:
     words += ["--speculative-num-draft-tokens", str(setting.k + 1)]
     quant = "fp8" if setting.quant == "fp8" else "unquant"
     words += ["--speculative-draft-model-quantization", quant]
-    notes += unmapped(setting, "SGLang", ("none", "fp8"))
     if setting.quant in BITS:
         notes.append("for such a checkpoint, replace `unquant` by its method, for example `awq`")
     if setting.mode is not DraftingMode.GREEDY:
@@ -134,7 +134,8 @@ def sglang(setting: Setting, _: Version) -> Configuration:
     notes.append("data-parallel attention does not go together with STANDALONE")
     notes += fixed(setting, "SGLang (`--speculative-adaptive` is for EAGLE only)")
     notes += untranslated(setting, "SGLang")
-    return Configuration(shlex.join(words), tuple(notes))
+    unlike = unmapped(setting, "SGLang", ("none", "fp8"))
+    return Configuration(shlex.join(words), tuple(notes), unlike)
 
 
 def llamacpp(setting: Setting, *, renamed: bool) -> Configuration:
@@ -191,12 +192,13 @@ def tensorrt_llm(setting: Setting, version: Version) -> Configuration:
     else:
         own = {"decoding_type": "DraftTarget", **lengths}
         own["speculative_model_dir" if older else "speculative_model"] = setting.draft
-        notes += unmapped(setting, "TensorRT-LLM", ("none",))
         if setting.mode is not DraftingMode.GREEDY:
             notes += other_mode(setting, "TensorRT-LLM", "greedy")
         notes += untranslated(setting, "TensorRT-LLM")
     fields = {"disable_overlap_scheduler": True, "speculative_config": own}
-    return Configuration(yaml.safe_dump(fields, sort_keys=False).rstrip("\n"), tuple(notes))
+    unlike = unmapped(setting, "TensorRT-LLM", ("none",))
+    text = yaml.safe_dump(fields, sort_keys=False).rstrip("\n")
+    return Configuration(text, tuple(notes), unlike)
 
 
 def _tensorrt_lengths(setting: Setting, older: bool, notes: list[str]) -> dict[str, Any]:
@@ -247,7 +249,6 @@ def transformers(setting: Setting, version: Version) -> Configuration:
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-        notes += unmapped(setting, "transformers", ("none",))
         if setting.mode is not DraftingMode.SAMPLED:
             notes += other_mode(setting, "transformers", "sampled")
         if sizes_differ(setting):
@@ -261,7 +262,8 @@ def transformers(setting: Setting, version: Version) -> Configuration:
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, {call})",
     ]
-    return Configuration("\n".join(lines), tuple(notes))
+    unlike = unmapped(setting, "transformers", ("none",))
+    return Configuration("\n".join(lines), tuple(notes), unlike)
 
 
 def _gguf(name: str, quant: str) -> str:

@@ -9,16 +9,17 @@ from draftbench.export.setting import Setting
 BITS = {"int8": 8, "int4": 4}
 
 
-def unmapped(setting: Setting, engine: str, known: tuple[str, ...]) -> list[str]:
-    """What to do about a level that the engine does not make by itself."""
-    if setting.quant in known:
-        return []
+def unmapped(setting: Setting, engine: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """What to do about a draft at a level that the engine does not make by itself."""
+    if setting.draft is None or setting.quant in known:
+        return ()
     form = f"{BITS[setting.quant]}-bit" if setting.quant in BITS else setting.quant
-    return [
+    said = (
         f"the run measured this draft at {setting.quant}, quantized while loading, by kernels that "
         f"{engine} does not have: make a {form} checkpoint of it (llm-compressor, GPTQ or AWQ), "
         "name it with --draft and measure it; an unquantized draft is not the one recommended"
-    ]
+    )
+    return (said,)
 
 
 def other_mode(setting: Setting, engine: str, does: str) -> list[str]:

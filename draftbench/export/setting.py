@@ -10,6 +10,7 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.export.schedule import Schedule, schedule_of
 from draftbench.plan.recommendation import Pick, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
+from draftbench.store.manifest import Question
 from draftbench.store.observed import Observed
 
 
@@ -28,6 +29,7 @@ class Setting:
     drafting mode makes no difference. `vocabularies` are the sizes of target and draft. `pinned`
     are hub ids that the run measured at one revision; `target` and `draft` come without it.
     `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it lacks.
+    `unlike` says how it is not what the run recommends.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Setting:
     pinned: tuple[str, ...] = ()
     schedule: Schedule = ()
     notes: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -71,14 +74,8 @@ def setting_of(
     if pick is None:
         raise _refusal(answer)
     question = observed.manifest.question
-    own = None
-    if pick.draft != LOOKUP:
-        own = draft or _as_swept(pick.draft, question.drafts)
-    elif draft is not None:
-        raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+    served, own = _names(pick, question, target, draft)
     schedule, notes = schedule_of(answer, pick.k)
-    served = target or question.target
-    names = [_writable(name) for name in (served, own) if name is not None]
     return Setting(
         target=_unpinned(served),
         target_quant=question.target_quant,
@@ -90,10 +87,31 @@ def setting_of(
         lookup=(question.lookup_shortest, question.lookup_longest),
         vocabularies=_vocabularies(pick, observed),
         on_gpu=question.device.startswith("cuda"),
-        pinned=tuple(name for name in names if _unpinned(name) != name),
+        pinned=tuple(name for name in (served, own) if name and _unpinned(name) != name),
         schedule=schedule,
         notes=notes,
+        unlike=() if answer.choice else (_forced(answer),),
     )
+
+
+def _names(
+    pick: Pick, question: Question, target: str | None, draft: str | None
+) -> tuple[str, str | None]:
+    """What target and draft are called, revisions and all; prompt lookup is no model."""
+    own = None
+    if pick.draft != LOOKUP:
+        own = draft or _as_swept(pick.draft, question.drafts)
+    elif draft is not None:
+        raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+    served = target or question.target
+    for name in filter(None, (served, own)):
+        _require_writable(name)
+    return served, own
+
+
+def _forced(answer: Recommendation) -> str:
+    """What an export says that nobody recommends."""
+    return f"not recommended: the run's answer is `{_decision(answer)}`, and --force set it aside"
 
 
 def _refusal(answer: Recommendation) -> NotRecommendedError:
@@ -102,11 +120,14 @@ def _refusal(answer: Recommendation) -> NotRecommendedError:
             "no candidate's speed is known, so there is nothing to export",
             hint="`draftbench recommend` says why",
         )
-    words = answer.decision.replace("_", " ")
     return NotRecommendedError(
-        f"the run's answer is `{words}`: no configuration would serve it better",
+        f"the run's answer is `{_decision(answer)}`: no configuration would serve it better",
         hint="`draftbench recommend` says why; --force exports what came out first anyway",
     )
+
+
+def _decision(answer: Recommendation) -> str:
+    return answer.decision.replace("_", " ")
 
 
 def _as_swept(name: str, specs: Sequence[str]) -> str:
@@ -115,13 +136,12 @@ def _as_swept(name: str, specs: Sequence[str]) -> str:
     return found.pop() if len(found) == 1 else name
 
 
-def _writable(name: str) -> str:
+def _require_writable(name: str) -> None:
     if not name.isprintable() or name.startswith("-"):
         raise UsageError(
             f"the model name {name!r} cannot be written into a command",
             hint="give another one with --target or --draft",
         )
-    return name
 
 
 def _unpinned(spec: str) -> str:

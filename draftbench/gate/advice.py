@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pairing import TIMED, Paired
+from draftbench.gate.pairing import Paired
 from draftbench.gate.result import Check, GateResult
 from draftbench.gate.suspicion import prompts_changed, responses_changed
+
+SPEED_NOT_JUDGED = "speed was not judged, only acceptance: `--max-drop speedup:5%` adds it"
 
 
 def notes(result: GateResult, old: Baseline, new: Baseline, paired: Paired) -> tuple[str, ...]:
@@ -95,9 +97,11 @@ def _caveats(result: GateResult, old: Baseline, new: Baseline, missing: int) -> 
         said.append(f"{missing} requests of the baseline are not in this run and were left out")
     if not (old.alpha_definition and new.alpha_definition):
         said.append("no alpha: prompt lookup has no acceptance rate per position")
-    if {check.metric for check in result.checks} & set(TIMED):
+    if result.timed:
         said.append(
             "intervals of times hold within the processes that measured them: "
             "another start of the same program may differ by more"
         )
+    elif result.verdict is Verdict.PASS:
+        said.append(SPEED_NOT_JUDGED)
     return said

@@ -15,9 +15,8 @@ import numpy as np
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import RunFolderError
-from draftbench.gate.limits import Limit
+from draftbench.gate.limits import TIMED, Limit
 from draftbench.gate.noninferiority import TAIL, Verdict, student_quantile
-from draftbench.gate.pairing import TIMED
 from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Level
 from draftbench.reading import json_without_controls
 from draftbench.records import Record

@@ -31,9 +31,10 @@ def to_junit(result: GateResult, when: str) -> str:
     """
     suite = ElementTree.Element("testsuite")
     properties = ElementTree.SubElement(suite, "properties")
-    for change in result.changes:
-        value = f"{change.old} → {change.new}"
-        named = {"name": _xml(change.what) or "unnamed", "value": _xml(value)}
+    facts = [(change.what, f"{change.old} → {change.new}") for change in result.changes]
+    facts.append(("speed", "judged" if result.timed else "not judged"))
+    for name, value in facts:
+        named = {"name": _xml(name) or "unnamed", "value": _xml(value)}
         ElementTree.SubElement(properties, "property", named)
     for check in result.checks:
         name = check.metric if check.segment is None else f"{check.metric} [{check.segment}]"

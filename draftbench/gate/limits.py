@@ -15,6 +15,8 @@ from draftbench.errors import UsageError
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
+# Of times, which are the machine's too.
+TIMED = ("speedup", "draft_cost_ratio")
 # What people type for them.
 _CALLED = {
     "acceptance": "alpha",

@@ -10,11 +10,10 @@ import msgspec
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
-from draftbench.gate.limits import Limit
+from draftbench.gate.limits import TIMED, Limit
 
 # Requests that only one run has may be the ones on which the other broke.
 MIN_OVERLAP = 0.8
-TIMED = ("speedup", "draft_cost_ratio")
 
 Pair = tuple[RequestCounts, RequestCounts]
 

@@ -1,6 +1,6 @@
 """A run's observations → the baseline of one candidate at one k.
 
-Knows which facts of a run make up the question and which are the thing tested; judges nothing.
+Knows which facts of a run make up the question; judges nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import PurePath
 from statistics import fmean
 
 from draftbench.acceptance.definitions import (
@@ -24,16 +23,10 @@ from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, expected_rounds
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question, RequestCounts, Speed
-from draftbench.records import (
-    Candidate,
-    CostPoint,
-    Decode,
-    LookupReplay,
-    ModelFacts,
-    Sampling,
-    Trajectory,
-)
+from draftbench.gate.tested import tested_of
+from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, Sampling, Trajectory
 from draftbench.store.folder import PrivateText
+from draftbench.store.manifest import Manifest
 from draftbench.store.observed import Observed
 
 # Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
@@ -62,33 +55,62 @@ def make_baseline(
     _check(observed, candidate, pairs, k)
     rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
     rate = alpha(pairs)
-    trajectories = [trajectory for trajectory, _ in pairs]
-    survivals = [survival(trajectories, rounds, i).value for i in range(1, k + 1)]
-    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
-    found = suspected_faults(candidate, pairs, [rounds], math.inf)
-    faults = [*(fault.message for fault in found), *_doubled({t.prompt for t in texts})]
-    counted = request_counts(trajectories, rounds, rate, _speeds(observed.decodes, candidate, k))
-    silent = _silent(observed.trajectories, {c.id for c in counted}, has_alpha=rate is not None)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=observed.manifest.created,
         candidate=str(candidate),
-        question=Question(
-            key_id=observed.manifest.key_id,
-            metric_version=METRIC_VERSION,
-            mode=asked.mode,
-            k=k,
-            responses="log" if asked.responses == "log" else "target",
-            samples=asked.samples,
-            max_new_tokens=asked.max_new_tokens,
-        ),
-        tested=_tested(observed, candidate),
+        question=_question(observed.manifest, k),
+        tested=tested_of(observed, candidate),
         alpha_definition=rate.figure.name if rate else None,
-        survival=tuple(round(share, 4) for share in survivals if share is not None),
-        faults=tuple(faults),
+        survival=_survival(pairs, rounds, k),
+        faults=_faults(candidate, pairs, rounds, texts),
         cost_ratios=_cost_ratios(observed.costs, candidate),
-        requests=tuple(sorted((*counted, *silent), key=lambda counts: counts.id)),
+        requests=_requests(
+            observed.trajectories, pairs, rounds, rate, _speeds(observed.decodes, candidate, k)
+        ),
     )
+
+
+def _question(manifest: Manifest, k: int) -> Question:
+    asked = manifest.question
+    return Question(
+        key_id=manifest.key_id,
+        metric_version=METRIC_VERSION,
+        mode=asked.mode,
+        k=k,
+        responses="log" if asked.responses == "log" else "target",
+        samples=asked.samples,
+        max_new_tokens=asked.max_new_tokens,
+    )
+
+
+def _survival(pairs: _Pairs, rounds: Rounds, k: int) -> tuple[float, ...]:
+    """Per draft position, as far as anything was drafted there."""
+    trajectories = [trajectory for trajectory, _ in pairs]
+    shares = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
+    return tuple(round(share, 4) for share in shares if share is not None)
+
+
+def _faults(
+    candidate: Candidate, pairs: _Pairs, rounds: Rounds, texts: Iterable[PrivateText]
+) -> tuple[str, ...]:
+    """What looks broken in the run and in its prompts."""
+    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
+    found = suspected_faults(candidate, pairs, [rounds], math.inf)
+    return (*(fault.message for fault in found), *_doubled({t.prompt for t in texts}))
+
+
+def _requests(
+    written: Sequence[Trajectory],
+    pairs: _Pairs,
+    rounds: Rounds,
+    rate: Sample | None,
+    speeds: Mapping[str, Speed],
+) -> tuple[RequestCounts, ...]:
+    """Every request with its counts, those with nothing to draft too, by hash."""
+    counted = request_counts([trajectory for trajectory, _ in pairs], rounds, rate, speeds)
+    silent = _silent(written, {counts.id for counts in counted}, has_alpha=rate is not None)
+    return tuple(sorted((*counted, *silent), key=lambda counts: counts.id))
 
 
 def request_counts(
@@ -259,41 +281,3 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> tuple[floa
             a / b for a, b in zip(draft_turns, target_turns, strict=False) if a > 0 and b > 0
         ]
     return tuple(round(ratio, 5) for ratio in ratios)
-
-
-def _tested(observed: Observed, candidate: Candidate) -> dict[str, str]:
-    """What may change from run to run, by name; facts that are unknown are left out."""
-    asked, where = observed.manifest.question, observed.manifest.environment
-    machine = (
-        f"{where.platform}, {where.processor}, {where.cores} cores, {where.threads} threads, "
-        f"{where.accelerator or 'no accelerator'}"
-    )
-    tested = {
-        # The name alone: a directory that was moved is no other target.
-        "target": PurePath(asked.target).name,
-        **_model("target", observed.facts_of(None)),
-        "draft": candidate.draft,
-        "draft quant": candidate.quant,
-        **_model("draft", observed.facts_of(candidate)),
-        "target quant": asked.target_quant,
-        "dtype": asked.dtype,
-        "device": asked.device,
-        "machine": machine,
-        "draftbench": observed.manifest.draftbench,
-        "python": where.python,
-        **where.packages,
-    }
-    if any(isinstance(r, LookupReplay) and r.draft == candidate.draft for r in observed.replays):
-        tested["lookup window"] = f"{asked.lookup_longest} to {asked.lookup_shortest}"
-    return tested
-
-
-def _model(name: str, facts: ModelFacts | None) -> dict[str, str]:
-    if facts is None:
-        return {}
-    return {
-        f"{name} fingerprint": facts.fingerprint,
-        **{f"{name} {part}": digest for part, digest in facts.parts.items()},
-        f"{name} dtype": facts.dtype,
-        f"{name} runner": facts.runner,
-    }

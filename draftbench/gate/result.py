@@ -6,7 +6,7 @@ Plain values that go to JSON as they are; computed in `comparison`, shown by `ci
 from __future__ import annotations
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.gate.limits import Limit
+from draftbench.gate.limits import TIMED, Limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.records import Record
 
@@ -76,6 +76,11 @@ class GateResult(Record, frozen=True):
     changes: tuple[Change, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def timed(self) -> bool:
+        """Whether times were judged, not acceptance alone."""
+        return any(check.metric in TIMED for check in self.checks)
 
     @property
     def pooled(self) -> tuple[Check, ...]:

@@ -17,7 +17,7 @@ from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftbench.decode.runner import Runner
 from draftbench.measure.cost import CostGrid, measure_costs
-from draftbench.measure.decoding import Bench, Cell, Chosen, run_in_turn, run_together
+from draftbench.measure.decoding import Bench, Between, Cell, Chosen, run_in_turn, run_together
 from draftbench.measure.kinds import tally
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.replay import replay_lookup, replay_model
@@ -66,6 +66,7 @@ class Setting:
     clock: Clock
     process: str
     digest: Callable[[tuple[int, ...]], str]
+    between: Between = lambda done: None
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,8 @@ def costs(contender: Contender, setting: Setting, grid: CostGrid) -> list[CostPo
         draft = LookupDrafter(*setting.lookup, setting.target.device)
     elif contender.runner is setting.target:
         draft = None
-    return measure_costs(
-        setting.target, draft, contender.candidate, grid, (setting.clock, setting.process)
-    )
+    timing = setting.clock, setting.process
+    return measure_costs(setting.target, draft, contender.candidate, grid, timing, setting.between)
 
 
 def decode_cells(
@@ -148,6 +148,7 @@ def decode_cells(
         block=str(contender.candidate),
         tie_margin=NEAR_TIE_MARGIN[setting.dtype],
         digest=setting.digest,
+        between=setting.between,
     )
     once = [
         Chosen(prompt, trajectory, text.tokens, turn=turn)
@@ -157,7 +158,13 @@ def decode_cells(
     if batch == 1:
         yield from run_in_turn(bench, left, cells)
     elif left:
-        # Rows are only refilled, and a batch is only full, while requests are waiting.
-        repeats = -(-FILLS * batch // len(once))
-        often = [replace(one, repeat=repeat) for repeat in range(repeats) for one in once]
+        repeats = range(repeats_of(len(once), batch))
+        often = [replace(one, repeat=repeat) for repeat in repeats for one in once]
         yield from run_together(bench, often, cells, batch)
+
+
+def repeats_of(requests: int, batch: int) -> int:
+    """How often each of so many requests is decoded: rows are only refilled, and a batch is only
+    full, while requests are waiting.
+    """
+    return 1 if batch == 1 else -(-FILLS * batch // requests)

@@ -46,6 +46,11 @@ class CostGrid:
             return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
+    @property
+    def turns(self) -> int:
+        """How often all points are visited; batches take long, and fewer turns do."""
+        return REPEATS if self.batch == 1 else BATCH_REPEATS
+
     def tokens(self, start: int, count: int) -> list[int]:
         """Real tokens, repeated where the text is shorter."""
         return [self.text[(start + i) % len(self.text)] for i in range(count)]
@@ -91,13 +96,6 @@ class _Timed:
     runner: str
     work: Callable[[], None]
 
-    @property
-    def repeats(self) -> int:
-        """Prompts are read once a request and take long, as batches do; fewer repeats do."""
-        if self.what == "prefill":
-            return PREFILL_REPEATS
-        return REPEATS if self.batch == 1 else BATCH_REPEATS
-
 
 def measure_costs(
     target: Runner,
@@ -105,26 +103,24 @@ def measure_costs(
     candidate: Candidate | None,
     grid: CostGrid,
     timing: tuple[Clock, str],
+    between: Callable[[int], None] = lambda done: None,
 ) -> list[CostPoint]:
     """Time the target beside one draft.
 
     Args:
         draft: a model, prompt lookup, or None for the target alone.
         timing: the clock and this process's id.
+        between: called with 1 between two of the grid's turns; what it raises ends the work.
     """
     clock, process = timing
-    points = [*_step_points(target, None, "none", grid, grid.verify_sizes)]
-    points += _prefill_points(target, None, "none", grid)
-    if isinstance(draft, LookupDrafter) and candidate is not None:
-        points += _proposal_points(draft, candidate, grid)
-    elif draft is not None and candidate is not None:
-        sizes = (1, 2)
-        points += _step_points(draft, candidate.draft, candidate.quant, grid, sizes)  # type: ignore[arg-type]
-        points += _prefill_points(draft, candidate.draft, candidate.quant, grid)  # type: ignore[arg-type]
+    points = _points(target, draft, candidate, grid)
     seconds: list[list[float]] = [[] for _ in points]
-    for repeat in range(REPEATS):
+    for turn in range(grid.turns):
+        if turn > 0:
+            between(1)
         for point, samples in zip(points, seconds, strict=True):
-            if repeat < point.repeats:
+            # Prompts are read once a request and take long.
+            if point.what != "prefill" or turn < PREFILL_REPEATS:
                 samples += _visit(point, clock)
     return [
         CostPoint(
@@ -141,6 +137,24 @@ def measure_costs(
         )
         for point, samples in zip(points, seconds, strict=True)
     ]
+
+
+def _points(
+    target: Runner,
+    draft: Runner | LookupDrafter | None,
+    candidate: Candidate | None,
+    grid: CostGrid,
+) -> list[_Timed]:
+    """What is visited in each turn."""
+    points = [*_step_points(target, None, "none", grid, grid.verify_sizes)]
+    points += _prefill_points(target, None, "none", grid)
+    if isinstance(draft, LookupDrafter) and candidate is not None:
+        points += _proposal_points(draft, candidate, grid)
+    elif draft is not None and candidate is not None:
+        sizes = (1, 2)
+        points += _step_points(draft, candidate.draft, candidate.quant, grid, sizes)  # type: ignore[arg-type]
+        points += _prefill_points(draft, candidate.draft, candidate.quant, grid)  # type: ignore[arg-type]
+    return points
 
 
 def _visit(point: _Timed, clock: Clock) -> list[float]:

@@ -24,6 +24,9 @@ WARM_TOKENS = 12
 SECONDS_A_TURN = 0.3
 MakeDrafter = Callable[["Cell"], Drafter]
 Digest = Callable[[tuple[int, ...]], str]
+# Called between two timed pieces of work with how many units were finished since the last call. It
+# may raise: then the work ends, and what was not yielded is not kept.
+Between = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Bench:
     block: str
     tie_margin: float
     digest: Digest
+    between: Between = lambda done: None
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,19 @@ def run_in_turn(
             _warm(bench, [task], cells, rows=1)
         rows = []
         for cell in (*cells[at:], *cells[:at]):
+            bench.between(0)
             drafter = bench.make_drafter(cell) if cell.k > 0 else None
             response = decode(task, bench.target, drafter, cell.k, bench.clock)
             rows.append(_record(bench, cell, one, response, 1))
         yield rows
+        bench.between(1)
 
 
 def run_together(
     bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell], rows: int
 ) -> Iterator[list[Decode]]:
     """`rows` rows: every cell decodes all requests, for a moment of each cell in turn. One list per
-    cell, when all are done.
+    cell, when all are done: a response of any cell is a finished unit.
     """
     tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for one in chosen]
     _warm(bench, tasks[:rows], cells, rows)
@@ -94,15 +100,21 @@ def run_together(
     for cell in cells:
         drafter = bench.make_drafter(cell) if cell.k > 0 else None
         batches.append(Batch(tasks, bench.target, drafter, cell.k, bench.clock, rows))
-    left = list(batches)
+    left, done, every = list(batches), 0, len(cells) * len(chosen)
     while left:
         # The one that is furthest from its end, so that all end together.
         batch = min(left, key=lambda batch: batch.done_tokens)
         if not _take_turn(batch):
             left.remove(batch)
+        finished = sum(map(_finished, batches))
+        # Who is done is kept first, however late it is.
+        if finished < every:
+            bench.between(finished - done)
+            done = finished
     for cell, batch in zip(cells, batches, strict=True):
         decoded = zip(chosen, batch.responses, strict=True)
         yield [_record(bench, cell, one, response, rows) for one, response in decoded]
+    bench.between(every - done)
 
 
 def _take_turn(batch: Batch) -> bool:
@@ -113,6 +125,12 @@ def _take_turn(batch: Batch) -> bool:
         if batch.clock.seconds(start, batch.clock.mark()) > SECONDS_A_TURN:
             return True
     return False
+
+
+def _finished(batch: Batch) -> int:
+    """Responses that are neither waiting nor in a row."""
+    active = sum(row is not None for row in batch.rows)
+    return len(batch.responses) - len(batch.waiting) - active
 
 
 def _warm(bench: Bench, tasks: Sequence[Task], cells: Sequence[Cell], rows: int) -> None:

@@ -32,6 +32,8 @@ from draftbench.records import ModelFacts
 LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
+# Dimensions of the weights of all experts of a layer in one.
+_STACKED = 3
 
 # By whether its library computes with the stored weights here.
 _STORED_CAVEAT = {
@@ -170,12 +172,13 @@ def _load(source: ModelSource, build: Build, own: str | None) -> tuple[Any, list
 
 def _leave_the_file(model: nn.Module) -> None:
     """Copy what no linear layer holds (embeddings, norms): a CPU's weights are pieces of a mapped
-    file, and one of them keeps the whole of it in memory after the linear layers are packed.
+    file, and one of them keeps the whole of it in memory after the linear layers are packed. Not
+    experts, which are stacked: they are most of a model, and would be in memory twice meanwhile.
     """
     for module in model.modules():
         if not isinstance(module, nn.Linear):
             for weight in module.parameters(recurse=False):
-                if weight.device.type == "cpu":
+                if weight.device.type == "cpu" and weight.dim() < _STACKED:
                     weight.data = weight.data.clone()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from draftbench.errors import ModelError
-from draftbench.hub import hub_answers
+from draftbench.hub import hub_answers, names_model
 from draftbench.models.checkpoint import check_files
 from draftbench.reading import UnreadableError
 
@@ -50,8 +50,7 @@ class ModelSource:
     @property
     def on_hub(self) -> bool:
         """Whether this names a model of the hub: `org/name` or `org/name@revision`."""
-        path_like = self.spec.startswith((".", "/", "~")) or self.spec.endswith(".gguf")
-        return not self.local and not path_like and self.spec.count("/") <= 1
+        return names_model(self.spec)
 
     @property
     def _path(self) -> Path:

@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 64 << 20
 R = TypeVar("R", bound=Record)
 
 _HINTS = {
-    errno.ENOSPC: "free some space and repeat the command; what was measured is kept",
+    errno.ENOSPC: "free some space and repeat the command",
     errno.EDQUOT: "your quota is used up; free some space and repeat the command",
     errno.EFBIG: "a limit on file sizes is set (`ulimit -f`); raise it and repeat the command",
     errno.EROFS: "the file system is read-only; take another --out",

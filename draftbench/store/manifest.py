@@ -168,17 +168,23 @@ def portable(text: str) -> str:
 
 def environment(threads: int, accelerator: str | None) -> Environment:
     """Facts about this machine; without torch, whose part the caller gives."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores_here()
     return Environment(
         platform=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
-        cores=cores or 1,
+        cores=cores,
         threads=threads,
         accelerator=accelerator,
         python=".".join(map(str, sys.version_info[:3])),
         packages={name: version for name in PACKAGES if (version := _version(name))},
-        load=round(os.getloadavg()[0] / (cores or 1), 2) if hasattr(os, "getloadavg") else None,
+        load=round(os.getloadavg()[0] / cores, 2) if hasattr(os, "getloadavg") else None,
     )
+
+
+def cores_here() -> int:
+    """Cores that this process may use."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return own or 1
 
 
 def _version(package: str) -> str | None:

@@ -2,13 +2,13 @@
 failed.
 
 Later facts about the same thing replace earlier ones where only one can hold (a model's facts after
-a resume, a failure that a later attempt overcame) and those that cannot be compared any more (a
-batch that was decoded again); other repeated measurements are all kept. Computes nothing.
+a resume, a failure that a later attempt overcame) and those that cannot be compared any more (what
+was decoded again with other cells); other repeated measurements are all kept. Computes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.errors import RunFolderError
@@ -26,6 +26,9 @@ from draftbench.records import (
 from draftbench.store.folder import RunFolder
 from draftbench.store.machine import MachineState
 from draftbench.store.manifest import Manifest
+
+# What is decoded in one go: the block, the batch, and of one row the response too.
+_Together = tuple[str, int, tuple[str, int] | None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _fits(row: Replay | LookupReplay | Decode, length: int, largest: int) -> boo
 
 def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
     """Group records by type; the last of several records of one trajectory or replay holds, and of
-    a batch the last process.
+    decoding runs those that can be compared.
     """
     trajectories = {(r.request, r.sample): r for r in records if isinstance(r, Trajectory)}
     replays = {
@@ -113,11 +116,29 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
 
 
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
-    """All runs of one row; of a batch, whose rows share one process's rounds, only those of the
-    process that decoded it last: no other ran beside the baseline that is there now.
+    """Runs with a baseline of their own process beside them, which all others of theirs have too.
+
+    Of a batch, whose rows share rounds, the last process. Of one row, request by request, every
+    process that decoded all cells that any did, or the last one.
     """
-    last = {(row.block, row.batch): row.process for row in rows}
-    return [row for row in rows if row.batch == 1 or row.process == last[row.block, row.batch]]
+    made: dict[_Together, dict[str, set[tuple[int, float | None]]]] = {}
+    for row in rows:
+        cells = made.setdefault(_together(row), {}).setdefault(row.process, set())
+        cells.add((row.k, row.stop_below))
+    counted = {together: _counted(together, cells) for together, cells in made.items()}
+    return [row for row in rows if row.process in counted[_together(row)]]
+
+
+def _together(row: Decode) -> _Together:
+    return row.block, row.batch, (row.request, row.sample) if row.batch == 1 else None
+
+
+def _counted(together: _Together, cells: Mapping[str, set[tuple[int, float | None]]]) -> set[str]:
+    """The processes whose runs hold, of those in the order in which they ran."""
+    every = set().union(*cells.values())
+    whole = {process for process, own in cells.items() if own == every}
+    alone = together[2] is not None
+    return whole if alone and whole else {list(cells)[-1]}
 
 
 def _standing(failures: Sequence[Failure]) -> tuple[Failure, ...]:

@@ -150,8 +150,8 @@ class _Remote:
     def stage(self, what: str, total: int) -> None:
         self.call("stage", (what, total))
 
-    def advance(self) -> None:
-        self.call("advance", ())
+    def advance(self, units: int = 1) -> None:
+        self.call("advance", (units,))
 
     def note(self, text: str) -> None:
         self.call("note", (text,))

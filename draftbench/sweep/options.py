@@ -49,8 +49,8 @@ class Watcher(Protocol):
         """A stage of `total` units begins."""
         ...
 
-    def advance(self) -> None:
-        """One unit of the stage is done."""
+    def advance(self, units: int = 1) -> None:
+        """So many units of the stage are done at once."""
         ...
 
     def kept(self, records: Sequence[Observation]) -> None:

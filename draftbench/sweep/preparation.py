@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -69,23 +70,14 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     threads = set_threads(options.threads)
     dtype = _dtype(options.dtype, device)
     target = ModelSource(options.target, options.trust)
-    watcher.note(f"reading traffic from {options.traffic.source}")
-    if options.traffic.on_hub:
-        watcher.note("it is fetched from the hub of data sets where it is not cached")
-    traffic = load(options.traffic)
-    for row in traffic.bad_rows:
-        watcher.note(f"bad row {row}")
-    if not traffic.requests:
-        raise TrafficError(
-            "the traffic holds no request that can be replayed", hint=_dropped(traffic)
-        )
+    traffic = _read_traffic(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
     for spec in (options.target, *options.drafts):
         if spec not in (LOOKUP, SELF) and ModelSource(spec).on_hub:
             watcher.note(f"{spec} is fetched from the model hub where it is not cached")
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     prompts, left_out = _prompts(options, traffic, TextSide(target))
-    drafts, candidates, failures, caveats = _check_candidates(options, target, device)
+    found = _check_candidates(options, target, device)
     accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -99,8 +91,35 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     )
     build = Build(dtype, options.target_quant, device, options.simulate_quant)
     return Prepared(
-        options, target, drafts, candidates, failures, caveats, prompts, manifest, build
+        options,
+        target,
+        drafts=found.sources,
+        candidates=tuple(found.candidates),
+        failures=tuple(found.failures),
+        caveats=found.caveats,
+        prompts=prompts,
+        manifest=manifest,
+        build=build,
     )
+
+
+def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
+    """The requests; says which rows are bad.
+
+    Raises:
+        TrafficError: there is none.
+    """
+    watcher.note(f"reading traffic from {options.traffic.source}")
+    if options.traffic.on_hub:
+        watcher.note("it is fetched from the hub of data sets where it is not cached")
+    traffic = load(options.traffic)
+    for row in traffic.bad_rows:
+        watcher.note(f"bad row {row}")
+    if not traffic.requests:
+        raise TrafficError(
+            "the traffic holds no request that can be replayed", hint=_dropped(traffic)
+        )
+    return traffic
 
 
 def _facts(traffic: Traffic, requests: int, left_out: dict[str, int]) -> TrafficFacts:
@@ -171,50 +190,72 @@ def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) 
     )
 
 
-def _check_candidates(
-    options: SweepOptions, target: ModelSource, device: str
-) -> tuple[
-    dict[str, ModelSource], tuple[Candidate, ...], tuple[Failure, ...], dict[str, tuple[str, ...]]
-]:
-    """Which drafts can be measured at which levels, from configurations and tokenizers alone."""
+@dataclass
+class _Found:
+    """What is known of the drafts: sources and caveats by name, the candidates in order, those that
+    are out as records, and the first reason as the error that it is where nothing is left.
+    """
+
+    sources: dict[str, ModelSource] = field(default_factory=dict)
+    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    candidates: dict[Candidate, None] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    reason: DraftbenchError | None = None
+
+
+def _check_candidates(options: SweepOptions, target: ModelSource, device: str) -> _Found:
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone.
+
+    Raises:
+        DraftbenchError: none can, or a level cannot be had here.
+    """
     for level in options.quants:
         check_level(level, device, simulate=options.simulate_quant)
-    sources: dict[str, ModelSource] = {}
-    candidates: dict[Candidate, None] = {}
-    failures: list[DraftbenchError] = []
-    records: list[Failure] = []
-    caveats: dict[str, tuple[str, ...]] = {}
+    found = _Found()
+    for name, source in _named(options):
+        if source is None:
+            found.candidates[Candidate(draft=name)] = None
+        else:
+            _check_draft(name, source, target, options.quants, found)
+    if not found.candidates:
+        raise found.reason or UsageError("no draft is given", hint="name one with --drafts")
+    if options.controls:
+        found.candidates.update({Candidate(draft=LOOKUP): None, Candidate(draft=SELF): None})
+    return found
+
+
+def _named(options: SweepOptions) -> Iterator[tuple[str, ModelSource | None]]:
+    """Each draft under the name by which the run calls it, the short one where no other has it; the
+    drafts that are no files come without a source.
+    """
     taken = {LOOKUP, SELF}
     for spec in options.drafts:
         if spec in (LOOKUP, SELF):
-            candidates[Candidate(draft=spec)] = None
+            yield spec, None
             continue
         source = ModelSource(spec, options.trust)
         name = source.name if source.name not in taken else portable(spec)
         taken.add(name)
-        levels = options.quants
-        try:
-            caveats[name] = check_pair(target, source)
-            stored = stored_level(source)
-            levels = options.quants if stored is None else (stored,)
-        # Configurations and tokenizers are read by code that raises what it likes.
-        except Exception as error:
-            failures.append(known_error(f"the draft {name}", error))
-            stage = "pair" if isinstance(error, PairError) else "load"
-            own = [Candidate(draft=name, quant=level) for level in levels]
-            records += [failure(candidate, error, stage) for candidate in own]
-            continue
-        sources[name] = source
-        candidates.update({Candidate(draft=name, quant=q): None for q in levels})
-    if not candidates:
-        raise (
-            failures[0]
-            if failures
-            else UsageError("no draft is given", hint="name one with --drafts")
-        )
-    if options.controls:
-        candidates.update({Candidate(draft=LOOKUP): None, Candidate(draft=SELF): None})
-    return sources, tuple(candidates), tuple(records), caveats
+        yield name, source
+
+
+def _check_draft(
+    name: str, source: ModelSource, target: ModelSource, levels: tuple[str, ...], found: _Found
+) -> None:
+    """Add the draft to what is found, at its own level where it is stored quantized."""
+    try:
+        caveats = check_pair(target, source)
+        stored = stored_level(source)
+    # Configurations and tokenizers are read by code that raises what it likes.
+    except Exception as error:
+        found.reason = found.reason or known_error(f"the draft {name}", error)
+        stage = "pair" if isinstance(error, PairError) else "load"
+        own = (Candidate(draft=name, quant=level) for level in levels)
+        found.failures += [failure(candidate, error, stage) for candidate in own]
+        return
+    found.sources[name], found.caveats[name] = source, caveats
+    kept = levels if stored is None else (stored,)
+    found.candidates.update({Candidate(draft=name, quant=level): None for level in kept})
 
 
 def _prompts(

@@ -20,24 +20,13 @@ import torch
 
 from draftbench.decode.clock import clock_for
 from draftbench.errors import DraftbenchError, ModelError
-from draftbench.measure.candidate import Contender, Setting, costs, decode_cells
+from draftbench.measure.candidate import Contender, Setting, costs, decode_cells, repeats_of
 from draftbench.measure.candidate import replay as replay_all
 from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
 from draftbench.models.quantize import build_runner
-from draftbench.records import (
-    LOOKUP,
-    SELF,
-    Candidate,
-    Decode,
-    Failure,
-    LookupReplay,
-    ModelFacts,
-    Observation,
-    Replay,
-    Trajectory,
-)
+from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Observation
 from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
 from draftbench.store.machine import Watch
@@ -46,8 +35,6 @@ from draftbench.sweep.kept import Kept
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.responses import Responses
-
-PER_RESPONSE = (Trajectory, Replay, LookupReplay, Decode)
 
 
 class Sink(Protocol):
@@ -125,6 +112,7 @@ class Worker:
             clock=clock_for(self.target.device),
             process=self.process,
             digest=self.digest,
+            between=self._between,
         )
 
     def digest(self, tokens: tuple[int, ...]) -> str:
@@ -135,7 +123,7 @@ class Worker:
         """Every request's response with its score, on disk."""
         responses = Responses(self.prepared, self.folder)
         self.watcher.stage("responses of the target", responses.missing())
-        responses.make(self, self._keep)
+        responses.make(self, self._keep_group)
         if responses.too_short:
             self.watcher.note(
                 f"{responses.too_short} responses of one token have nothing to draft: left out"
@@ -163,14 +151,13 @@ class Worker:
                 continue
             replays = replay_all(contender, self._setting, group)
             drafted = [text for _, text in replays if text is not None]
-            self._keep([record for record, _ in replays], drafted)
+            self._keep_group([record for record, _ in replays], drafted)
 
     def _time(self, contender: Contender, batch: int) -> None:
         """Step times beside the target's, once per batch size."""
         block = str(contender.candidate)
         if self.kept.timed(contender.candidate, batch):
             return
-        self.watcher.stage(f"{block}: step times{_of_rows(batch)}", 1)
         _, text, _ = self.responses.longest()
         grid = grid_for(
             self.responses.spans,
@@ -179,7 +166,9 @@ class Worker:
             self.target.context_length,
             batch,
         )
+        self.watcher.stage(f"{block}: step times{_of_rows(batch)}", grid.turns)
         self._keep(costs(contender, self._setting, grid))
+        self._between(1)
 
     def _decode(self, contender: Contender, ks: Sequence[int], batch: int) -> None:
         """What was interleaved is made and kept all or none, its baseline among it: only that can
@@ -188,18 +177,41 @@ class Worker:
         block = str(contender.candidate)
         done = self.kept.decoded(contender.candidate, ks, batch)
         chosen = self.responses.chosen(self.options.measure_requests)
-        left = [m for m in chosen if (m[2].request, m[2].sample) not in done]
+        left = sum((m[2].request, m[2].sample) not in done for m in chosen)
+        if batch > 1 and left:
+            cells = len(contender.cells(self._setting, ks))
+            left = cells * len(chosen) * repeats_of(len(chosen), batch)
         listed = ", ".join(map(str, ks))
-        self.watcher.stage(f"{block}: decoding at k = {listed}{_of_rows(batch)}", len(left))
+        self.watcher.stage(f"{block}: decoding at k = {listed}{_of_rows(batch)}", left)
         for rows in decode_cells(contender, self._setting, chosen, ks, batch, done):
             self._keep(rows)
+
+    def _keep_group(
+        self,
+        records: Sequence[Observation],
+        private: Sequence[PrivateText] | Sequence[PrivateDraft],
+    ) -> None:
+        """What was made of some responses side by side."""
+        self._keep(records, private)
+        self._between(len(records))
+
+    def _between(self, done: int) -> None:
+        """Between two pieces of work, `done` units further: the time is looked at.
+
+        Raises:
+            ModelError: the candidate has had all of it.
+        """
+        if done > 0:
+            self.watcher.advance(done)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise timed_out(self.options.cell_timeout)
 
     def _keep(
         self,
         records: Sequence[Observation],
         private: Sequence[PrivateText] | Sequence[PrivateDraft] = (),
     ) -> None:
-        """Between two pieces of work: what was measured is kept, and the time is looked at.
+        """Keep what was measured.
 
         Texts are kept before their records: a kill between both leaves texts without records, and
         those are made again.
@@ -211,10 +223,6 @@ class Worker:
         state = self.machine.look()
         if state is not None:
             self.sink.append([state])
-        for _ in {(r.request, r.sample) for r in records if isinstance(r, PER_RESPONSE)} or (None,):
-            self.watcher.advance()
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise timed_out(self.options.cell_timeout)
 
     def _load(self, candidate: Candidate) -> Contender:
         if candidate.draft == LOOKUP:

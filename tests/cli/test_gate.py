@@ -208,6 +208,37 @@ def test_the_gate_measures_what_it_needs_on_the_baselines_own_requests(command, 
     assert not (tmp_path / "run" / "observations" / "decode.jsonl").exists()
 
 
+def without_threads(words):
+    at = words.index("--threads")
+    return [*words[:at], *words[at + 2 :]]
+
+
+def test_the_gate_measures_on_as_many_threads_as_the_baseline(command, measured, tmp_path):
+    outcome = command(*without_threads(measured()))
+    assert outcome.code == 0
+    assert "CPU threads: 1, as in the baseline; --threads sets another number\n" in outcome.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["environment"]["threads"] == 1
+
+
+def test_a_machine_with_fewer_cores_than_the_baseline_had_threads_takes_what_it_has(
+    command, pinned, measured, tmp_path, monkeypatch
+):
+    def on_four_threads(baseline):
+        machine = baseline["tested"]["machine"]
+        baseline["tested"]["machine"] = machine.replace(" 1 threads", " 4 threads")
+
+    edited(pinned, on_four_threads)
+    monkeypatch.setattr("draftbench.store.manifest.cores_here", lambda: 2)
+    outcome = command(*without_threads(measured()))
+    assert "CPU threads: 2, all there are; the baseline ran on 4\n" in outcome.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["environment"]["threads"] == 2
+
+
+def test_the_gate_says_that_the_machine_is_busy_as_a_sweep_does(command, measured, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    assert "the machine is busy, with a load of" in command(*measured()).err
+
+
 def test_traffic_in_fields_of_its_own_is_read_as_the_sweep_read_it(
     command, embedded, tmp_path, monkeypatch
 ):

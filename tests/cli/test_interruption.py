@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,8 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.interruption import TerminatedError, catch_sigterm
+from draftbench.cli.interruption import TerminatedError, catch_sigterm, kept_in
+from draftbench.errors import InterruptedRunError
+from draftbench.records import Replay
 from draftbench.report.progress import TerminalWatcher
+from draftbench.store.folder import RunWriter
+from draftbench.store.lines import cannot_write
+from draftbench.sweep import worker
+from draftbench.sweep.worker import timed_out
 
 PATIENCE = 120
 
@@ -56,8 +64,9 @@ def test_a_sweep_that_is_ended_says_what_is_kept_and_how_to_go_on(
     assert "Traceback" not in err
     lines = [line for line in err.splitlines() if line]
     assert lines[-2] == f"error: {what}"
-    again = f"the same command with `--out {folder}` goes on"
-    assert lines[-1] == f"hint: what is done is kept in `{folder}`; {again}"
+    kept_there, _, again = lines[-1].partition("; go on with: ")
+    assert kept_there == f"hint: what is done is kept in `{folder}`"
+    assert again.endswith(f" -m draftbench {shlex.join(words)}")
     assert json.loads(kept.read_text().splitlines()[0])
 
 
@@ -105,3 +114,97 @@ def test_a_folder_with_a_blank_can_be_copied_into_the_shell(
 
     monkeypatch.setattr(TerminalWatcher, "stage", ended)
     assert f"--out '{folder}'" in failing(130, *sweep_words(embedded, folder))
+
+
+AT_SHUTDOWN = """
+import atexit, os, signal, sys
+from draftbench.cli import entry
+
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+sys.argv = ["draftbench", {word!r}]
+entry()
+"""
+
+
+@pytest.mark.parametrize("word", ["--version", "--no-such-flag"])
+def test_a_sigterm_while_python_shuts_down_ends_it_without_a_word(word):
+    program = AT_SHUTDOWN.format(word=word)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGTERM
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_after_control_c_sigterm_is_the_systems_again(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        catch_sigterm()
+        with pytest.raises(InterruptedRunError), kept_in(tmp_path):
+            raise KeyboardInterrupt
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+SMALL = ["--sample", 2, "--max-new-tokens", 8, "--k", 1, "--measure", "replay", "--no-controls"]
+
+
+@pytest.fixture
+def small_words(embedded, tmp_path):
+    """A sweep of a draft and prompt lookup that takes a second; its folder is named last."""
+    words = ["sweep", "--target", embedded / "target", "--drafts", embedded / "draft"]
+    words += ["--drafts", "ngram", "--traffic", "suite:completion", "--threads", 1, *SMALL]
+    return list(map(str, [*words, "--out", tmp_path / "run"]))
+
+
+def goes_on(words):
+    again = shlex.join(["draftbench", *words])
+    return f"what is done is kept in `{words[-1]}`; go on with: {again}"
+
+
+def late(contender, setting, group):
+    raise timed_out(1.0)
+
+
+def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
+    command, small_words, monkeypatch
+):
+    replay = worker.replay_all
+
+    def late_for_models(contender, setting, group):
+        return (late if contender.runner else replay)(contender, setting, group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "replay_all", late_for_models)
+        outcome = command(*small_words)
+    assert outcome.code == 1
+    said = [line for line in outcome.err.splitlines() if line]
+    assert said[-2] == f"not measured whole: draft; {goes_on(small_words)}"
+    assert said[-1] == f"next: draftbench recommend {small_words[-1]}"
+    outcome = command(*small_words)
+    assert (outcome.code, "not measured whole" in outcome.err) == (0, False)
+
+
+def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch):
+    monkeypatch.setattr(worker, "replay_all", late)
+    outcome = command(*small_words)
+    assert (outcome.code, outcome.out) == (2, "")
+    said = [line for line in outcome.err.splitlines() if line]
+    assert said[-3] == f"not measured whole: draft, ngram; {goes_on(small_words)}"
+    assert said[-2] == "error: no candidate was measured in this run"
+
+
+def test_a_full_disk_leaves_the_command_that_goes_on(failing, small_words, monkeypatch):
+    append = RunWriter.append
+
+    def full(self, records):
+        records = list(records)
+        if any(isinstance(record, Replay) for record in records):
+            error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise cannot_write(self.path, error) from error
+        append(self, records)
+
+    monkeypatch.setattr(RunWriter, "append", full)
+    said = failing(2, *small_words)
+    room = "hint: free some space and repeat the command; "
+    assert said.splitlines()[1] == room + goes_on(small_words)

@@ -95,3 +95,28 @@ def test_an_unknown_target_gets_no_guess(command):
 def test_a_format_that_is_not_known_is_refused(failing):
     said = failing(2, "suggest", "--target", "org/x", "--format", "csv")
     assert "--format cannot be `csv`" in said
+
+
+def test_the_pair_of_the_documentation_is_known(command, embedded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(embedded / "target", "Qwen2.5-Coder-1.5B-Instruct")
+    _, rows = proposals(command, "./Qwen2.5-Coder-1.5B-Instruct")
+    ((draft, row),) = rows.items()
+    assert draft == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+    assert row["pairing"]["date"] == "2026-10-02"
+    assert "not in the cache" in row["unchecked"]
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-72B-Instruct", "unheard-of-70b", "a/b/Qwen3-32B"])
+def test_a_path_without_a_model_is_refused_whatever_its_name(failing, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert f"error: `./{name}` is no model" in failing(2, "suggest", "--target", f"./{name}")
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "README.md").touch()
+    said = failing(2, "suggest", "--target", folder)
+    assert said == (
+        f"error: `{folder}` is no model\n"
+        "hint: give a directory with config.json, a .gguf file, or a hub id like org/name"
+    )
+    assert "is no model" in failing(2, "suggest", "--target", folder / "README.md")

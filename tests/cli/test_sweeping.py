@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from draftbench.cli.planned import BUSY, tell_preparation
+from draftbench.store.manifest import portable
 
 
 def told(load):
@@ -74,3 +78,46 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     )
     assert "  2 of 2" in outcome.err
     assert "τ" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--k", "0"),
+        ("--batch", "1,,4"),
+        ("--quant", "none,int44"),
+        ("--target-quant", "in8"),
+        ("--mode", "gredy"),
+        ("--measure", "al"),
+        ("--responses", "loged"),
+        ("--stop-below", "2"),
+        ("--ngram", "4-2"),
+        ("--temperature", "nan"),
+        ("--format", "jsn"),
+        ("--output", "/no/such/folder/x"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_before_the_seconds_of_importing_torch(flag, value):
+    words = ["sweep", "--target", "t", "--drafts", "d", "--traffic", "suite:code", flag, value]
+    program = f"import sys; from draftbench.cli import main; print(main({words!r}))"
+    program += "; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+
+
+def test_levels_are_taken_with_blanks_and_once(command, tmp_path, embedded, monkeypatch):
+    monkeypatch.chdir(embedded)
+    words = ["--target", "target", "--drafts", "draft", "--traffic", "suite:completion"]
+    words += ["--quant", "none, int8,none", "--sample", 2, "--no-controls", "--dry-run"]
+    outcome = command("sweep", *words, "--format", "json", "--out", tmp_path / "run")
+    assert json.loads(outcome.out)["candidates"] == ["draft", "draft:int8"]
+
+
+def test_the_run_keeps_the_command_as_it_was_given(command, embedded, tmp_path):
+    words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
+    words += ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 4, "--k", 1]
+    words = list(map(str, [*words, "--measure", "replay", "--out", tmp_path / "run"]))
+    assert command(*words).code == 0
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())["command"]
+    assert kept == portable(shlex.join(["draftbench", *words]))

@@ -81,6 +81,16 @@ def test_vllm_quantizes_online_only_to_fp8(setting):
     assert "--draft" in note
 
 
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
+def test_what_is_not_recommended_says_so_itself_where_the_format_has_comments(setting, engine):
+    recommended = export(setting(), engine).text.splitlines()
+    lines = export(setting(quant="int4"), engine).text.splitlines()
+    said = " ".join(line[2:] for line in lines[: -len(recommended)])
+    assert said.endswith("an unquantized draft is not the one recommended")
+    assert lines[-len(recommended) :] == recommended
+    assert not any(line.startswith("#") for line in recommended)
+
+
 def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
     assert vllm(setting(vocabularies=(152064, 151936)))["use_heterogeneous_vocab"] is True
     for changes, version in [({}, "0.25"), ({"mode": DraftingMode.SAMPLED}, None)]:

@@ -107,8 +107,11 @@ def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
     said = failed(command(run, "--engine", "vllm"), 1)
     assert "do not speculate" in said
     assert "--force" in said
-    code, out, _ = command(run, "--engine", "vllm", "--force")
+    code, out, err = command(run, "--engine", "vllm", "--force")
     assert (code, json.loads(out)["model"]) == (0, "org/small")
+    assert "note: not recommended: the run's answer is `do not speculate`" in err
+    _, out, _ = command(run, "--engine", "llamacpp", "--force")
+    assert out.startswith("# not recommended: the run's answer is `do not speculate`")
 
 
 def test_an_unreached_speed_up_exits_1(command, make_run):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from draftbench.errors import IncomparableError, UsageError
+from draftbench.gate.advice import SPEED_NOT_JUDGED
 from draftbench.gate.baseline import Baseline, RequestCounts, Speed
 from draftbench.gate.comparison import compare
 from draftbench.gate.limits import limits_of, parse_limit
@@ -43,7 +44,7 @@ def test_a_run_against_its_own_baseline_passes_without_width(arm: Make) -> None:
     difference = check(result, "mean_accepted_length").difference
     assert difference is not None
     assert (difference.low, difference.high) == (0.0, 0.0)
-    assert result.notes == ()
+    assert result.notes == (SPEED_NOT_JUDGED,)
     assert result.changes == ()
 
 
@@ -303,6 +304,15 @@ def test_speed_up_is_compared_on_one_machine(
     assert speedup.new.value == pytest.approx(2.0 / seconds)
     assert speedup.verdict is verdict
     assert any("another start" in note for note in result.notes)
+    assert SPEED_NOT_JUDGED not in result.notes
+
+
+def test_only_a_pass_says_that_speed_was_not_judged(arm: Make) -> None:
+    assert SPEED_NOT_JUDGED in compare(arm(), arm()).notes
+    assert SPEED_NOT_JUDGED not in compare(arm(), arm(2.0, 0.1)).notes
+    assert SPEED_NOT_JUDGED == (
+        "speed was not judged, only acceptance: `--max-drop speedup:5%` adds it"
+    )
 
 
 @pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])

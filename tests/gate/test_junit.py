@@ -64,6 +64,7 @@ def test_changes_are_properties(failed: GateResult) -> None:
     properties = {p.get("name"): p.get("value") for p in suite.findall("properties/property")}
     assert properties["machine"] == "here → None"
     assert "<img src=x>" in (properties["draft"] or "")
+    assert properties["speed"] == "not judged"
 
 
 def test_a_refused_baseline_is_one_error() -> None:

@@ -137,7 +137,7 @@ def test_prompts_of_unknown_length_are_not_called_changed(
 ) -> None:
     old = baseline([counts(f"r{i:02}") for i in range(40)])
     new = baseline([counts(f"r{i:02}", prompt_tokens=50) for i in range(40)])
-    assert compare(old, new).notes == ()
+    assert not any("another length" in note for note in compare(old, new).notes)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,8 @@ def test_a_full_stdout_is_told_in_words_and_ends_in_2(words):
     assert "Traceback" not in done.stderr
 
 
-ANSWERS = [
-    words for words in COMMANDS if words[0] in ("recommend", "acceptance") or "list" in words
-]
-
-
-@pytest.mark.parametrize("words", ANSWERS, ids=lambda words: " ".join(words[:2]))
-def test_a_reader_that_has_seen_enough_of_an_answer_does_not_change_its_code(words):
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_reader_that_has_seen_enough_does_not_change_the_code(words):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:

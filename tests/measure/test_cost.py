@@ -104,3 +104,12 @@ def test_all_points_are_visited_in_turn_in_every_repeat(target, monkeypatch):
 
 def test_a_short_text_is_repeated():
     assert GRID.tokens(3, 4) == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("batch", "turns"), [(1, 6), (4, 3)])
+def test_between_two_turns_somebody_may_look_at_the_time(target, batch, turns):
+    grid = CostGrid((10,), 1, (), (0, 1), batch)
+    told = []
+    measure_costs(target, None, None, grid, (target.clock, "process"), told.append)
+    assert grid.turns == turns
+    assert told == [1] * (turns - 1)

@@ -178,3 +178,68 @@ def test_a_draft_that_stops_when_unsure_is_another_cell(setting, contender, mate
     assert (sure.proposed, unsure.proposed) == ((4, 1), (0, 0, 0, 0, 0))
     lookup = Contender(Candidate(draft="ngram"), None)
     assert [cell.k for cell in lookup.cells(often, (2,))] == [0, 2]
+
+
+class OutOfTimeError(Exception):
+    """What a sweep raises between two turns."""
+
+
+def test_between_two_turns_of_a_batch_the_finished_responses_are_told(
+    setting, contender, material_of
+):
+    """Six requests, each once in two rows, plainly and at k = 2. A round of a second is a turn."""
+    told = []
+    watched = replace(setting, between=told.append)
+    cells = list(decode_cells(contender, watched, material_of("abcdef"), (2,), 2))
+    assert sum(told) == sum(map(len, cells)) == 2 * 6
+    # Of two rows no more than two end in a turn; what is told last ended with the last of them.
+    assert max(told) <= 2
+    assert len(told) > 12
+
+
+def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(
+    setting, contender, material_of
+):
+    turns = []
+
+    def stopped(done):
+        turns.append(done)
+        if len(turns) == 5:
+            raise OutOfTimeError
+
+    cells = decode_cells(contender, replace(setting, between=stopped), material_of("ab"), (2,), 2)
+    with pytest.raises(OutOfTimeError):
+        next(cells)
+
+
+def test_a_batch_that_is_done_is_kept_however_late_it_is(setting, contender, material_of):
+    told, found = [], []
+
+    def late(done):
+        told.append(done)
+        if sum(told) == 2 * 6:
+            raise OutOfTimeError
+
+    cells = decode_cells(contender, replace(setting, between=late), material_of("abcdef"), (2,), 2)
+    with pytest.raises(OutOfTimeError):
+        found.extend([row.k for row in rows] for rows in cells)
+    assert found == [[0] * 6, [2] * 6]
+
+
+def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_it_is_at(
+    setting, contender, material_of
+):
+    told = []
+
+    def stopped(done):
+        told.append(done)
+        if len(told) == 6:
+            raise OutOfTimeError
+
+    cells = decode_cells(contender, replace(setting, between=stopped), material_of("ab"), (2, 4), 1)
+    kept = next(cells)
+    with pytest.raises(OutOfTimeError):
+        next(cells)
+    assert [row.request for row in kept] == ["a", "a", "a"]
+    # Three cells of the first request, the request, and the second one's first two cells.
+    assert told == [0, 0, 0, 1, 0, 0]

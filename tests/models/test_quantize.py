@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decode.general import GeneralRunner
@@ -84,6 +85,16 @@ def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop):
     gc.collect()
     assert runner.vocab_size == 300
     assert source.spec not in Path("/proc/self/maps").read_text()
+
+
+def test_stacked_experts_are_not_copied_out_of_the_file():
+    """They are most of a model: in memory twice they may not fit."""
+    model = nn.ModuleDict({"embedding": nn.Embedding(4, 2), "experts": nn.Module()})
+    model["experts"].up = nn.Parameter(torch.zeros(8, 4, 2))
+    before = {name: weight.data_ptr() for name, weight in model.named_parameters()}
+    quantize._leave_the_file(model)
+    moved = {name for name, weight in model.named_parameters() if weight.data_ptr() != before[name]}
+    assert moved == {"embedding.weight"}
 
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):

@@ -21,6 +21,11 @@ def test_every_row_names_its_source_and_a_draft_or_why_there_is_none() -> None:
         ("Qwen/Qwen2.5-72B-Instruct@main", ["Qwen2.5-1.5B", "Qwen2.5-0.5B"]),
         ("Qwen/Qwen2.5-32B-Instruct-AWQ", ["Qwen2.5-0.5B", "Qwen2.5-1.5B"]),
         ("Qwen/Qwen2.5-Coder-32B-Instruct", ["Qwen2.5-Coder-1.5B", "Qwen2.5-Coder-0.5B"]),
+        (
+            "Qwen/Qwen2.5-Coder-7B-Instruct",
+            ["Coder-0.5B-Instruct", "Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-1.5B"],
+        ),
+        ("./Qwen2.5-Coder-1.5B-Instruct", ["Qwen2.5-Coder-0.5B-Instruct"]),
         ("mistralai/Mistral-Large-Instruct-2407", ["Mistral-7B-Instruct-v0.3"]),
         ("Qwen/Qwen3-32B", ["Qwen3-1.7B", "Qwen3-0.6B"]),
         ("deepseek-ai/DeepSeek-R1", ["DeepSeek-R1-DRAFT-0.5B"]),

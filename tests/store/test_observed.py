@@ -78,6 +78,33 @@ def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process(make):
     assert set(observed(make.manifest(), first + second).decodes) == {*first, *second}
 
 
+def alone(process, k, **changes):
+    return decode(process, k, batch=1, **changes)
+
+
+def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_baseline(make):
+    """The second process was asked for a threshold too and decoded all again."""
+    first = [alone("p", 0, decode_seconds=8.0), alone("p", 2)]
+    second = [alone("q", 0, decode_seconds=4.0), alone("q", 2), alone("q", 2, stop_below=0.5)]
+    found = observed(make.manifest(), first + second)
+    assert found.decodes == (second[0], second[1])
+    assert found.stopped == (second[2],)
+
+
+def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count(make):
+    """Request by request: only the second process decoded the other one."""
+    rows = [alone(process, k) for process in "pq" for k in (0, 2)]
+    rows += [alone("q", k, request="other") for k in (0, 2, 3)]
+    assert set(observed(make.manifest(), rows).decodes) == set(rows)
+
+
+def test_of_a_row_alone_without_a_process_that_has_all_cells_the_last_one_counts(make):
+    first = [alone("p", 0), alone("p", 2, stop_below=0.5)]
+    second = [alone("q", 0), alone("q", 2, stop_below=0.25)]
+    found = observed(make.manifest(), first + second)
+    assert (*found.decodes, *found.stopped) == tuple(second)
+
+
 def test_the_home_directory_is_not_told(monkeypatch):
     monkeypatch.setenv("HOME", "/home/alice")
     told = portable("draftbench sweep --target /home/alice/models/t --drafts /data/d")

@@ -24,7 +24,7 @@ class Notes(list):
     def stage(self, what, total):
         pass
 
-    def advance(self):
+    def advance(self, units=1):
         pass
 
     def kept(self, records):

@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from draftbench.errors import ModelError, RunFolderError
+from draftbench.measure import decoding
 from draftbench.records import Candidate
 from draftbench.store.observed import read_run
 from draftbench.sweep import responses, run, worker
@@ -174,6 +176,31 @@ def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, 
     found = read_run(run(patient, tmp_path / "run", small.notes()))
     assert found.failures == ()
     assert len([r for r in found.replays if r.draft == "draft"]) == 2
+
+
+def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(
+    tmp_path, small, monkeypatch
+):
+    """On a clock of its own: every round is a turn of 10 s, and ten of them are not the batch."""
+    take_turn, now = decoding._take_turn, [0.0]
+
+    def slow(batch):
+        now[0] += 10.0
+        return take_turn(batch)
+
+    monkeypatch.setattr(decoding, "_take_turn", slow)
+    monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    batch = {"batches": (2,), "measure_requests": 2}
+    limited = small.prepared(small.models / "draft", cell_timeout=95.0, **batch)
+    found = read_run(run(limited, tmp_path / "run", small.notes()))
+    assert "longer than the 95 seconds of --cell-timeout" in found.failures[0].reason
+    assert (now[0], found.decodes) == (100.0, ())
+    assert len(found.replays) == 2
+    unlimited = small.prepared(small.models / "draft", **batch)
+    found = read_run(run(unlimited, tmp_path / "run", small.notes()))
+    assert found.failures == ()
+    assert {(row.k, row.batch) for row in found.decodes} == {(0, 2), (1, 2), (2, 2)}
 
 
 def test_a_target_that_cannot_be_loaded_ends_the_sweep_in_words(tmp_path, small):

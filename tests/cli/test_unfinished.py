@@ -1,0 +1,41 @@
+"""`draftbench recommend` on a run that was cut off in a stage after replay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "tinyllama-stories"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A copy of the kept run of one draft, decoded on all of its 8 requests."""
+    return Path(shutil.copytree(KEPT, tmp_path / "run"))
+
+
+def said(command, run):
+    return " ".join(command("recommend", run).out.split())
+
+
+def test_a_whole_run_is_not_called_unfinished(command, run):
+    assert "not finished" not in said(command, run)
+
+
+def test_decoding_that_was_cut_off_is_said_with_how_far_it_got(command, run):
+    path = run / "observations" / "decode.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    found = said(command, run)
+    assert "this run is not finished (stories15M decoded on 5 of 8 responses)" in found
+    assert "Provisional: the run is not finished; only 12 requests" in found
+    answer = json.loads(command("recommend", run, "--format", "json").out)
+    assert answer["provisional"][0] == "the run is not finished"
+
+
+def test_step_times_that_are_missing_are_said(command, run):
+    for kind in ("decode", "costpoint"):
+        (run / "observations" / f"{kind}.jsonl").write_text("")
+    assert "this run is not finished (stories15M not timed)" in said(command, run)
