@@ -54,10 +54,12 @@ class Run:
             DraftbenchError: as the command, which keeps what is done.
         """
         from draftbench.cli import app
+        from draftbench.cli.calling import called_with
 
         words = ["sweep", "--out", str(out), "--output", os.devnull]
         for name, value in flags.items():
             words += _words(f"--{name.replace('_', '-')}", value)
+        called_with(words)
         app(args=words, standalone_mode=False)
         return cls(out)
 

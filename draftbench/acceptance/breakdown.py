@@ -32,11 +32,11 @@ REJECTIONS = Figure(
     formula="rejected tokens there / rejected tokens",
 )
 READINGS = {
-    "early": "fewer tokens are accepted early in a response than late: "
-    "suspect the prompt or the chat template that the draft sees",
+    "early": "fewer tokens are accepted early in a response than late",
     "late": "fewer tokens are accepted late in a response than early: "
     "the draft loses coherence over length, or its context is too short",
 }
+TEMPLATE = "suspect the chat template: the draft may have learned another one than the target's"
 
 Shares = dict[str, Floats]
 
@@ -87,8 +87,14 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-def breakdown(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Breakdown | None:
-    """α of every group that has positions; None for prompt lookup, which has no α."""
+def breakdown(
+    pairs: Sequence[tuple[Trajectory, AnyReplay]], *, templated: bool = False
+) -> Breakdown | None:
+    """α of every group that has positions; None for prompt lookup, which has no α.
+
+    Args:
+        templated: whether the template of the prompts may be another than the draft learned.
+    """
     model = [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
     if not model:
         return None
@@ -105,7 +111,7 @@ def breakdown(pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Breakdown | None
     return Breakdown(
         groups=tuple(groups),
         late_less_early=change,
-        reading=_reading(change),
+        reading=_reading(change, templated),
         crossings=crossings(model),
         rejections=_rejections(model),
     )
@@ -228,10 +234,12 @@ def _rejections(pairs: Sequence[Pair]) -> tuple[Estimate | None, ...]:
     return tuple(estimate(ratio(REJECTIONS, own, tenth, every)) for tenth in lost.T)
 
 
-def _reading(change: Estimate | None) -> str | None:
+def _reading(change: Estimate | None, templated: bool) -> str | None:
     if change is None or change.low <= 0 <= change.high:
         return None
-    return READINGS["early" if change.low > 0 else "late"]
+    if change.high < 0:
+        return READINGS["late"]
+    return f"{READINGS['early']}: {TEMPLATE}" if templated else READINGS["early"]
 
 
 def _by_segment(pair: Pair) -> Shares:

@@ -31,6 +31,7 @@ from draftbench.acceptance.stopping import (
     by_temperature,
     stopping_rules,
 )
+from draftbench.acceptance.templating import template_may_differ
 from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
@@ -114,11 +115,14 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class _Replayed:
-    """One candidate along the run's responses, with the expected rounds at every k it can do."""
+    """One candidate along the run's responses, with the expected rounds at every k it can do;
+    `templated` as for `breakdown`.
+    """
 
     candidate: Candidate
     pairs: Pairs
     rounds: Mapping[int, Rounds]
+    templated: bool
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -163,7 +167,8 @@ def _replayed(observed: Observed, candidate: Candidate, ks: Sequence[int]) -> _R
     laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
     windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
     possible = [k for k in ks if laws and k <= min(windows, default=k)]
-    return _Replayed(candidate, pairs, {k: expected_rounds(laws, k) for k in possible})
+    rounds = {k: expected_rounds(laws, k) for k in possible}
+    return _Replayed(candidate, pairs, rounds, template_may_differ(observed, candidate))
 
 
 def _card(replayed: _Replayed, width: float, near_tie: float) -> Card:
@@ -193,7 +198,7 @@ def _card(replayed: _Replayed, width: float, near_tie: float) -> Card:
             for i in positions
             if at_longest
         ),
-        breakdown=breakdown(pairs),
+        breakdown=breakdown(pairs, templated=replayed.templated),
         stopping=stopping_rules(pairs, longest) if longest else (),
         temperatures=by_temperature(pairs, tuple(replayed.rounds)),
         trees=best_trees(pairs, longest) if longest else (),

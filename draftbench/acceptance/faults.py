@@ -61,7 +61,7 @@ def _nothing_accepted(name: str, pairs: Sequence[tuple[Trajectory, AnyReplay]]) 
         name,
         "zero acceptance",
         f"not one token in {tried} positions was accepted",
-        "compare tokenizers and chat template, and look for weights that quantizing destroyed; "
+        "compare tokenizers and, of chats, templates; look for weights that quantizing destroyed: "
         "a draft of random text does better than this",
     )
 

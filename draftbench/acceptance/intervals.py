@@ -27,6 +27,8 @@ from draftbench.acceptance.rounds import Floats
 
 # Under so many requests the intervals tend to be too narrow (coverage measured at 24: 89 to 93 %).
 FEW_REQUESTS = 30
+# So often requests are drawn anew for an interval or a probability.
+RESAMPLES = 2000
 # Resamples without a value are left out; past this share that would move the quantiles.
 _UNDEFINED_SHARE = 0.01
 # Resamples that are summed together: as many as keep their counts within some megabytes.
@@ -43,7 +45,7 @@ class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def estimate(
-    sample: Sample, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+    sample: Sample, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Estimate | None:
     """The pooled figure with its BCa interval.
 

@@ -12,10 +12,10 @@ from draftbench.acceptance.faults import suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.plan.choice import Cell
-from draftbench.plan.disturbed import disturbances
+from draftbench.plan.disturbed import LOAD, disturbances
 from draftbench.plan.drift import baseline_drift
 from draftbench.plan.measured import ENOUGH_PROCESSES, audit
-from draftbench.plan.passes_alone import round_overhead
+from draftbench.plan.passes_alone import plain_overhead, round_overhead
 from draftbench.plan.predict import Entrant, outside_hull
 from draftbench.plan.standing import Field, Standing
 from draftbench.plan.unfinished import unfinished
@@ -26,7 +26,6 @@ _DISAGREEMENT = 0.02
 _TIE_SHARE = 0.01
 _LOOPING = 0.05
 _DRIFT = 0.05
-_BUSY = 0.75
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 # Intervals of speed-ups are about a tenth wide to either side at the usual thirty requests. Rounds
 # further than that from what their passes take move a prediction by more than it says of itself.
@@ -96,22 +95,27 @@ def _of_batches(standing: Standing) -> Iterable[str]:
 
 def _of_rounds(cells: Sequence[Cell]) -> Iterable[str]:
     """Rounds that took more or less than their passes, which is all that predictions count where
-    nothing was decoded.
+    nothing was decoded; what plain steps did alike cancels in a speed-up.
     """
-    known = [(found, cell) for cell in cells if (found := round_overhead(cell)) is not None]
-    far = [(found, cell) for found, cell in known if abs(found - 1) > _OVERHEAD]
+    known = [
+        (rounds / plain, rounds, plain, cell.name)
+        for cell in cells
+        if (rounds := round_overhead(cell)) and (plain := plain_overhead(cell))
+    ]
+    far = [each for each in known if abs(each[0] - 1) > _OVERHEAD]
     if far:
-        most, where = max(far, key=lambda pair: abs(pair[0] - 1))
+        _, rounds, plain, name = max(far, key=lambda each: abs(each[0] - 1))
         yield (
             f"rounds of {len(far)} of {len(known)} measured cells took far from what their draft "
-            f"steps and target passes do when timed alone, {most:.2f} times as much for "
-            f"{where.name}: predictions of what was not decoded count those passes alone"
+            f"steps and target passes do when timed alone, {rounds:.2f} times as much for {name} "
+            f"and {plain:.2f} times for a plain step: predictions of what was not decoded count "
+            "passes alone"
         )
 
 
 def _of_machine(observed: Observed) -> Iterable[str]:
     load = observed.manifest.environment.load
-    if load is not None and load > _BUSY:
+    if load is not None and load > LOAD:
         yield (
             f"the machine was busy when the run began, with a load of {load:.1f} for each core: "
             "its times are noisy, its acceptance is not"

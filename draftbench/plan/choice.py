@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.plan.measured import MeasuredCell
 from draftbench.plan.predict import Entrant, Forecast, forecast
@@ -27,7 +28,7 @@ from draftbench.plan.timing import timing_factors
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
 _FOLDS = 5
-_RESAMPLES, _AT_ONCE = 2000, 100
+_AT_ONCE = 100
 
 # Of the decode speed-up; `whole` is judged with both prefills included.
 Kind = Literal["predicted", "measured", "judged", "whole"]
@@ -185,17 +186,17 @@ class Contest:
         # Some draws at a time: counts of all of them grow with the traffic.
         drawn = (
             generator.multinomial(requests, alike, size=_AT_ONCE)
-            for _ in range(_RESAMPLES // _AT_ONCE)
+            for _ in range(RESAMPLES // _AT_ONCE)
         )
         values = np.concatenate([self._values(counts.astype(np.float64)) for counts in drawn])
         # What rounds take beyond their passes is mostly the runner's: one draw for all cells.
-        off = 1 + generator.choice(self.errors or (0.0,), size=_RESAMPLES)
+        off = 1 + generator.choice(self.errors or (0.0,), size=RESAMPLES)
         for at, cell in enumerate(self.cells):
             if cell.measured is None:
                 whole = self.by == "whole"
-                factors = timing_factors(cell.entrant, cell.forecast, _RESAMPLES, whole=whole)
+                factors = timing_factors(cell.entrant, cell.forecast, RESAMPLES, whole=whole)
                 values[:, at] *= factors / off
-        return np.concatenate([np.ones((_RESAMPLES, 1)), values], axis=1)
+        return np.concatenate([np.ones((RESAMPLES, 1)), values], axis=1)
 
     def cross_fit(self, kind: Kind) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.

@@ -14,6 +14,9 @@ from draftbench.store.machine import MachineState
 BUSY = 0.25
 """Share of all cores that others may keep busy: beyond it times are noisy."""
 
+LOAD = 0.75
+"""Load of each core when a run begins, from which its times are noisy."""
+
 JUMP = 1.0
 """Seconds between two clocks: beyond what a time server corrects."""
 
@@ -22,11 +25,9 @@ _SLOWER = 0.1
 
 def disturbances(states: Sequence[MachineState]) -> Iterator[str]:
     """What to know of the machine while the run measured; nothing for a quiet one."""
-    total = sum(state.seconds for state in states) or 1.0
-    busy = [s for s in states if s.others is not None and s.others > BUSY]
-    if busy:
-        share = sum(s.seconds for s in busy) / total
-        most = max(s.others or 0.0 for s in busy)
+    share = busy_share(states)
+    if share:
+        most = max(state.others or 0.0 for state in states)
         yield (
             f"other processes kept up to {most:.0%} of the cores busy in {share:.0%} of the time "
             "measured: its times are noisy, its acceptance is not"
@@ -41,6 +42,12 @@ def disturbances(states: Sequence[MachineState]) -> Iterator[str]:
     if throttled:
         yield f"cores were slowed down {throttled} times for their heat: the times are not steady"
     yield from _of_frequency([s.megahertz for s in states if s.megahertz])
+
+
+def busy_share(states: Sequence[MachineState]) -> float:
+    """In how much of the time others kept more than `BUSY` of the cores busy."""
+    total = sum(state.seconds for state in states) or 1.0
+    return sum(s.seconds for s in states if s.others is not None and s.others > BUSY) / total
 
 
 def _of_frequency(seen: Sequence[float]) -> Iterator[str]:

@@ -6,16 +6,18 @@ like that is the doubt in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.rounds import counted_rounds
+from draftbench.acceptance.rounds import Floats, counted_rounds
 from draftbench.plan.choice import Cell, Kind
-from draftbench.plan.passes import context_of, pass_seconds
+from draftbench.plan.passes import context_of, pass_seconds, plain_seconds
 from draftbench.plan.predict import forecast
 from draftbench.plan.steady import steady
+from draftbench.records import Decode, Trajectory
 
 
 def prediction_error(cell: Cell) -> float | None:
@@ -44,12 +46,29 @@ def round_overhead(cell: Cell) -> float | None:
     """Measured seconds of rounds over those of their passes; None where either is unknown."""
     if cell.measured is None or cell.entrant.costs is None:
         return None
-    steadily = [(t, row) for t, run in cell.measured.runs if (row := steady(run)) is not None]
-    context = np.array([context_of(trajectory) for trajectory, _ in steadily])
-    rows = [row for _, row in steadily]
+    rows, context = _steadily(cell.measured.runs)
     rounds, batch = counted_rounds(rows), cell.entrant.batch
-    passes = float(pass_seconds(cell.entrant.costs, rounds, context, batch).sum())
-    return sum(row.decode_seconds for row in rows) / passes if passes else None
+    return _over(rows, pass_seconds(cell.entrant.costs, rounds, context, batch))
+
+
+def plain_overhead(cell: Cell) -> float | None:
+    """The same of the plain steps that were decoded beside them."""
+    if cell.measured is None or cell.entrant.costs is None:
+        return None
+    rows, context = _steadily(cell.measured.baseline)
+    steps = np.array([len(row.verify_seconds) for row in rows])
+    return _over(rows, plain_seconds(cell.entrant.costs, steps, context))
+
+
+def _steadily(runs: Sequence[tuple[Trajectory, Decode]]) -> tuple[list[Decode], Floats]:
+    """The steady rounds of runs, and the context of each."""
+    steadily = [(t, row) for t, run in runs if (row := steady(run)) is not None]
+    return [row for _, row in steadily], np.array([context_of(t) for t, _ in steadily])
+
+
+def _over(rows: Sequence[Decode], passes: Floats) -> float | None:
+    expected = float(passes.sum())
+    return sum(row.decode_seconds for row in rows) / expected if expected else None
 
 
 def _error(predicted: Sample | None, measured: Sample | None) -> float | None:

@@ -48,7 +48,7 @@ def _economy(cell: Cell, contest: Contest, speed: float) -> str:
     tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
     if tokens is None or speed <= 0:
         return words
-    return f"{words}, {tokens:.2f} tokens a round that costs {tokens / speed:.2f} plain steps"
+    return f"{words}, {tokens:.2f} tokens per round, which costs {tokens / speed:.2f} plain steps"
 
 
 def _value(cell: Cell, contest: Contest) -> float | None:

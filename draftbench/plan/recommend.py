@@ -27,8 +27,14 @@ from draftbench.plan.latency import latency
 from draftbench.plan.levels import best_level, crossover, level_of, pick, schedule
 from draftbench.plan.measured import audit
 from draftbench.plan.objective import Limits, Objective
-from draftbench.plan.passes_alone import passes_only_error, prediction_error, round_overhead
+from draftbench.plan.passes_alone import (
+    passes_only_error,
+    plain_overhead,
+    prediction_error,
+    round_overhead,
+)
 from draftbench.plan.predict import entrant_of, grid
+from draftbench.plan.provisional import provisional
 from draftbench.plan.reasons import why_not
 from draftbench.plan.recommendation import (
     CellFigures,
@@ -110,6 +116,7 @@ def _answer(field: Field, standing: Standing, levels: tuple[Level, ...]) -> Reco
         break_even=break_even(leader) if leader and standing.judged else None,
         latency=latency(leader) if leader else None,
         stopped=stopped_cells(observed, standing.concurrency),
+        provisional=provisional(field, standing),
     )
 
 
@@ -163,12 +170,20 @@ def _candidates(observed: Observed, standing: Standing) -> tuple[CellFigures, ..
             reason = None if chosen else why_not(cell, contest, standing.leader, observed)
             first = best is not None and cell.k == best.k
             found = _figures(cell, first, rate, reason)
+            if cell.measured is None and any(other.measured for other in own):
+                found = _uncorrected(found)
             whole, decode = found.speedup_end_to_end_expected, found.speedup_expected
             known = cell in contest.cells and (whole if contest.by == "whole" else decode)
             sure = contest.certainty(cell) if known else None
             chance = sure.probability if sure else None
             figures.append(msgspec.structs.replace(found, probability_best=chance))
     return tuple(figures)
+
+
+def _uncorrected(figures: CellFigures) -> CellFigures:
+    """Of a k that was not decoded beside others of its draft that were: no expectation."""
+    unknown = dict.fromkeys(("speedup_expected", "speedup_end_to_end_expected"))
+    return msgspec.structs.replace(figures, **unknown)
 
 
 def _figures(
@@ -202,6 +217,7 @@ def _figures(
         memory_bytes=entrant.memory_bytes,
         reason=reason,
         round_overhead=round_overhead(cell),
+        plain_overhead=plain_overhead(cell),
         speedup_end_to_end_expected=_estimate(cell.whole) if measured else whole,
         requests_measured=len(measured.speedup.requests) if measured else 0,
     )

@@ -39,10 +39,13 @@ class CellFigures(Answer, frozen=True):
     prefills in them. `…_predicted` is replay times timed passes, over all requests that were
     replayed; `…_measured` is from decoding runs, over the `requests_measured` that were decoded;
     `…_expected`, by which candidates are ranked, is the prediction for all requests times what
-    measuring some showed it to be off by: the prediction where nothing was measured, the
-    measurement where everything was. `prediction_error` is predicted over measured speed-up less 1,
-    on the measured requests. `round_overhead` is what the measured rounds took over what their
-    draft steps and target passes should have by the timed points.
+    measuring some showed it to be off by: the measurement where everything was measured, and the
+    prediction where no k of the draft was. Where other k's of the draft were measured and this one
+    was not it is None: this k does not compete, and its prediction, which nothing corrected, is not
+    comparable with theirs. `prediction_error` is predicted over measured speed-up less 1, on the
+    measured requests. `round_overhead` is what the measured rounds took over what their draft steps
+    and target passes should have by the timed points, `plain_overhead` the same of the plain steps
+    decoded beside them: what both have in common cancels in a speed-up.
 
     Memory is the draft's weights at its level and its cache for the longest request, of one row;
     not a second copy of weights that draftbench's own runner may keep.
@@ -77,6 +80,7 @@ class CellFigures(Answer, frozen=True):
     requests_measured: int
     probability_best: float | None = None
     round_overhead: float | None = None
+    plain_overhead: float | None = None
 
 
 class CheckedCell(Answer, frozen=True):
@@ -182,7 +186,10 @@ class Recommendation(Answer, frozen=True):
     leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
     `crossover` the largest at which speculation still pays: 0 where it never does, None where it
     does at the largest that was timed. `break_even` and `latency` are the leader's. `stopped` are
-    drafts that stop when unsure, where the run decoded such; none of them is chosen.
+    drafts that stop when unsure, where the run decoded such; none of them is chosen. `provisional`
+    says in a few words each why the decision may not last: a run that is not finished, few
+    requests, a busy or drifting machine; empty where there is nothing of the kind, and where the
+    decision is inconclusive.
     """
 
     decision: Decision
@@ -215,3 +222,4 @@ class Recommendation(Answer, frozen=True):
     break_even: BreakEven | None
     latency: Latency | None
     stopped: tuple[StoppedCell, ...] = ()
+    provisional: tuple[str, ...] = ()

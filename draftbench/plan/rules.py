@@ -7,6 +7,7 @@ contradict it, first of all where the draft that it warns of pays. Reasons and s
 
 from __future__ import annotations
 
+from draftbench.acceptance.templating import template_may_differ
 from draftbench.plan.choice import TIMING_NOISE
 from draftbench.plan.evidence import Evidence, candidate_of
 from draftbench.plan.formula import best_k
@@ -92,7 +93,10 @@ def family(run: Evidence) -> str | None:
     if related.startswith("same"):
         if cell.alpha.high >= low:
             return None
-        return f"{words} {cell.alpha.value:.0%}: suspect its chat template or its quantization"
+        other = template_may_differ(run.observed, candidate_of(cell))
+        template = ("its chat template",) if other else ()
+        rest = "its files" if cell.quant == "none" else "its quantization"
+        return f"{words} {cell.alpha.value:.0%}: suspect {' or '.join((*template, rest))}"
     if cell.alpha.low > high:
         return None
     return f"{words} {cell.alpha.value:.0%}: try the target's own family and generation first"
@@ -171,12 +175,15 @@ def distill(run: Evidence) -> str | None:
 
 
 def k_by_alpha(run: Evidence) -> str | None:
-    """No k was tried that practice would draft at this α."""
+    """No k was tried that practice would draft at this α, and of those tried the one nearest to
+    them is the best, or none is known to be.
+    """
     cell = run.first
     if cell is None or cell.alpha is None or cell.alpha.value < _LENGTHS[0][0]:
         return None
     low, high = next((a, b) for rate, a, b in reversed(_LENGTHS) if cell.alpha.value >= rate)
-    if any(low <= k <= high for k in run.lengths):
+    nearest = max(run.lengths) if max(run.lengths) < low else min(run.lengths)
+    if any(low <= k <= high for k in run.lengths) or (cell.best and cell.k != nearest):
         return None
     range_ = "8 tokens, or a tree" if low == 8 else f"{low} to {high} tokens"
     return (
@@ -186,7 +193,9 @@ def k_by_alpha(run: Evidence) -> str | None:
 
 
 def temperature(run: Evidence) -> str | None:
-    """Hotter requests accept less, so that fewer tokens are worth drafting."""
+    """Hotter requests accept less, so that fewer tokens are worth drafting. How many is not said:
+    the closed form takes all positions alike, and this run's own k is of all temperatures.
+    """
     cell = run.first
     if cell is None or cell.draft_cost_ratio is None or cell.verify_ratio is None:
         return None
@@ -204,10 +213,11 @@ def temperature(run: Evidence) -> str | None:
     )
     if hot >= cold:
         return None
+    over_all = f"; over all of them k = {cell.k} was best" if cell.best else ""
     return (
         f"α of {name_of(cell)} is {rates[min(rates)]:.0%} at temperature {min(rates):g} and "
-        f"{rates[max(rates)]:.0%} at {max(rates):g}: by the closed form k = {cold} and k = {hot}; "
-        "draft fewer tokens for hotter requests"
+        f"{rates[max(rates)]:.0%} at {max(rates):g}: draft fewer tokens for hotter requests than "
+        f"for colder ones{over_all}"
     )
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from draftbench.plan.effort import Effort, effort_of
 from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.store.observed import Observed
 
+Block = tuple[str, int]
+
 
 def unfinished(observed: Observed) -> str | None:
-    """In words, what the same sweep command would go on with; None where all is there.
+    """In words, what the same sweep command would go on with: of each candidate the first stage
+    that is not whole. None where all is there.
 
-    A candidate that failed is not waited for. Runs that were asked for but not decoded are not
-    seen: the question does not say how many there were to be.
+    A candidate that failed is not waited for. How much was to be timed and decoded is what the
+    candidate with the most of it has, and where there is none to compare with, what the command
+    line asked for.
     """
-    missing = [*_responses(observed), *_replays(observed)]
+    missing = [*_responses(observed), *_stages(observed)]
     if not missing:
         return None
     return f"this run is not finished ({'; '.join(missing)}): the same sweep command goes on"
@@ -28,25 +35,78 @@ def _responses(observed: Observed) -> list[str]:
     return [f"{there} of {asked} responses"] if there < asked else []
 
 
-def _replays(observed: Observed) -> list[str]:
-    responses = sum(t.output_tokens > 1 for t in observed.trajectories)
+def _stages(observed: Observed) -> list[str]:
+    effort = effort_of(observed.manifest.command)
     failed = {Candidate(draft=f.draft, quant=f.quant) for f in observed.failures if f.draft}
-    counts: dict[Candidate, int] = dict.fromkeys(failed, responses)
-    for replay in observed.replays:
-        own = Candidate(draft=replay.draft, quant=replay.quant)
-        counts[own] = counts.get(own, 0) + 1
-    found = [f"{c} replayed on {n} of {responses} responses" for c, n in counts.items()]
-    partly = [text for text, n in zip(found, counts.values(), strict=True) if n < responses]
-    return partly + _absent(observed, set(counts))
+    begun = [candidate for candidate in observed.candidates if candidate not in failed]
+    replays = _replays(observed, begun)
+    later = _measurements(observed, [c for c in begun if c not in replays], effort)
+    found = [f"{candidate} {stage}" for candidate, stage in (replays | later).items()]
+    return found + _absent(observed, failed.union(begun), effort)
 
 
-def _absent(observed: Observed, there: set[Candidate]) -> list[str]:
+def _replays(observed: Observed, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
+    responses = sum(t.output_tokens > 1 for t in observed.trajectories)
+    replayed = Counter(Candidate(draft=r.draft, quant=r.quant) for r in observed.replays)
+    counts = {candidate: replayed[candidate] for candidate in candidates}
+    return {
+        candidate: f"replayed on {count} of {responses} responses"
+        for candidate, count in counts.items()
+        if count < responses
+    }
+
+
+def _measurements(
+    observed: Observed, candidates: Sequence[Candidate], effort: Effort | None
+) -> dict[Candidate, str]:
+    """Step times and decoding runs. A level without a kernel has neither, and the control is only
+    decoded where it was asked for as a draft.
+    """
+    question, decoded = observed.manifest.question, _decoded(observed)
+    timed = {(point.block, point.batch) for point in observed.costs}
+    most = _most(observed, decoded, effort)
+    found: dict[Candidate, str] = {}
+    for candidate in candidates if timed or (effort and effort.times) else ():
+        facts = observed.facts_of(None), observed.facts_of(candidate)
+        if any(known is not None and not known.has_kernel for known in facts):
+            continue
+        decodes = candidate.draft != SELF or SELF in question.drafts
+        for batch in question.batches:
+            own, rows = (str(candidate), batch), "" if batch == 1 else f" with {batch} rows"
+            done = decoded.get(own, 0)
+            if own not in timed:
+                found.setdefault(candidate, f"not timed{rows}")
+            elif decodes and done < most:
+                found.setdefault(candidate, f"decoded on {done} of {most} responses{rows}")
+    return found
+
+
+def _most(observed: Observed, decoded: Mapping[Block, int], effort: Effort | None) -> int:
+    """On how many responses a candidate is to be decoded. What two candidates have tells it better
+    than the command that began the run: the one that went on may have asked for more.
+    """
+    most = max(decoded.values(), default=0)
+    alone = len({block for block, _ in decoded}) < 2
+    return max(most, effort.decoded(observed)) if effort and alone else most
+
+
+def _decoded(observed: Observed) -> dict[Block, int]:
+    """How many responses each candidate was decoded on, by batch size."""
+    keys: dict[Block, set[tuple[str, int]]] = {}
+    for row in (*observed.decodes, *observed.stopped):
+        keys.setdefault((row.block, row.batch), set()).add((row.request, row.sample))
+    return {own: len(found) for own, found in keys.items()}
+
+
+def _absent(observed: Observed, there: set[Candidate], effort: Effort | None) -> list[str]:
     """Drafts without any replay. A name may have come from where a link led, so they are counted by
     level, and called by name only where the names add up.
     """
     question = observed.manifest.question
-    built_in = {Candidate(draft=spec) for spec in question.drafts if spec in (LOOKUP, SELF)}
-    absent = [str(candidate) for candidate in built_in - there]
+    controls = (LOOKUP, SELF) if effort is not None and effort.controls else ()
+    asked = dict.fromkeys((*question.drafts, *controls))
+    built_in = [spec for spec in asked if spec in (LOOKUP, SELF)]
+    absent = [spec for spec in built_in if Candidate(draft=spec) not in there]
     specs = [spec for spec in question.drafts if spec not in (LOOKUP, SELF)]
     for level in question.quants:
         known = {c.draft for c in there if c.quant == level and c.draft not in (LOOKUP, SELF)}

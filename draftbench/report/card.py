@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from draftbench.acceptance.breakdown import Disagreement
+from draftbench.acceptance.breakdown import Breakdown, Disagreement
 from draftbench.acceptance.card import AcceptanceReport, Card, Reading
 from draftbench.acceptance.definitions import FIGURES, TOKENS_PER_ROUND, Figure
 from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
@@ -35,6 +35,7 @@ LEGEND = (
 )
 Texts = Mapping[int, str]
 _SPEED = TOKENS_PER_ROUND.symbol
+_CROSSED = ("segment", "temperature", "requests", "positions", "α")
 
 
 def render(
@@ -97,11 +98,8 @@ def _alpha(card: Card, width: float) -> list[str]:
     rate = card.alpha
     if rate is None:
         return ["No α: what prompt lookup proposes depends on where a round starts."]
-    enough = (
-        ""
-        if rate.requests_needed is None
-        else (f"; {rate.requests_needed} requests for ±{width:.1%}")
-    )
+    needed = rate.requests_needed
+    enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
     return [
         f"α {figure(rate.pooled)}, mean of requests {figure(rate.per_request)} "
         f"({rate.figure}, {card.mode} drafting){enough}"
@@ -155,7 +153,15 @@ def _groups(card: Card) -> list[Section]:
     notes = [] if change is None else [f"late less early: {_signed(change)}"]
     head = ["by", "group", "requests", "positions", "confidence", "α"]
     title = f"{card.candidate}: where tokens are accepted"
-    return [Section(title, head, rows, notes + ([reading] if reading else []))]
+    both = Section(f"{card.candidate}: segment × temperature", _CROSSED, _crossed(card.breakdown))
+    return [Section(title, head, rows, notes + ([reading] if reading else [])), both]
+
+
+def _crossed(found: Breakdown) -> list[list[str]]:
+    return [
+        [c.segment, f"{c.temperature:g}", str(c.requests), f"{c.positions:.0f}", figure(c.alpha)]
+        for c in found.crossings
+    ]
 
 
 def _stopping(card: Card) -> Section:

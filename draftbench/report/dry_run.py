@@ -28,8 +28,9 @@ _COST_PASSES = 250
 @dataclass(frozen=True)
 class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
-    `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's and plainly.
-    `scored_together` is how many tokens of cache the target's responses take side by side.
+    `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's, at the
+    largest k with each of `thresholds` confidences, and plainly. `scored_together` is how many
+    tokens of cache the target's responses take side by side.
     """
 
     candidates: Sequence[Candidate]
@@ -38,7 +39,13 @@ class Plan:
     sheets: Mapping[str, ModelSheet]
     decoded: int
     cells: int
+    thresholds: int = 0
     scored_together: int = 0
+
+    @property
+    def ways(self) -> int:
+        """How often each decoded request is decoded beside one candidate."""
+        return 1 + self.cells + self.thresholds
 
     @property
     def read(self) -> int:
@@ -135,7 +142,10 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     whole = plan.read * question.samples + most
     written = 0.0 if question.responses == "log" else most * step
     replay = sum(_bytes(plan, question.target_quant, c) for c in plan.candidates) / rate
-    decoded = plan.decoded * (plan.cells + 1) * len(plan.candidates) * len(question.batches)
+    decoded = plan.decoded * plan.ways * len(plan.candidates) * len(question.batches)
+    drafted = f"{plan.cells} k's"
+    if plan.thresholds:
+        drafted += f" and {plan.thresholds} confidences"
     share = most / max(1, len(plan.prompts) * question.samples)
     return (
         Pass("target writes", f"at most {most} tokens", written),
@@ -145,15 +155,16 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
         Pass("step times", "short passes of target and draft at several lengths",
              _COST_PASSES * (len(plan.candidates) * step + replay) * len(question.batches)),
         Pass("decoding",
-             f"{decoded} answers: {plan.decoded} requests, plainly and at {plan.cells} k's",
+             f"{decoded} answers: {plan.decoded} requests, plainly and at {drafted}",
              decoded * share * step),
     )  # fmt: skip
 
 
 def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
-    # Cells of a batch are decoded in turns, so all their caches are open at once.
+    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
+    # of step times are, at two contexts.
     most = max(manifest.question.batches)
-    open_rows = most * (plan.cells + 1) if most > 1 and plan.decoded else 1
+    open_rows = most * (plan.ways if plan.decoded else 2) if most > 1 else 1
     return max(plan.longest * open_rows, plan.scored_together)
 
 
@@ -218,8 +229,9 @@ def _memory_section(found: DryRun) -> Section:
     ]  # fmt: skip
     note = (
         f"Weights by configuration; cache of {found.cache_tokens} tokens: what is scored side by "
-        "side, or the longest request in every row of the largest batch, once for each k beside "
-        "the baseline. Activations are not counted."
+        "side, or the longest request in every row of the largest batch, once for each k and "
+        "confidence beside the baseline (twice where nothing is decoded). Activations are not "
+        "counted."
     )
     return Section("Memory", head, rows, [note])
 

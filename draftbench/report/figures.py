@@ -18,6 +18,7 @@ from draftbench.acceptance.groups import GROUPINGS, rounds_by_group
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
+from draftbench.acceptance.templating import template_may_differ
 from draftbench.plan.measured import MeasuredCell, measured_cells
 from draftbench.plan.predict import grid
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
@@ -118,7 +119,11 @@ def figures_of(observed: Observed, answer: Recommendation) -> Figures:
     cells = measured_cells(observed, answer.concurrency)
     largest = max(grid(observed))
     k = pick.k if pick else largest
-    parts = {str(c): part for c, own in pairs.items() if (part := breakdown(own))}
+    parts = {
+        str(c): part
+        for c, own in pairs.items()
+        if (part := breakdown(own, templated=template_may_differ(observed, c)))
+    }
     return Figures(
         positions=tuple(_positions(c, own, largest) for c, own in pairs.items()),
         lengths=tuple(

@@ -25,17 +25,22 @@ def by_concurrency(answer: Recommendation) -> Table | None:
     """A line per concurrency; None where only one at a time was asked about."""
     if not at_load(answer) and answer.objective == "speedup":
         return None
-    dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
-    rate = "tokens/$" if dollars else "tokens/s"
+    rate, dollars = _rate(answer), _in_dollars(answer)
     head = ["concurrency", "draft", "k", "expected ×", rate, "with it", "ms/token", "with it"]
     return head, [_level(level, dollars) for level in answer.levels]
 
 
 def of_load(answer: Recommendation) -> list[str]:
-    """What the table of concurrencies does not say: the schedule, and where it stops paying."""
+    """What the table of concurrencies does not say: what its units are of, the schedule, and where
+    it stops paying.
+    """
     if by_concurrency(answer) is None:
         return []
-    lines = [f"Concurrency {at.concurrency}: {_costs(at)}" for at in answer.levels if at.costs]
+    lines = [
+        f"{_rate(answer)}: of all rows together while they decode; ms/token: of one request, its "
+        "prefills included where those were timed. Each without speculation, then with it."
+    ]
+    lines += [f"Concurrency {at.concurrency}: {_costs(at)}" for at in answer.levels if at.costs]
     if len(answer.schedule) < 2 or answer.leader is None:
         return lines
     ks = ", ".join(f"{step.concurrency} → {_k(step.k)}" for step in answer.schedule)
@@ -51,7 +56,7 @@ def of_load(answer: Recommendation) -> list[str]:
 
 def stopped(answer: Recommendation) -> Table | None:
     """Drafts that stop when unsure; None where none was decoded."""
-    head = ["draft", "at most k", "stops below", "tokens/round", "measured ×", "requests"]
+    head = ["draft", "at most k", "stops below", "tokens per round", "measured ×", "requests"]
     rows = [
         [
             str(Candidate(draft=cell.draft, quant=cell.quant)),
@@ -129,6 +134,14 @@ def _burstier(plain: Distribution, speculative: Distribution) -> list[str]:
         better = f"p50, {_ms(speculative.p50)} against {_ms(plain.p50)} ms"
         return [f"The {name} has a better {better}, but a worse {worse}."]
     return [f"The {name} has a worse {worse}."]
+
+
+def _in_dollars(answer: Recommendation) -> bool:
+    return any(level.tokens_per_dollar_plain is not None for level in answer.levels)
+
+
+def _rate(answer: Recommendation) -> str:
+    return "tokens/$" if _in_dollars(answer) else "tokens/s"
 
 
 def _level(level: Level, dollars: bool) -> list[str]:

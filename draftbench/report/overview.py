@@ -17,10 +17,10 @@ _USUAL_K = 4
 _GROUPS = ("segment", "temperature", "third")
 _MOST_GROUPS = 8
 _LEGEND = (
-    "α: share of drafted positions accepted, at any k. τ: accepted tokens + 1 per round at that k. "
-    "h: of the tokens tried at the first and at the last position of a round, those accepted: "
-    "falling, drafts fail late in a round. ± is half of a 95 % interval over requests. All from "
-    "replay: nothing here was decoded."
+    "α: share of drafted positions accepted, at any k. τ, the mean accepted length: tokens per "
+    "round that drafted, the target's own included, at that k. h: of the tokens tried at the first "
+    "and at the last position of a round, those accepted: falling, drafts fail late in a round. ± "
+    "is half of a 95 % interval over requests. All from replay: nothing here was decoded."
 )
 _MORE = (
     "`--all` prints every definition at every k, hazards and survival by position, stopping "

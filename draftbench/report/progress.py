@@ -22,6 +22,8 @@ from draftbench.report.running import Running
 from draftbench.report.text import duration, plain
 
 SECONDS_BETWEEN_DRAWS = 0.2
+# Without a terminal a stage that takes long says so often how far it is.
+SECONDS_BETWEEN_LINES = 30.0
 # Drawing may cost this share of the time, however many requests the running figures are of.
 _SHARE_OF_TIME = 0.02
 
@@ -41,7 +43,7 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw = 0.0
+        self._next_draw, self._next_line = 0.0, 0.0
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
         self._running: Running | None = None
@@ -75,6 +77,7 @@ class TerminalWatcher:
         if total == 0:
             return
         self._stage, self._begun, self._units, self._done = what, time.monotonic(), total, 0
+        self._next_line = self._begun + SECONDS_BETWEEN_LINES
         self._tokens_before = self._running.tokens if self._running else 0
         self._known = self._figures()
         self._draw(at_once=True)
@@ -84,11 +87,11 @@ class TerminalWatcher:
         if self._running is not None:
             self._running.add(records)
 
-    def advance(self) -> None:
-        """One unit is done."""
-        self._done += 1
-        if self.verbose and not self.live and not self.quiet and self._stage:
-            self._line("   ".join([f"  {self._done} of {self._units}", *self._figures()]))
+    def advance(self, units: int = 1) -> None:
+        """So many units are done at once."""
+        self._done += units
+        if self._stage and not self.live and not self.quiet:
+            self._tell()
         self._draw()
 
     def note(self, text: str) -> None:
@@ -96,6 +99,16 @@ class TerminalWatcher:
         self._finish()
         if not self.quiet:
             self._line(text)
+
+    def _tell(self) -> None:
+        """Where the stage stands, as a line: of every unit, or from time to time."""
+        now = time.monotonic()
+        if self.verbose:
+            self._line("   ".join([f"  {self._done} of {self._units}", *self._figures()]))
+        elif now >= self._next_line and self._done < self._units:
+            left = duration((now - self._begun) / self._done * (self._units - self._done))
+            self._line(f"{self._stage}: {self._done} of {self._units}, about {left} left")
+            self._next_line = now + SECONDS_BETWEEN_LINES
 
     def _line(self, text: str) -> None:
         self.console.print(plain(text), markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from statistics import median
 from textwrap import indent
 
 import msgspec
@@ -19,6 +18,7 @@ from draftbench.plan.advice import advice
 from draftbench.plan.objective import RANKS_BY
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import Candidate, Failure
+from draftbench.report.checks import checks
 from draftbench.report.load import (
     Table,
     at_load,
@@ -34,7 +34,6 @@ from draftbench.report.speedups import (
     cell_of,
     deciding,
     end_to_end,
-    requests_in_words,
     without_interval,
 )
 from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain
@@ -62,8 +61,9 @@ FIGURES = (
 )
 LEGEND = (
     "± is half of a 95 % interval: over requests, of c over timing repeats; times are within one "
-    "process; τ counts the bonus token; c is per draft token; expected is the prediction times "
-    "measured / predicted on the measured requests"
+    "process; τ, the mean accepted length, is tokens per round that drafted, the bonus token "
+    "included; tokens per round (below) count rounds without a draft too; c is per draft token; "
+    "expected is the prediction times measured / predicted on the measured requests"
 )
 MEMORY_LEGEND = "; memory is a draft's weights and its cache for the longest request"
 ROOMY, WIDE, WIDEST = 88, 100, 112
@@ -92,6 +92,11 @@ def headline(answer: Recommendation) -> str:
     return words
 
 
+def provisional(answer: Recommendation) -> str | None:
+    """Why the decision may not last, for the line below it; None where nothing is known to."""
+    return f"Provisional: {'; '.join(answer.provisional)}." if answer.provisional else None
+
+
 def evidence(answer: Recommendation) -> list[str]:
     """The figures behind the decision, a sentence each."""
     if answer.leader is None and answer.decision == "do_not_speculate":
@@ -112,36 +117,6 @@ def evidence(answer: Recommendation) -> list[str]:
     lines += [line for line in (break_even(answer),) if line]
     if answer.objective != "speedup":
         lines.append(f"Ranked by {RANKS_BY[answer.objective]}.")
-    return lines
-
-
-def checks(answer: Recommendation) -> list[str]:
-    """How far the figures can be trusted: prediction against measurement, output against target."""
-    lines = []
-    error = answer.prediction_error
-    if error is not None:
-        lines.append(
-            f"Prediction against measurement: off by {error.median:.1%} (median) and at most "
-            f"{error.worst:.1%} over {error.cells} measured cells; from timed passes alone, as "
-            f"for what was not decoded, by {error.passes_only_median:.1%} and at most "
-            f"{error.passes_only_worst:.1%}."
-        )
-    rounds = [c.round_overhead for c in answer.candidates if c.round_overhead is not None]
-    if rounds:
-        lines.append(
-            f"A round took {median(rounds):.3f} times its draft steps and target pass (median over "
-            f"measured cells; at most {max(rounds):.3f})."
-        )
-    audit = answer.audit
-    if audit is not None and audit.requests:
-        lines.append(
-            f"Output at temperature 0: {audit.identical} of {audit.requests} requests decoded to "
-            f"the target's own, {audit.near_ties} left it at a near tie, {audit.faults} otherwise."
-        )
-    lines.append(
-        f"{requests_in_words(answer.requests)}, {answer.output_tokens} output tokens; "
-        f"{answer.drafting_mode} drafting; costs of {answer.runner or 'an unknown runner'}."
-    )
     return lines
 
 
@@ -216,7 +191,9 @@ def _failures(failures: Sequence[Failure]) -> list[str]:
 
 def _text(answer: Recommendation, observed: Observed, width: int) -> str:
     head, rows = _rows(answer, width)
-    blocks = [headline(answer), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
+    doubt = provisional(answer)
+    top = [headline(answer), *([paragraph(doubt, width, "")] if doubt else [])]
+    blocks = ["\n".join(top), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
     blocks.append(columns(head, rows))
     blocks.append(paragraph(LEGEND + (MEMORY_LEGEND if width >= ROOMY else ""), width, ""))
     for title, table, lines in _sections(answer, observed):
@@ -253,7 +230,9 @@ def _sections(
 
 
 def _markdown(answer: Recommendation, observed: Observed) -> str:
-    lines = [f"## {escaped(headline(answer))}", "", *(escaped(s) for s in evidence(answer)), ""]
+    doubt = provisional(answer)
+    lines = [f"## {escaped(headline(answer))}", "", *([escaped(doubt), ""] if doubt else [])]
+    lines += [*(escaped(s) for s in evidence(answer)), ""]
     lines += [*_piped(_rows(answer, 200)), "", escaped(LEGEND + MEMORY_LEGEND)]
     for title, table, items in _sections(answer, observed):
         lines += ["", f"### {title}", ""]

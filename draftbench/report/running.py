@@ -7,20 +7,34 @@ sweep goes on. Draws nothing and asks for nothing: it is told what was kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
-from draftbench.acceptance.intervals import estimate
+from draftbench.acceptance.intervals import RESAMPLES, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.records import Candidate, Decode, LookupReplay, Observation, Replay, Trajectory
 from draftbench.report.text import figure
 
 USUAL_K = 4
-_RESAMPLES = 200
+# Up to so many requests are drawn as often as by `acceptance`, so that one figure has one interval.
+# Of more requests fewer do: an interval moves by less than is shown, and the sweep waits less.
+_MANY, _FEW_RESAMPLES = 1000, 200
+
+
+@dataclass
+class _Pace:
+    """Tokens and seconds by k of one candidate at one batch size; k = 0 is plain decoding."""
+
+    process: str
+    sums: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def add(self, row: Decode) -> None:
+        tokens, seconds = self.sums.get(row.k, (0, 0.0))
+        self.sums[row.k] = tokens + row.output_tokens - 1, seconds + row.decode_seconds
 
 
 class Running:
@@ -36,7 +50,7 @@ class Running:
         self._written: dict[tuple[str, int], Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
-        self._decodes: dict[tuple[str, int], dict[int, list[float]]] = {}
+        self._decodes: dict[tuple[str, int], _Pace] = {}
         self._rows = 1
 
     def add(self, records: Iterable[Observation]) -> None:
@@ -52,14 +66,18 @@ class Running:
                     response = self._written.get((record.request, record.sample))
                     if response is not None:
                         replayed.setdefault(name, []).append((response, record))
-                case Decode():
-                    rows = self._decodes.setdefault((record.block, record.batch), {})
-                    sums = rows.setdefault(record.k, [0, 0])
-                    sums[0] += record.output_tokens - 1
-                    sums[1] += record.decode_seconds
-                    self._rows = record.batch
+                case Decode(stop_below=None):
+                    self._decoded(record)
         for name, pairs in replayed.items():
             self._replayed(name, pairs)
+
+    def _decoded(self, row: Decode) -> None:
+        """Of a batch only what its last process decoded can be compared: `store.observed`."""
+        pace = self._decodes.get((row.block, row.batch))
+        if pace is None or (row.batch > 1 and row.process != pace.process):
+            pace = self._decodes[row.block, row.batch] = _Pace(row.process)
+        pace.add(row)
+        self._rows = row.batch
 
     def _replayed(self, name: str, pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> None:
         rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
@@ -92,11 +110,10 @@ class Running:
 
     def _speed(self, candidate: str) -> str:
         """At the batch size that is being decoded; a row's share where there are several."""
+        pace = self._decodes.get((candidate, self._rows), _Pace(""))
         rates = [
             (f"{tokens / seconds:.3g} at k = {k}" if k else f"{tokens / seconds:.3g} plain")
-            for k, (tokens, seconds) in sorted(
-                self._decodes.get((candidate, self._rows), {}).items()
-            )
+            for k, (tokens, seconds) in sorted(pace.sums.items())
             if seconds > 0
         ]
         rows = "" if self._rows == 1 else f", each of {self._rows} rows"
@@ -111,4 +128,5 @@ def _now(samples: Sequence[Sample]) -> str:
         weights=np.concatenate([sample.weights for sample in samples]),
         addends=np.concatenate([sample.addends for sample in samples]),
     )
-    return figure(estimate(whole, resamples=_RESAMPLES))
+    draws = RESAMPLES if len(whole.requests) <= _MANY else _FEW_RESAMPLES
+    return figure(estimate(whole, resamples=draws))

@@ -57,8 +57,8 @@ def test_repeats_of_a_request_are_averaged(scene: Any) -> None:
 
 def test_processes_are_counted(scene: Any) -> None:
     scene.request("a")
-    scene.decode("a", 0, 8.0)
     for process in "ppq":
+        scene.decode("a", 0, 8.0, process=process)
         scene.decode("a", 1, 4.0, process=process)
     assert cells(scene)[SMALL, 1].processes == 2
 

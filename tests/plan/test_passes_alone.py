@@ -58,6 +58,24 @@ def test_a_rounds_overhead_is_its_time_over_that_of_its_passes(scene: Any) -> No
     assert cell(recommend(scene.observed(2)), "small").round_overhead == pytest.approx(1.3)
 
 
+def test_plain_steps_have_an_overhead_of_their_own(scene: Any) -> None:
+    # Eight passes of a second; without costs or runs there is none.
+    decoded(scene, PASSES, plain=9.6)
+    undecoded(scene, 0.2)
+    found = recommend(scene.observed(2))
+    assert cell(found, "small").plain_overhead == pytest.approx(1.2)
+    assert cell(found, "big").plain_overhead is None
+
+
+def test_what_rounds_and_plain_steps_took_longer_alike_is_no_caveat(scene: Any) -> None:
+    # The speed-up of the passes, 8 / 4.1, is that of the decoding: (1.3 · 8) / (1.3 · 4.1).
+    decoded(scene, 1.3 * PASSES, plain=1.3 * 8)
+    found = recommend(scene.observed(2))
+    assert found.prediction_error is not None
+    assert found.prediction_error.passes_only_worst == pytest.approx(0.0)
+    assert not says(found, "rounds of")
+
+
 def test_passes_alone_are_off_by_what_rounds_took_longer_than_plain_steps_did(scene: Any) -> None:
     # Plain steps took a tenth more than their passes, rounds 30 %.
     decoded(scene, 1.3 * PASSES, plain=8.8)

@@ -61,7 +61,7 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene: Any) -> None:
     assert small.speedup_predicted is not None
     assert small.speedup_predicted.value == pytest.approx(8 / 7.1)
     assert big.reason == (
-        "no faster than plain decoding: 0.95×, 2.00 tokens a round that costs 2.10 plain steps"
+        "no faster than plain decoding: 0.95×, 2.00 tokens per round, which costs 2.10 plain steps"
     )
 
 

@@ -88,3 +88,38 @@ def test_a_draft_pays_by_what_candidates_are_ranked_by(scene: Any) -> None:
         found = Evidence.of(recommend(run, objective=objective), run)
         assert found.first is not None
         assert found.pays(found.first) == pays
+
+
+def test_a_k_that_was_not_decoded_beside_one_that_was_has_no_expectation(scene: Any) -> None:
+    # k = 2 is predicted at 8 / 4.1 and took 16 s. The prediction of k = 1, 8 / 4.95, would look
+    # better beside it than it is.
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    for draft, seconds in ((None, 2.0), ("small", 1.0)):
+        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
+    before = at(recommend(scene.observed(1, 2)), "small", 1)
+    assert before.speedup_expected == before.speedup_predicted
+    assert before.speedup_end_to_end_expected == before.speedup_end_to_end
+    for name in ("r0", "r1"):
+        scene.decode(name, 0, 8.0)
+        scene.decode(name, 2, 16.0)
+    found = recommend(scene.observed(1, 2))
+    one, two = at(found, "small", 1), at(found, "small", 2)
+    assert one.speedup_predicted is not None
+    assert (one.speedup_expected, one.speedup_end_to_end_expected) == (None, None)
+    assert two.speedup_expected is not None
+    assert two.speedup_expected.value == pytest.approx(0.5)
+    assert two.speedup_end_to_end_expected is not None
+
+
+def test_a_draft_of_which_nothing_was_decoded_expects_its_prediction(scene: Any) -> None:
+    big = Candidate(draft="big")
+    for candidate in (SMALL, big):
+        scene.requests(2, ALL, candidate)
+        scene.times(TARGET, CHEAP, candidate)
+    for name in ("r0", "r1"):
+        scene.decode(name, 0, 8.0)
+        scene.decode(name, 2, 5.0)
+    cell = at(recommend(scene.observed(1, 2)), "big", 1)
+    assert cell.speedup_expected is not None
+    assert cell.speedup_expected == cell.speedup_predicted

@@ -13,6 +13,7 @@ import pytest
 from draftbench.acceptance.breakdown import Breakdown, Disagreement, Group
 from draftbench.acceptance.card import AcceptanceReport, Card, Difference, Reading
 from draftbench.acceptance.faults import Fault
+from draftbench.acceptance.groups import Crossing
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.stopping import Stopping, TemperatureRounds
 from draftbench.acceptance.trees import TreeFigures
@@ -221,3 +222,22 @@ def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
 
 def test_one_screen_keeps_the_tokens_that_were_asked_for() -> None:
     assert "25.0%" in render(COSTLY, "table", 80, whole=False)
+
+
+def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() -> None:
+    title = "small:int4: segment × temperature"
+    assert title not in render(REPORT, "table", 100)
+    cells = [("chat", 0.0, 5, about(0.97)), ("chat", 0.7, 1, None)]
+    crossings = tuple(
+        Crossing(segment=segment, temperature=heat, requests=n, positions=40.0 * n, alpha=alpha)
+        for segment, heat, n, alpha in cells
+    )
+    broken = msgspec.structs.replace(BREAKDOWN, crossings=crossings)
+    lines = [line.strip() for line in render(changed(breakdown=broken), "table", 100).splitlines()]
+    at = lines.index(title)
+    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+        ["segment", "temperature", "requests", "positions", "α"],
+        ["chat", "0", "5", "200", "0.97", "±0.05"],
+        ["chat", "0.7", "1", "40", "–"],
+    ]
+    assert title not in render(changed(breakdown=broken), "table", 100, whole=False)

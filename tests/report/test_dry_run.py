@@ -26,22 +26,33 @@ def sheet(name: str, size: int) -> ModelSheet:
 
 
 @pytest.fixture
-def found(hand):
-    """2 GB and 1 GB; ten requests of 60 tokens and at most 40 to write; three k's measured."""
-    plan = Plan(
-        candidates=[
-            Candidate(draft="small"),
-            Candidate(draft="small", quant="int4"),
-            Candidate(draft="ngram"),
-            Candidate(draft="self"),
-        ],
-        prompts=[(60, 40)] * 10,
-        target=sheet("big", 2_000_000_000),
-        sheets={"small": sheet("small", 1_000_000_000)},
-        decoded=5,
-        cells=3,
-    )
-    return dry_run(hand.manifest(batches=(1, 4)), plan)
+def planned(hand):
+    """planned(**changes): 2 GB and 1 GB; ten requests of 60 tokens and at most 40 to write; three
+    k's measured.
+    """
+
+    def make(**changes):
+        fields = {
+            "candidates": [
+                Candidate(draft="small"),
+                Candidate(draft="small", quant="int4"),
+                Candidate(draft="ngram"),
+                Candidate(draft="self"),
+            ],
+            "prompts": [(60, 40)] * 10,
+            "target": sheet("big", 2_000_000_000),
+            "sheets": {"small": sheet("small", 1_000_000_000)},
+            "decoded": 5,
+            "cells": 3,
+        }
+        return dry_run(hand.manifest(batches=(1, 4)), Plan(**fields | changes))
+
+    return make
+
+
+@pytest.fixture
+def found(planned):
+    return planned()
 
 
 @pytest.fixture
@@ -58,6 +69,29 @@ def test_memory_is_weights_and_the_cache_of_the_largest_batch(text):
     # 4 rows of 100 tokens for 3 k's and the baseline, 1 MB a token for each of the two.
     assert line(text, "small  ") == "small 2 GB 1 GB 3.2 GB 6.2 GB"
     assert line(text, "small:int4") == "small:int4 2 GB 250 MB 3.2 GB 5.45 GB"
+
+
+@pytest.mark.parametrize(
+    ("changes", "caches"),
+    [
+        # Plainly, at three k's, and at two confidences.
+        ({"thresholds": 2}, 6),
+        # Step times of a batch at its shortest context and its longest.
+        ({"decoded": 0, "cells": 0}, 2),
+    ],
+)
+def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, changes, caches):
+    found = planned(**changes)
+    assert found.cache_tokens == 4 * 100 * caches
+    assert found.memory[0].cache == 4 * 100 * caches * 2_000_000
+    note = " ".join(render(found, "table", 120).split())
+    assert "for each k and confidence beside the baseline" in note
+
+
+def test_decoding_counts_the_confidences_at_which_drafts_stop(planned):
+    # 5 requests, six ways, 4 candidates, 2 batch sizes.
+    found = line(render(planned(thresholds=2), "table", 120), "decoding")
+    assert found.startswith("decoding 240 answers: 5 requests, plainly and at 3 k's and 2 conf")
 
 
 def test_prompt_lookup_takes_nothing_and_the_self_draft_a_second_cache(text):

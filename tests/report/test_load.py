@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from draftbench.plan.latency import Distribution, Latency, Side
-from draftbench.report.load import of_waits
+from draftbench.plan.objective import Objective
+from draftbench.plan.recommend import recommend
+from draftbench.report.load import of_load, of_waits
+from draftbench.store.observed import observed
 
 
 def side(p50: float, p99: float | None, largest: float) -> Side:
@@ -56,3 +61,19 @@ def test_a_first_token_that_comes_later_is_said() -> None:
 
 def test_a_tail_that_is_no_worse_is_no_warning() -> None:
     assert said(side(0.2, 0.3, 0.5), side(0.1, 0.3, 0.5)) == []
+
+
+def test_units_of_the_table_by_concurrency_say_whose_they_are(hand: Any) -> None:
+    records = hand.loaded()
+    one = recommend(observed(hand.manifest(), records))
+    assert of_load(one) == []
+    several = recommend(observed(hand.manifest(batches=(1, 2)), records))
+    assert of_load(several)[0] == (
+        "tokens/s: of all rows together while they decode; ms/token: of one request, its prefills "
+        "included where those were timed. Each without speculation, then with it."
+    )
+    paid = recommend(
+        observed(hand.manifest(batches=(1, 2)), records),
+        objective=Objective("cost", price_per_hour=3.6),
+    )
+    assert of_load(paid)[0].startswith("tokens/$: of all rows together")

@@ -189,3 +189,20 @@ def test_neither_torch_nor_matplotlib_is_imported_before_something_is_drawn():
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_provisional_decision_says_so_below_the_headline(run, text, monkeypatch):
+    said = '<p class="provisional">Provisional: only 2 requests; only 2 decoded with a watch.</p>'
+    assert f"</h1>{said}" in text
+    monkeypatch.setattr("draftbench.report.page.drawings", lambda answer, figures: NOTHING)
+    both = page([examine("a", run), examine("b", run)])
+    assert both.count("Speculate: small, k = 2 (provisional)") == 2
+    monkeypatch.setattr("draftbench.plan.recommend.provisional", lambda field, standing: ())
+    assert "Provisional" not in page([examine("run", run)])
+
+
+def test_a_k_that_was_not_decoded_has_no_expected_speed_up_on_the_page(read):
+    # Of `small` k = 2 was decoded.
+    assert ("small", "none", "1", "speedup_predicted") in read.numbers
+    assert ("small", "none", "1", "speedup_expected") not in read.numbers
+    assert ("small", "none", "2", "speedup_expected") in read.numbers

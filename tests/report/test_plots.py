@@ -1,15 +1,19 @@
 import re
+from itertools import combinations
 from pathlib import Path
 
-import numpy as np
+import msgspec
 import pytest
 from matplotlib.figure import Figure
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
 from draftbench.plan.recommend import recommend
 from draftbench.report.charts import drawings
 from draftbench.report.charts.across import across
-from draftbench.report.figures import figures_of
+from draftbench.report.charts.groups import crossed
+from draftbench.report.charts.speed import economy
+from draftbench.report.figures import Crossed, figures_of
 from draftbench.report.plots import Drawing, inline, label, save
 from draftbench.store.folder import RunFolder
 from draftbench.store.observed import observed, read_run
@@ -93,38 +97,75 @@ def test_the_word_at_the_choice_stands_above_its_bar_and_band(reference):
     assert ax.get_ylim()[1] > top
 
 
-def test_the_names_of_equal_speed_ups_keep_away_from_candidates(reference):
-    answer, drawn = reference
-    ax = axes_of(drawn["economy"][0])
-    right = ax.get_xlim()[1]
-    names = [text for text in ax.texts if text.get_text()]
-    assert "break-even" in [text.get_text() for text in names]
-    models = [c for c in answer.candidates if c.draft == "qwen0.5"]
-    spots = np.array([(c.draft_cost_ratio.value / right, c.alpha.value) for c in models])
-    for text in names:
-        x, y = text.get_position()
-        assert np.hypot(*(spots - (x / right, y)).T).min() > 0.08
+def near(value):
+    return Estimate(value, 0.98 * value, 1.02 * value)
+
+
+def boxes(ax):
+    """Every name of a line as (text, box) in pixels, and the box of the axes."""
+    ax.get_figure().draw_without_rendering()
+    names = [(text.get_text(), text.get_window_extent()) for text in ax.texts]
+    return names, ax.get_window_extent()
+
+
+@pytest.mark.parametrize(
+    "spots",
+    [
+        [(0.05, 0.80), (0.051, 0.80), (0.052, 0.81)],
+        [(0.30, 0.99), (0.30, 0.99), (0.31, 1.0)],
+        [(0.001, 0.5)],
+        [(1.4, 0.95), (1.4, 0.95), (0.02, 0.1)],
+    ],
+    ids=["together", "in the corner", "at the edge", "far apart"],
+)
+def test_names_of_equal_speed_ups_stand_apart_however_candidates_lie(hand, spots):
+    answer = recommend(observed(hand.manifest(), hand.perfect()))
+    (cell, *_) = answer.candidates
+    cells = [
+        msgspec.structs.replace(
+            cell, draft=f"d{at}", best=True, alpha=near(rate), draft_cost_ratio=near(cost)
+        )
+        for at, (cost, rate) in enumerate(spots)
+    ]
+    (drawing,) = economy(msgspec.structs.replace(answer, candidates=tuple(cells), choice=None))
+    names, inside = boxes(axes_of(drawing))
+    assert "1×" in [text for text, _ in names]
+    assert not [text for text, box in names if box.overlaps(inside)]
+    assert not [(a, b) for (a, one), (b, two) in combinations(names, 2) if one.overlaps(two)]
+
+
+def test_names_of_equal_speed_ups_stand_outside_the_axes_of_a_real_run(reference):
+    names, inside = boxes(axes_of(reference[1]["economy"][0]))
+    assert {"1×", "1.25×", "1.5×", "2×"} <= {text for text, _ in names}
+    assert not [text for text, box in names if box.overlaps(inside)]
+    assert not [(a, b) for (a, one), (b, two) in combinations(names, 2) if one.overlaps(two)]
 
 
 def test_every_candidate_has_a_line_at_a_glance_beside_plain_decoding(reference):
     answer, drawn = reference
     ax = axes_of(drawn["glance"][0])
     lines = [text.get_text() for text in ax.get_yticklabels()]
-    assert lines[0] == "qwen0.5:int4, k = 3"
+    assert lines[0] == "qwen0.5:int4, k = 5"
     assert len(lines) == len({(c.draft, c.quant) for c in answer.candidates})
     # What a line comes to stands right of the axes: no bar gets there.
     figures = [(text.get_text(), text.xy[0]) for text in ax.texts]
-    assert figures[0] == ("1.95×", 1.02)
+    assert figures[0] == ("2.10×", 1.02)
     assert len(figures) == len(lines)
 
 
 def test_a_cell_of_segment_and_temperature_says_how_many_requests_it_has(reference):
     (heat,) = reference[1]["crossed"]
     words = [text.get_text() for text in axes_of(heat).texts]
-    # Five chats at temperature 0, one at 0.7: no figure without an interval.
-    assert any(re.fullmatch(r"0\.\d\d\n\(n = 5\)", text) for text in words)
-    assert "–\n(n = 1)" in words
+    # Nine chats at temperature 0, three at 1.
+    assert [words.count(f"0.{rate}\n(n = {n})") for rate, n in (("81", 9), ("68", 3))] == [1, 1]
     assert len(words) == 4 * 3
+
+
+def test_one_request_in_a_cell_is_no_figure():
+    few = Crossed("draft", ["code"], [0.0, 1.0], [[2, 1]], [[near(0.5), None]])
+    (heat,) = crossed(few)
+    words = [text.get_text() for text in axes_of(heat).texts]
+    assert words == ["0.50\n(n = 2)", "–\n(n = 1)"]
 
 
 def test_runs_are_drawn_beside_each_other_only_where_there_are_several(hand):

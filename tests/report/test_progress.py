@@ -164,3 +164,37 @@ def test_several_rows_are_shown_by_a_rows_share(hand):
     running = Running([1, 2])
     running.add([hand.decode("r1", 0, 8.0), hand.decode("r1", 0, 16.0, batch=4)])
     assert running.words("small") == ["tokens/s, each of 4 rows: 0.5 plain"]
+
+
+def test_without_a_terminal_a_long_stage_says_from_time_to_time_how_far_it_is(said, clock):
+    """Six turns of 20 s: a line is due at 30 s and comes at 40, the next one at 70 and 80."""
+    watcher, text = said()
+    with watcher:
+        watcher.stage("small: step times", 6)
+        for _ in range(6):
+            clock[0] += 20.0
+            watcher.advance()
+    assert text().splitlines() == [
+        "small: step times: 2 of 6, about 1:20 min left",
+        "small: step times: 4 of 6, about 40 s left",
+        "small: step times (6): 120.0 s",
+    ]
+
+
+def test_units_that_were_done_side_by_side_count_at_once(said, clock):
+    watcher, text = said()
+    with watcher:
+        watcher.stage("responses", 48)
+        clock[0] = 60.0
+        watcher.advance(16)
+    assert "responses: 16 of 48, about 2:00 min left\n" in text()
+
+
+def test_a_terminal_or_quiet_has_no_lines_from_time_to_time(said, clock):
+    for options in ({"terminal": True}, {"quiet": True}):
+        watcher, text = said(**options)
+        with watcher:
+            watcher.stage("small: step times", 6)
+            clock[0] += 60.0
+            watcher.advance()
+        assert "1 of 6, about" not in text()

@@ -12,7 +12,8 @@ import pytest
 
 from draftbench.plan.objective import Objective
 from draftbench.plan.recommend import recommend
-from draftbench.report.recommendation import FIGURES, checks, evidence, headline, render, shown
+from draftbench.report.checks import checks
+from draftbench.report.recommendation import FIGURES, evidence, headline, render, shown
 from draftbench.store.observed import observed
 
 
@@ -121,3 +122,54 @@ def test_memory_is_said_to_be_weights_and_cache(run):
     assert recommend(run).candidates[0].memory_bytes == 59
     text = " ".join(render(recommend(run), run, "table", 100).split())
     assert "memory is a draft's weights and its cache for the longest request" in text
+
+
+@pytest.fixture
+def clean(hand):
+    """Thirty requests, all decoded, with all their candidates."""
+    records = hand.perfect()
+    for name in (f"r{at}" for at in range(2, 30)):
+        records += [hand.trajectory(name), hand.replay(name, (1.0,) * 8)]
+        records += [hand.decode(name, k, seconds) for k, seconds in ((0, 8.0), (2, 4.0))]
+    traffic = {"requests": 30, "form": "messages"}
+    return observed(hand.manifest(**traffic), records)
+
+
+def test_a_decision_on_little_is_called_provisional_with_the_reason(run):
+    answer = recommend(run)
+    words = "Provisional: only 2 requests; only 2 decoded with a watch."
+    assert render(answer, run, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", words]
+    assert render(answer, run, "markdown", 80).splitlines()[:3] == [
+        "## Speculate: small, k = 2",
+        "",
+        words,
+    ]
+    found = json.loads(render(answer, run, "json", 80))
+    assert found["provisional"] == ["only 2 requests", "only 2 decoded with a watch"]
+
+
+def test_the_headline_of_a_clean_run_stands_alone(clean):
+    answer = recommend(clean)
+    assert json.loads(render(answer, clean, "json", 80))["provisional"] == []
+    assert render(answer, clean, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", ""]
+    assert "rovisional" not in render(answer, clean, "markdown", 80)
+
+
+def test_what_rounds_took_is_said_beside_what_plain_steps_took(run):
+    # Eight steps of 1 s took 8 s; rounds of 3.5 s took 4.
+    (line,) = [line for line in checks(recommend(run)) if "rounds" in line]
+    assert line == (
+        "While decoding, rounds took 1.14 times (median over measured cells; at most 1.14) and "
+        "plain steps 1.00 times what their passes take when timed alone: a speed-up only feels "
+        "what differs between the two."
+    )
+
+
+def test_tokens_of_a_round_have_one_name_which_the_legend_tells_from_tau(run):
+    text = " ".join(render(recommend(run), run, "table", 100).split())
+    assert "τ, the mean accepted length, is tokens per round that drafted" in text
+    assert "tokens per round, which costs" not in text
+    slower = recommend(run, min_speedup=3.0)
+    text = " ".join(render(slower, run, "table", 100).split())
+    # 8 / 3 tokens: three rounds of eight.
+    assert "2.67 tokens per round, which costs 1.33 plain steps" in text

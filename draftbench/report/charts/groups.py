@@ -127,8 +127,7 @@ def response(figures: Figures, answer: Recommendation) -> list[Drawing]:
         title="Acceptance along the response",
         sample=f"{answer.requests} requests, each response cut in three"
         + part(len(figures.breakdowns)),
-        note="Low at the start: prompt or chat template mismatch. Falling towards the end: the "
-        "draft loses the thread. Bars: 95 % over requests.",
+        note="What a clear rise or fall means stands beside. Bars: 95 % over requests.",
         draw=partial(
             along, rows, Look(answer), THIRDS, ("third of the response", "acceptance rate α")
         ),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.contour import QuadContourSet
 
 BREAK_EVEN_AND_ABOVE = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+# Room that the name of such a line takes, in parts of the axes.
+_TALL, _WIDE = 0.07, 0.13
 
 
 def glance(answer: Recommendation) -> list[Drawing]:
@@ -176,12 +178,7 @@ def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -
     )
     widths = [1.8, *[0.8] * (len(BREAK_EVEN_AND_ABOVE) - 1)]
     lines = ax.contour(costs, rates, field, BREAK_EVEN_AND_ABOVE, colors=FAINT, linewidths=widths)
-    spots = [
-        (cell.draft_cost_ratio.value, cell.alpha.value)
-        for cell in cells
-        if cell.draft_cost_ratio and cell.alpha
-    ]
-    _name_levels(ax, lines, spots, right)
+    _name_levels(ax, lines, right)
     for cell in cells:
         alpha, cost, name = cell.alpha, cell.draft_cost_ratio, name_of(cell)
         assert alpha is not None
@@ -202,31 +199,32 @@ def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -
     legend(ax)
 
 
-def _name_levels(
-    ax: Axes, lines: QuadContourSet, spots: Sequence[tuple[float, float]], right: float
-) -> None:
-    """Each line's speed-up on it, where it is farthest from the candidates and from other names;
-    lines that are too close have none.
+def _name_levels(ax: Axes, lines: QuadContourSet, right: float) -> None:
+    """Each line's speed-up where it leaves the axes, on the right or above, so that no name stands
+    on a candidate, however they lie; none where it would stand on the name of a smaller one.
     """
-    scale = np.array([right, 1.0])
-    taken = np.array(spots) / scale
-    places = []
-    for parts in lines.allsegs:
-        line = np.concatenate([np.empty((0, 2)), *parts]) / scale
-        line = line[((line > 0.08) & (line < 0.92)).all(axis=1)]
-        gaps = np.linalg.norm(line[:, None] - taken, axis=2).min(axis=1)
-        if len(line) and gaps.max() > 0.08:
-            place = line[gaps.argmax()]
-            taken = np.concatenate([taken, place[None]])
-            places.append(tuple(place * scale))
-    words = {1.0: "break-even"}
-    ax.clabel(
-        lines,
-        fmt=lambda level: words.get(level, f"{level:g}×"),
-        fontsize=8,
-        colors=INK,
-        manual=places,
-    )
+    last: dict[bool, float] = {}
+    for level, parts in zip(lines.levels, lines.allsegs, strict=True):
+        ends = [tuple(max(part, key=tuple)) for part in parts if len(part)]
+        if not ends:
+            continue
+        cost, rate = max(ends)
+        beside = cost > 0.999 * right
+        # Above, a name ends where the axes do.
+        place, room = (rate, _TALL) if beside else (min(cost / right, 1 - _WIDE / 2), _WIDE)
+        if abs(place - last.get(beside, -1.0)) < room:
+            continue
+        last[beside] = place
+        ax.annotate(
+            f"{level:g}×",
+            (1, rate) if beside else (place, 1),
+            (4, 0) if beside else (0, 3),
+            xycoords=("axes fraction", "data") if beside else "axes fraction",
+            textcoords="offset points",
+            ha="left" if beside else "center",
+            va="center" if beside else "bottom",
+            fontsize=8,
+        )
 
 
 def prediction(answer: Recommendation) -> list[Drawing]:

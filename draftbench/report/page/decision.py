@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftbench.plan.recommendation import CellFigures, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
-from draftbench.report.recommendation import headline
+from draftbench.report.recommendation import headline, provisional
 from draftbench.report.speedups import off
 from draftbench.store.manifest import Manifest
 
@@ -24,12 +24,14 @@ def head(manifest: Manifest, answer: Recommendation) -> Html:
     )
     cell = leader(answer)
     reason = together([*_speed(answer, cell), " ", *_doubt(answer, cell)])
+    warning = provisional(answer)
     return together(
         [
             eyebrow,
             element(
                 "div",
                 element("h1", headline(answer)),
+                element("p", warning, class_="provisional") if warning else None,
                 element("p", reason, class_="lead"),
                 _tiles(cell, answer) if cell else None,
                 class_=f"decision {answer.decision}",

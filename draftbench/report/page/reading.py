@@ -32,8 +32,9 @@ TERMS = (
     ),
     (
         "Mean accepted length τ",
-        "Tokens that a round with a draft yields, the target's own token included: 1 means the "
-        "draft never helps, k + 1 that it is always right.",
+        "Tokens per round that drafted, the target's own token included: 1 means the draft never "
+        "helps, k + 1 that it is always right. “Tokens per round”, which speed depends on, counts "
+        "rounds without a draft too: the end of a response, prompt lookup that found nothing.",
     ),
     (
         "Survival and hazard",
@@ -55,7 +56,8 @@ TERMS = (
         "Predicted: one pass of each draft over the target's own responses gives the rounds of "
         "every k, timed passes give their cost. Measured: decoded both ways with a watch. "
         "Where the two disagree, believe the measurement. Expected: the prediction for all "
-        "requests, corrected by what was measured on some; drafts are ranked by it.",
+        "requests, corrected by what was measured on some; drafts are ranked by it. A k that was "
+        "not decoded beside others of its draft has none.",
     ),
     (
         "Replay",

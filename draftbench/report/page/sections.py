@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from draftbench.plan.advice import advice
 from draftbench.plan.recommendation import Recommendation
 from draftbench.records import Candidate
+from draftbench.report.checks import checks
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page import tables
 from draftbench.report.page.beside import beside
 from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
-from draftbench.report.recommendation import checks
 from draftbench.store.observed import Observed
 
 
@@ -147,7 +147,8 @@ def _candidates(run: Run) -> Section:
     lead = (
         "Each draft at its best k. Under a figure its 95 % interval: over requests, for c over "
         "timing repeats. α and τ come from replay. Expected is what the drafts are ranked by: the "
-        "prediction for all requests, corrected by what was measured on some. – is unknown."
+        "prediction for all requests, corrected by what was measured on some; a k that was not "
+        "decoded beside others of its draft has none. – is unknown."
     )
     summary = element("summary", "Every draft at every k")
     more = element("details", summary, tables.every_cell(run.answer))

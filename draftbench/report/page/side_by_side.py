@@ -35,7 +35,7 @@ def _answers(runs: Sequence[Run]) -> Html:
         rows.append(
             [
                 element("a", f"{at}: {run.name}", href=f"#run-{at}-run"),
-                headline(run.answer),
+                f"{headline(run.answer)}{' (provisional)' if run.answer.provisional else ''}",
                 run.answer.machine,
                 str(run.answer.requests),
                 tables.number(cell.speedup_predicted if cell else None, "×"),
