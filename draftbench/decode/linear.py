@@ -1,9 +1,9 @@
 """A weight matrix → the fastest linear layer this device has for it, at a quantization level.
 
-On a CPU, bfloat16 weights are packed for oneDNN once (a step then runs near the memory's read
-bandwidth, bit-identical to `F.linear`); int8 multiplies bytes where the CPU can, int4 uses the
-weight-only kernel that PyTorch carries. On CUDA, levels go through torchao. Activations are never
-quantized per tensor: a token's result must not depend on its neighbours, or replay would not
+On a CPU, weights are packed for oneDNN once (a step then runs near the memory's read bandwidth, and
+a pass over several tokens costs little more); int8 multiplies bytes where the CPU can, int4 uses
+the weight-only kernel that PyTorch carries. On CUDA, levels go through torchao. Activations are
+never quantized per tensor: a token's result must not depend on its neighbours, or replay would not
 predict the decoder.
 
 Knows nothing of models; which layers are quantized is decided in `quantize`.
@@ -18,7 +18,9 @@ from torch.nn import functional
 INT4_GROUP = 32
 # The weight-only kernels take as long again for every row: beyond so many rows another way is
 # faster.
-INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 8, 2
+INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
+# Under so many bytes oneDNN's call takes longer than it saves.
+CACHED_BYTES = 1 << 20
 INT8_TOP = 127
 # In place of the largest value of a row of zeros.
 SMALLEST = 1e-8
@@ -45,8 +47,23 @@ def _padded(x: Tensor) -> Tensor:
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
+def has_onednn() -> bool:
+    """Whether PyTorch was built with it."""
+    return torch.backends.mkldnn.is_available()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it: without, a pass over n tokens takes n steps."""
+    return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _wide() -> torch.dtype:
+    """What passes of quantized weights over many tokens are multiplied in on this CPU."""
+    return torch.bfloat16 if multiplies_bfloat16() else torch.float32
+
+
 class PackedLinear(nn.Module):
-    """bfloat16 weights in oneDNN's blocked layout; the original is not kept."""
+    """Weights in oneDNN's blocked layout; the original is not kept."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -96,8 +113,8 @@ class Int8Linear(nn.Module):
 
 
 class Int8WeightOnlyLinear(nn.Module):
-    """int8 weights with one scale per output channel; activations stay bfloat16. For a CPU that
-    does not multiply integers: smaller than bfloat16, and seldom faster.
+    """int8 weights with one scale per output channel, activations in bfloat16. For a CPU that does
+    not multiply integers: smaller than bfloat16, and faster where that is not multiplied either.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -109,13 +126,13 @@ class Int8WeightOnlyLinear(nn.Module):
         self.weight_bytes = self.weight.numel() + 2 * self.scale.numel()
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features)
+        flat = x.reshape(-1, self.in_features).to(torch.bfloat16)
         if flat.shape[0] <= INT8_KERNEL_ROWS:
             out = torch._weight_int8pack_mm(flat, self.weight, self.scale)
         else:  # integers up to 128 are exact in bfloat16, so this is the same product
-            wide = functional.linear(_padded(flat), self.weight.to(torch.bfloat16))
+            wide = functional.linear(_padded(flat).to(_wide()), self.weight.to(_wide()))
             out = wide[: len(flat)] * self.scale
-        out = out if self.bias is None else out + self.bias
+        out = out.to(x.dtype) if self.bias is None else out.to(x.dtype) + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 
 
@@ -129,10 +146,10 @@ def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int4Linear(nn.Module):
-    """4-bit weights in groups of 32 inputs with scale and offset; activations stay bfloat16.
+    """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
-    Beside them the same weights in bfloat16, for passes over several tokens (prompts, replay,
-    verification): the 4-bit kernel takes as long again for every row.
+    Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
+    (prompts, replay, verification): the 4-bit kernel takes as long again for every row.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -150,19 +167,21 @@ class Int4Linear(nn.Module):
         )
         self.scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        self.wide = unquantized_linear(exact.reshape(weight.shape).to(torch.bfloat16), None)
+        self.wide_dtype = _wide()
+        self.wide = unquantized_linear(exact.reshape(weight.shape).to(self.wide_dtype), None)
         self.bias = bias
         self.weight_bytes = self.packed.numel() + 2 * self.scale_and_offset.numel()
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features)
+        flat = x.reshape(-1, self.in_features).to(torch.bfloat16)
         if flat.shape[0] <= INT4_KERNEL_ROWS:
+            # The kernel refuses rows that do not follow each other in memory.
             out = torch.ops.aten._weight_int4pack_mm_for_cpu(
-                flat, self.packed, INT4_GROUP, self.scale_and_offset
+                flat.contiguous(), self.packed, INT4_GROUP, self.scale_and_offset
             )
         else:
-            out = self.wide(flat)
-        out = out if self.bias is None else out + self.bias
+            out = self.wide(flat.to(self.wide_dtype))
+        out = out.to(x.dtype) if self.bias is None else out.to(x.dtype) + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 
 
@@ -225,12 +244,12 @@ def multiplies_integers() -> bool:
 
 
 def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """Packed where that pays (bfloat16 on a CPU with oneDNN), a plain layer otherwise."""
-    packable = (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    """Packed on a CPU where oneDNN multiplies its type faster than PyTorch does, a plain layer
+    otherwise: small float32 matrices stay in the cache.
+    """
+    packable = weight.device.type == "cpu" and (
+        (weight.dtype == torch.bfloat16 and multiplies_bfloat16())
+        or (weight.dtype == torch.float32 and weight.nbytes >= CACHED_BYTES and has_onednn())
     )
     return PackedLinear(weight, bias) if packable else _plain_linear(weight, bias)
 

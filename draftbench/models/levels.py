@@ -28,7 +28,7 @@ EVERY_LAYER = "every linear layer, the output head included"
 LEVELS = {
     "none": Level(
         "weights as loaded",
-        {"cpu": "oneDNN, bfloat16 packed", "cuda": "cuBLAS"},
+        {"cpu": "oneDNN, packed", "cuda": "cuBLAS"},
         None,
         EVERY_LAYER,
     ),

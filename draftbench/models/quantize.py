@@ -18,7 +18,7 @@ from torch import nn
 
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.linear import Int4Linear
+from draftbench.decode.linear import Int4Linear, multiplies_bfloat16
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
@@ -58,8 +58,7 @@ def default_dtype(device: str) -> torch.dtype:
     """bfloat16 where the device multiplies it natively, else float32."""
     if device != "cpu":
         return torch.bfloat16
-    native = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if native else torch.float32
+    return torch.bfloat16 if multiplies_bfloat16() else torch.float32
 
 
 def check_level(level: str, device: str, *, simulate: bool) -> bool:
@@ -122,7 +121,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         runner=runner.name,
         fingerprint=source.fingerprint(),
         parts=source.parts(),
-        caveats=(*caveats, *_coverage(source, runner, build)),
+        caveats=(*caveats, *_slow_type(build), *_coverage(source, runner, build)),
         has_kernel=real,
         replay_disagreement=None,
     )
@@ -141,14 +140,11 @@ def _check_asked(source: ModelSource, build: Build, own: str | None) -> None:
             f"`{source.name}` is not stored as {build.level}",
             hint=f"the levels of an unquantized checkpoint are {', '.join(LEVELS)}",
         )
-    quantizes = own is None and build.level != "none"
-    if (
-        quantizes
-        and build.dtype != torch.bfloat16
-        and kind_of(build.device) in LEVELS[build.level].kernels
-    ):
+    kind = kind_of(build.device)
+    quantizes = own is None and build.level != "none" and kind in LEVELS[build.level].kernels
+    if quantizes and kind == "cuda" and build.dtype != torch.bfloat16:
         raise ModelError(
-            f"quantization `{build.level}` needs bfloat16 activations",
+            f"quantization `{build.level}` needs bfloat16 activations on {build.device}",
             hint="use `--dtype bfloat16`",
         )
 
@@ -182,6 +178,15 @@ def _leave_the_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
+def _slow_type(build: Build) -> list[str]:
+    if build.device != "cpu" or build.dtype != torch.bfloat16 or multiplies_bfloat16():
+        return []
+    return [
+        "this CPU does not multiply bfloat16: unquantized, a pass over several tokens takes nearly "
+        "a step for each, which in float32 (the default here) it does not"
+    ]
+
+
 def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
     """What the level does not cover; ModelError where that is everything."""
     if build.level not in LEVELS or build.level == "none":
@@ -193,9 +198,11 @@ def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
             hint="its layers' sizes do not divide into the level's groups; use another level",
         )
     found = []
-    if any(isinstance(layer, Int4Linear) for layer in linears(runner)):
+    twin = next((each for each in linears(runner) if isinstance(each, Int4Linear)), None)
+    if twin is not None:
+        wide = str(twin.wide_dtype).removeprefix("torch.")
         found.append(
-            "beside int4 weights the runner keeps bfloat16 ones, not counted in its memory: an "
+            f"beside int4 weights the runner keeps {wide} ones, not counted in its memory: an "
             "engine has no such copy"
         )
     if share < 1.0:
@@ -230,7 +237,7 @@ def _runner(
         lean = LeanRunner(model, build.level, simulate=simulate)
         got = lean.forward(probe, lean.new_cache(PROBE_TOKENS), every=True).float()
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
-        exact = build.dtype is torch.float32
+        exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
             return lean, []
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"

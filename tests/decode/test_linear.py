@@ -10,6 +10,7 @@ from draftbench.decode.linear import (
     Int4Linear,
     Int8Linear,
     Int8WeightOnlyLinear,
+    PackedLinear,
     at_a_common_size,
     fits_level,
     make_linear,
@@ -92,6 +93,36 @@ def test_the_shape_of_a_pass_is_that_of_its_tokens(level):
     flat = layer(x[:38])
     assert flat.shape == (38, 256)
     torch.testing.assert_close(layer(x[:38].view(2, 19, 512)).view(38, 256), flat)
+
+
+@pytest.mark.parametrize("level", ["none", "int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_rows_need_not_follow_each_other_in_memory(level, rows):
+    weight, x, _ = matrices()
+    layer = make_linear(weight, None, level, simulate=False)
+    apart = torch.cat([x, x], dim=1)[:rows, :512]
+    assert rows == 1 or not apart.is_contiguous()
+    torch.testing.assert_close(layer(apart), layer(x[:rows]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_float32_model_keeps_float32_around_a_quantized_layer(kernel, rows):
+    weight, x, _ = matrices()
+    layer = kernel(weight, torch.ones(256))
+    got = layer(x[:rows].float())
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, layer(x[:rows]).float(), rtol=0.01, atol=0.02)
+
+
+def test_large_float32_matrices_are_packed_and_small_ones_are_not():
+    generator = torch.Generator().manual_seed(0)
+    for outputs, packed in ((64, False), (1024, True)):
+        weight = torch.randn(outputs, 512, generator=generator)
+        x = torch.randn(3, 512, generator=generator)
+        layer = make_linear(weight, None, "none", simulate=False)
+        assert isinstance(layer, PackedLinear) is packed
+        torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
 def test_a_bias_is_added():

@@ -58,12 +58,14 @@ class Workshop:
         LlamaConfig(**{**SIZES, **options}, vocab_size=vocabulary).save_pretrained(path)
         return ModelSource(str(path))
 
-    def weighted(self, name: str, **changes: Any) -> ModelSource:
-        """A model with random weights in bfloat16."""
+    def weighted(
+        self, name: str, *, stored: torch.dtype = torch.bfloat16, **changes: Any
+    ) -> ModelSource:
+        """A model with random weights."""
         path = self.tokenizer(name)
         config = LlamaConfig(**{**SIZES, "vocab_size": len(WORDS), **changes})
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(path)
+        AutoModelForCausalLM.from_config(config).to(stored).save_pretrained(path)
         return ModelSource(str(path))
 
 

@@ -98,7 +98,7 @@ def gguf_file(tmp_path_factory, embedded):
 def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, embedded):
     path = tmp_path / "draft.Q8_0.gguf"
     write(path, embedded / "draft", gguf.GGMLQuantizationType.Q8_0)
-    build = Build(torch.bfloat16, "none", "cpu")
+    build = Build(torch.float32, "none", "cpu")
     runner, facts = build_runner(ModelSource(str(path)), build, None)
     plain, exact = build_runner(ModelSource(str(embedded / "draft")), build, None)
     assert (facts.quant, facts.has_kernel) == ("gguf-q8_0", False)

@@ -37,8 +37,6 @@ def test_sizes_are_those_of_the_loaded_model(embedded):
 
 
 def test_int8_takes_the_bytes_that_the_built_model_takes(workshop):
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("int8 kernels need bfloat16 here")
     source = workshop.weighted("model", tie_word_embeddings=False, dtype="bfloat16")
     _, facts = build_runner(source, Build(torch.bfloat16, "int8", "cpu"), None)
     assert look(source, source).target.weight_bytes["int8"] == facts.weight_bytes

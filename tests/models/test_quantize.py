@@ -10,6 +10,7 @@ words. Per layer q 64·64, k and v 32·64 each, o 64·64, gate, up and down 128�
 """
 
 import gc
+import re
 import sys
 from pathlib import Path
 
@@ -18,8 +19,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
+from draftbench.decode import linear
 from draftbench.decode.general import GeneralRunner
-from draftbench.decode.linear import INT4_GROUP, multiplies_integers
+from draftbench.decode.linear import INT4_GROUP, multiplies_bfloat16, multiplies_integers
 from draftbench.errors import ModelError
 from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
@@ -79,9 +81,11 @@ def test_unquantized_weights_are_counted_by_their_type(workshop):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
-def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop):
-    source = workshop.weighted("target")
-    runner, _ = build_runner(source, Build(torch.bfloat16, "none", "cpu"), "draft")
+def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop, monkeypatch):
+    """In float32, which every CPU packs; small matrices too."""
+    monkeypatch.setattr(linear, "CACHED_BYTES", 0)
+    source = workshop.weighted("target", stored=torch.float32)
+    runner, _ = build_runner(source, Build(torch.float32, "none", "cpu"), "draft")
     gc.collect()
     assert runner.vocab_size == 300
     assert source.spec not in Path("/proc/self/maps").read_text()
@@ -115,7 +119,7 @@ def test_int4_is_half_a_byte_a_weight_and_a_pair_of_scales_a_group(workshop):
     assert facts.quantized_share == LINEAR / (LINEAR + EMBEDDING)
     assert f"int4 covers {LINEAR / (LINEAR + EMBEDDING):.0%} of the linear weights" in facts.caveats
     assert any(
-        "keeps bfloat16 ones, not counted in its memory" in caveat for caveat in facts.caveats
+        re.search("keeps (bfloat16|float32) ones, not counted", caveat) for caveat in facts.caveats
     )
 
 
@@ -143,9 +147,32 @@ def test_int4_that_fits_no_layer_fails(workshop):
     assert built(odd, "int8").quantized_share == 1.0
 
 
-def test_a_quantized_level_needs_bfloat16(workshop):
-    with pytest.raises(ModelError, match="`int8` needs bfloat16"):
-        built(workshop.weighted("model"), "int8", torch.float32)
+def test_a_quantized_level_needs_bfloat16_on_cuda(workshop):
+    with pytest.raises(ModelError, match="`int8` needs bfloat16") as caught:
+        build_runner(workshop.weighted("model"), Build(torch.float32, "int8", "cuda"), None)
+    assert "--dtype bfloat16" in caught.value.hint
+
+
+@pytest.mark.parametrize("level", ["int8", "int4"])
+def test_a_float32_model_may_have_a_quantized_draft(workshop, level):
+    """Where the CPU does not multiply bfloat16 float32 is the default: drafts are quantized too."""
+    source = workshop.weighted("model")
+    runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
+    assert (facts.runner, facts.has_kernel) == ("draftbench lean (float32, cpu)", True)
+    tokens = torch.arange(1, 25)
+    whole = runner.forward(tokens, runner.new_cache(24), every=True)
+    cache = runner.new_cache(24)
+    pieces = [runner.forward(part, cache, every=True) for part in tokens.split([1, 2, 3, 9, 9])]
+    assert whole.dtype == torch.float32
+    cosine = torch.nn.functional.cosine_similarity(whole, torch.cat(pieces), dim=-1)
+    assert cosine.min() > 0.999
+
+
+def test_a_slow_type_is_named(workshop):
+    said = built(workshop.weighted("model"), "none").caveats
+    slow = any("does not multiply bfloat16" in caveat for caveat in said)
+    assert slow is not multiplies_bfloat16()
+    assert built(workshop.weighted("other"), "none", torch.float32).caveats == ()
 
 
 def test_the_size_of_the_cache_is_that_of_keys_and_values_of_all_layers(workshop):
