@@ -39,7 +39,7 @@ from draftbench.decode.loop import decode
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
-from draftbench.models.quantize import Build, build_runner, set_threads
+from draftbench.models.quantize import Build, build_runner, default_dtype, set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import DraftingMode, Sampling
 from draftbench.traffic import TrafficQuery, load
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", help="(default: as `sweep` chooses)")
     parser.add_argument("--vllm-python", help="an interpreter that has vLLM")
     parser.add_argument("--only-vllm", action="store_true", help="leave transformers out")
     parser.add_argument("--seconds", type=float, default=570, help="stop starting work after this")
@@ -212,7 +212,8 @@ def main() -> None:
     # A child that is stopped would stay: leave by way of the code that ends it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    threads, dtype = set_threads(options.threads), getattr(torch, options.dtype)
+    threads = set_threads(options.threads)
+    dtype = getattr(torch, options.dtype) if options.dtype else default_dtype("cpu")
     peer = loaded = part = None
     if not options.only_vllm:
         note("loading transformers' models")
@@ -221,7 +222,7 @@ def main() -> None:
     ours = Ours(options, dtype)
     prompts = ours.prompts(options)
     CONSOLE.print(
-        f"{options.target} with {options.draft}: {options.dtype}, {threads} threads, "
+        f"{options.target} with {options.draft}: {dtype}, {threads} threads, "
         f"{len(prompts)} requests of {options.traffic}, at most {options.tokens} tokens, k = "
         f"{options.k}"
     )
