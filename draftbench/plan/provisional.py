@@ -57,4 +57,4 @@ def _of_machine(observed: Observed) -> Iterator[str]:
     drift = baseline_drift(observed.decodes)
     if drift is not None and abs(drift.change) > max(FAR, drift.scatter):
         word = "slower" if drift.change > 0 else "faster"
-        yield f"the machine became {abs(drift.change):.0%} {word} meanwhile"
+        yield f"the machine became {abs(drift.change):.0%} {word} during the run"

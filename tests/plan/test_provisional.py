@@ -54,7 +54,7 @@ def test_a_clean_run_is_decided(scene: Any) -> None:
     [
         ({"requests": 29}, "only 29 requests"),
         ({"decoded": 9}, "only 9 decoded with a watch"),
-        ({"slower": 1.1}, "the machine became 20% slower meanwhile"),
+        ({"slower": 1.1}, "the machine became 20% slower during the run"),
     ],
 )
 def test_what_a_decision_hangs_on_is_named(

@@ -25,12 +25,14 @@ def head(manifest: Manifest, answer: Recommendation) -> Html:
     cell = leader(answer)
     reason = together([*_speed(answer, cell), " ", *_doubt(answer, cell)])
     warning = provisional(answer)
+    # A large line breaks before "concurrency 4" or behind it, not inside.
+    title = headline(answer).replace("concurrency ", "concurrency\N{NO-BREAK SPACE}")
     return together(
         [
             eyebrow,
             element(
                 "div",
-                element("h1", headline(answer)),
+                element("h1", title),
                 element("p", warning, class_="provisional") if warning else None,
                 element("p", reason, class_="lead"),
                 _tiles(cell, answer) if cell else None,
