@@ -121,7 +121,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         runner=runner.name,
         fingerprint=source.fingerprint(),
         parts=source.parts(),
-        caveats=(*caveats, *_slow_type(build), *_coverage(source, runner, build)),
+        caveats=(*caveats, *_by_type(source, build, draft), *_coverage(source, runner, build)),
         has_kernel=real,
         replay_disagreement=None,
     )
@@ -178,13 +178,20 @@ def _leave_the_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
-def _slow_type(build: Build) -> list[str]:
-    if build.device != "cpu" or build.dtype != torch.bfloat16 or multiplies_bfloat16():
-        return []
-    return [
-        "this CPU does not multiply bfloat16: unquantized, a pass over several tokens takes nearly "
-        "a step for each, which in float32 (the default here) it does not"
-    ]
+def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
+    """What its type does to the speed of a model, where another would be faster."""
+    stored = getattr(source.config.get_text_config(), "dtype", None)
+    if build.device == "cpu" and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
+        return [
+            "this CPU does not multiply bfloat16: unquantized, a pass over several tokens takes "
+            "nearly a step for each, which in float32 (the default here) it does not"
+        ]
+    if draft is None and build.dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
+        return [
+            "its checkpoint has two bytes a weight and runs in float32: plain decoding reads twice "
+            "the bytes, and a runner that does not gains less from speculation"
+        ]
+    return []
 
 
 def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:

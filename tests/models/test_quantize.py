@@ -168,11 +168,16 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level):
     assert cosine.min() > 0.999
 
 
-def test_a_slow_type_is_named(workshop):
+def test_a_type_that_another_would_beat_is_named(workshop):
     said = built(workshop.weighted("model"), "none").caveats
     slow = any("does not multiply bfloat16" in caveat for caveat in said)
     assert slow is not multiplies_bfloat16()
-    assert built(workshop.weighted("other"), "none", torch.float32).caveats == ()
+    assert built(workshop.weighted("model"), "none", torch.float32).caveats == ()
+    build = Build(torch.float32, "none", "cpu")
+    (doubled,) = build_runner(workshop.weighted("model"), build, None)[1].caveats
+    assert "plain decoding reads twice the bytes" in doubled
+    whole = workshop.weighted("whole", stored=torch.float32)
+    assert build_runner(whole, build, None)[1].caveats == ()
 
 
 def test_the_size_of_the_cache_is_that_of_keys_and_values_of_all_layers(workshop):
