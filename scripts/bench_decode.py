@@ -246,6 +246,12 @@ def main() -> None:
     if options.vllm_python:
         plain = against_vllm(ours, options, prompts, speculating=False, until=0.75)
         draft = against_vllm(ours, options, prompts, speculating=True, until=1.0)
+    judge(options, part, plain, draft)
+    note("done")
+
+
+def judge(options: argparse.Namespace, part: Part | None, plain: Part | None, draft: Part | None):
+    """What was asked of the ratios, and whether they reach it."""
     same, best = setting("none", options.k), setting(*(options.recommended or ":").split(":"))
     verdict("plain decoding against generate", part, (PLAIN, GENERATE), 2.0)
     verdict("speculation against assisted, same setting", part, (same, ASSISTED), 1.7)
@@ -254,7 +260,6 @@ def main() -> None:
     verdict("plain decoding against vLLM", plain, (PLAIN, VLLM), 1.0)
     verdict("speculation against vLLM speculating, same setting", draft, (same, VLLM_DRAFT), 1.0)
     verdict("speculation against vLLM speculating, recommended", draft, (best, VLLM_DRAFT), 1.0)
-    note("done")
 
 
 START = time.perf_counter()

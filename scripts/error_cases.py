@@ -235,6 +235,7 @@ MODELS: list[Case] = [
         lambda model: (model / "model.safetensors").unlink())),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
     ("A GGUF file that is none", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
+    ("A name that no path can have", lambda: ["suggest", "--target", "a" * 300]),
     ("A folder without a model, to `suggest` for", lambda: ["suggest", "--target", "."]),
 ]  # fmt: skip
 RUNS: list[Case] = [
@@ -253,7 +254,8 @@ RUNS: list[Case] = [
         lambda run: (run / "observations/trajectory.jsonl").unlink())),
     ("A part that is a link", lambda: kept(_linked)),
     ("A run with nothing measured", lambda: kept(_emptied)),
-    ("`--out` with a run of another question", lambda: kept(nothing, *sweep())),
+    ("`--out` with a run of another question", lambda: kept(
+        nothing, *sweep("--dtype", "bfloat16"))),
     ("`--out` with something else", lambda: (Path("run").mkdir(),
         Path("run/letter").touch(), sweep())[2]),
     ("`--out` below a file", lambda: sweep("--out", "log.jsonl/run")),

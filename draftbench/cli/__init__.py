@@ -36,11 +36,15 @@ from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
 from draftbench.cli.suites import suites
 from draftbench.cli.sweeping import sweep
+from draftbench.cli.unread import survive_unread_stderr
 from draftbench.cli.values import cannot_write
 from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
 
 INTERRUPTED = InterruptedRunError.exit_code
 _AGAIN = "nothing is lost; give the same command again"
+_PATH = "give the path or the hub id itself"
+_SHOWN = 40
+_HELP = {"-h", "--help", "--version"}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 app = typer.Typer(
@@ -75,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             refused = cannot_write("stdout", error)
             return _report(error_console, refused.message, refused.hint, refused.exit_code)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = f"{str(error.filename)[:_SHOWN]}…"
+            return _report(error_console, f"`{name}` is too long for a path or a name", _PATH, 2)
         hint = "this is a fault of draftbench; please report it with the command that showed it"
         return _report(error_console, f"internal error ({type(error).__name__})", hint, 70)
 
@@ -86,8 +93,8 @@ def _run(words: list[str]) -> int:
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)
     except SystemExit as left:
-        # So Typer leaves a pipe that nobody reads any more, which is no fault.
-        if isinstance(left.__context__, BrokenPipeError):
+        # So Typer leaves a stdout that nobody reads any more: of help that is no fault.
+        if isinstance(left.__context__, BrokenPipeError) and not _HELP.isdisjoint(words):
             return 0
         raise
     # No command answers 130 itself: it is what Typer makes of Control-C.
@@ -152,6 +159,7 @@ def entry() -> NoReturn:
     """The console script."""
     mend_words(os.environ)
     catch_sigterm()
+    survive_unread_stderr()
     code = main()
     release_sigterm()
     sys.exit(code)

@@ -30,9 +30,9 @@ def as_called() -> str:
     return shlex.join([_NAME, *_words.get()])
 
 
-def again_in(out: Path) -> str:
-    """The command that runs now, as it goes on in the folder `out`."""
-    words = _words.get()
+def again_in(out: Path, without: str | None = None) -> str:
+    """The command that runs now, as it goes on in the folder `out`, less one flag and its value."""
+    words = _without(without, _words.get()) if without else _words.get()
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
 
@@ -40,6 +40,15 @@ def again_in(out: Path) -> str:
 def command(*words: str) -> str:
     """A command of this program, to be pasted where it was started."""
     return shlex.join([*_program(), *words])
+
+
+def _without(flag: str, words: Sequence[str]) -> tuple[str, ...]:
+    before = ("", *words)
+    return tuple(
+        word
+        for word, left in zip(words, before, strict=False)
+        if word != flag and not word.startswith(f"{flag}=") and left != flag
+    )
 
 
 def _program() -> list[str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from draftbench.cli.calling import command
 from draftbench.cli.gating import gate
 from draftbench.cli.measuring import run_sweep, tell_next
-from draftbench.cli.values import QuietOption
+from draftbench.cli.values import QuietOption, write_result
 
 if TYPE_CHECKING:
     from draftbench.sweep import SweepOptions
@@ -42,7 +42,7 @@ def demo(
     if code not in (0, 1):
         return code
     baseline = out / "baseline.json"
-    typer.echo("\nPinned as a baseline and judged against itself:\n")
+    write_result("\nPinned as a baseline and judged against itself:\n", "-")
     code = gate(run=out, save=baseline) or gate(run=out, baseline=baseline)
     run, page, pinned = str(out), str(out / "report.html"), str(baseline)
     tell_next(

@@ -67,6 +67,6 @@ def kept_in(out: Path) -> Iterator[None]:
         raise RunFolderError(error.message, hint=f"{error.hint}; {kept(out)}") from error
 
 
-def kept(out: Path) -> str:
-    """What is there of a run that stopped, and the command that goes on."""
-    return f"what is done is kept in `{out}`; go on with: {again_in(out)}"
+def kept(out: Path, without: str | None = None) -> str:
+    """What is there of a run that stopped, and the command that goes on, less one flag."""
+    return f"what is done is kept in `{out}`; go on with: {again_in(out, without)}"

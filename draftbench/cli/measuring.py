@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from draftbench.store.observed import Observed
     from draftbench.sweep import SweepOptions
 
+_LIMIT = "--cell-timeout"
+
 
 def run_sweep(
     options: SweepOptions,
@@ -42,7 +44,9 @@ def run_sweep(
         finally:
             left = _not_whole(observed)
             if left:
-                watcher.note(f"not measured whole: {', '.join(left)}; {kept(out)}")
+                # Where the time was too short the same limit would end it again.
+                limit = _LIMIT if any(_LIMIT in reason for reason in left.values()) else None
+                watcher.note(f"not measured whole: {', '.join(left)}; {kept(out, limit)}")
     return 1 if observed.failures and code == 0 else code
 
 
@@ -51,18 +55,17 @@ def tell_next(watcher: TerminalWatcher, *commands: str) -> None:
     watcher.note("\nnext: " + "\n      ".join(commands))
 
 
-def _not_whole(observed: Observed) -> list[str]:
-    """The candidates that failed at their work, as the same command tries again; a pair that cannot
-    work is none.
+def _not_whole(observed: Observed) -> dict[str, str]:
+    """The candidates that failed at their work, as the same command tries again, with the reason; a
+    pair that cannot work is none, nor what cannot be loaded.
     """
     from draftbench.records import Candidate
 
-    failed = {
-        str(Candidate(draft=failure.draft, quant=failure.quant)): None
+    return {
+        str(Candidate(draft=failure.draft, quant=failure.quant)): failure.reason
         for failure in observed.failures
         if failure.draft is not None and failure.stage == "measure"
     }
-    return list(failed)
 
 
 def _measured(

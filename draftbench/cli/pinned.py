@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 
 from draftbench.cli.answers import candidate_named
@@ -179,7 +180,12 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     check_requests(baseline, asked)
     known = {counts.id for counts in baseline.requests}
     prompts = tuple(p for p in prepared.prompts if p.request.id in known)
-    return dataclasses.replace(prepared, prompts=prompts)
+    traffic = prepared.manifest.traffic
+    others = len(prepared.prompts) - len(prompts)
+    dropped = traffic.dropped | ({"not in the baseline": others} if others else {})
+    traffic = msgspec.structs.replace(traffic, requests=len(prompts), dropped=dropped)
+    manifest = msgspec.structs.replace(prepared.manifest, traffic=traffic)
+    return dataclasses.replace(prepared, prompts=prompts, manifest=manifest)
 
 
 def _read(path: Path) -> Observed:

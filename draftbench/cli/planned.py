@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from draftbench.report.progress import TerminalWatcher
     from draftbench.sweep import Prepared, SweepOptions
 
-# From this load per core on a person should know before the sweep, as its caveats say after it.
-BUSY = 0.75
 # What --measure asks for, and at how many k's a candidate is then decoded at most.
 DECODED_KS = {"best": 3, "all": 64, "none": 0, "replay": 0}
 
@@ -57,6 +55,7 @@ def _plan(prepared: Prepared) -> Plan:
         decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
         cells=cells,
         thresholds=len(options.stop_below),
+        timed=options.measure != "replay",
     )
 
 
@@ -75,9 +74,11 @@ def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
 
 
 def tell_load(prepared: Prepared, note: Callable[[str], None]) -> None:
-    """Say where the machine works for others too."""
+    """Say where the machine works for others too, as the caveats of the answer will."""
+    from draftbench.plan.disturbed import LOAD
+
     load = prepared.manifest.environment.load
-    if load is not None and load > BUSY:
+    if load is not None and load > LOAD:
         note(
             f"the machine is busy, with a load of {load:.1f} for each core: times will be noisy, "
             "acceptance not"

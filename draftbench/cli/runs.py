@@ -129,7 +129,7 @@ def prune(
             except (OSError, RunFolderError) as error:
                 typer.echo(f"kept {path}: {error}", err=True)
                 continue
-        typer.echo(f"{'deleted' if yes else 'would delete'} {path}")
+        write_result(f"{'deleted' if yes else 'would delete'} {path}", "-")
     if not yes and known[keep:]:
         typer.echo("`--yes` deletes them", err=True)
     return 0

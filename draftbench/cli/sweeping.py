@@ -36,6 +36,7 @@ from draftbench.cli.values import (
     model_names,
     number_range,
     one_of,
+    write_result,
 )
 from draftbench.errors import UsageError
 
@@ -177,7 +178,7 @@ def sweep(
     draftbench sweep sweep.yaml --sample 32
     """
     if print_config:
-        typer.echo(config_text(context))
+        write_result(config_text(context), "-")
         return 0
     # What is misspelt is found before the seconds that importing torch takes.
     if temperature is not None and not math.isfinite(temperature):

@@ -120,8 +120,11 @@ class Int8WeightOnlyLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight, largest = _to_int8(weight)
-        self.scale = (largest[:, 0] / INT8_TOP).to(torch.bfloat16)
+        exact = weight.float()
+        self.scale = (exact.abs().amax(1).clamp(min=SMALLEST) / INT8_TOP).to(torch.bfloat16)
+        # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
+        codes = (exact / self.scale.float()[:, None]).round_()
+        self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
         self.bias = bias
         self.weight_bytes = self.weight.numel() + 2 * self.scale.numel()
 

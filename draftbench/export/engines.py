@@ -232,23 +232,13 @@ def transformers(setting: Setting, version: Version) -> Configuration:
     notes = ["written for transformers 5.x; one request at a time, batches are not supported"]
     notes += fixed(setting, "transformers")
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
-    lines = [
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-        f"tokenizer = AutoTokenizer.from_pretrained({setting.target!r})",
-        f"target = AutoModelForCausalLM.from_pretrained({setting.target!r}, {loading})",
-    ]
+    lines = _loaded_target(setting, loading)
     if setting.draft is None:
         lookup = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size="
         call = f"{lookup}{setting.lookup[1]}"
     else:
         call = "assistant_model=draft"
-        lines += [
-            f"draft = AutoModelForCausalLM.from_pretrained({setting.draft!r}, {loading})",
-            f"draft.generation_config.num_assistant_tokens = {setting.k}",
-            'draft.generation_config.num_assistant_tokens_schedule = "constant"',
-            "draft.generation_config.assistant_confidence_threshold = 0.0",
-        ]
+        lines += _loaded_draft(setting, loading)
         if setting.mode is not DraftingMode.SAMPLED:
             notes += other_mode(setting, "transformers", "sampled")
         if sizes_differ(setting):
@@ -264,6 +254,24 @@ def transformers(setting: Setting, version: Version) -> Configuration:
     ]
     unlike = unmapped(setting, "transformers", ("none",))
     return Configuration("\n".join(lines), tuple(notes), unlike)
+
+
+def _loaded_target(setting: Setting, loading: str) -> list[str]:
+    return [
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({setting.target!r})",
+        f"target = AutoModelForCausalLM.from_pretrained({setting.target!r}, {loading})",
+    ]
+
+
+def _loaded_draft(setting: Setting, loading: str) -> list[str]:
+    return [
+        f"draft = AutoModelForCausalLM.from_pretrained({setting.draft!r}, {loading})",
+        f"draft.generation_config.num_assistant_tokens = {setting.k}",
+        'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+        "draft.generation_config.assistant_confidence_threshold = 0.0",
+    ]
 
 
 def _gguf(name: str, quant: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.export.schedule import Schedule, schedule_of
 from draftbench.plan.recommendation import Pick, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
-from draftbench.store.manifest import Question
+from draftbench.store.manifest import Question, short_name, unpinned
 from draftbench.store.observed import Observed
 
 
@@ -77,9 +76,9 @@ def setting_of(
     served, own = _names(pick, question, target, draft)
     schedule, notes = schedule_of(answer, pick.k)
     return Setting(
-        target=_unpinned(served),
+        target=unpinned(served),
         target_quant=question.target_quant,
-        draft=own and _unpinned(own),
+        draft=own and unpinned(own),
         quant=pick.quant,
         k=pick.k,
         mode=question.mode,
@@ -87,7 +86,7 @@ def setting_of(
         lookup=(question.lookup_shortest, question.lookup_longest),
         vocabularies=_vocabularies(pick, observed),
         on_gpu=question.device.startswith("cuda"),
-        pinned=tuple(name for name in (served, own) if name and _unpinned(name) != name),
+        pinned=tuple(name for name in (served, own) if name and unpinned(name) != name),
         schedule=schedule,
         notes=notes,
         unlike=() if answer.choice else (_forced(answer),),
@@ -132,7 +131,7 @@ def _decision(answer: Recommendation) -> str:
 
 def _as_swept(name: str, specs: Sequence[str]) -> str:
     """The path or hub id that the sweep was given for a draft; its short name where two fit."""
-    found = {spec for spec in specs if name in (spec, _short(spec))}
+    found = {spec for spec in specs if name in (spec, short_name(spec))}
     return found.pop() if len(found) == 1 else name
 
 
@@ -142,17 +141,6 @@ def _require_writable(name: str) -> None:
             f"the model name {name!r} cannot be written into a command",
             hint="give another one with --target or --draft",
         )
-
-
-def _unpinned(spec: str) -> str:
-    """A hub id without its revision; paths may hold an @."""
-    path = spec.startswith((".", "/", "~")) or spec.count("/") > 1
-    return spec if path else spec.partition("@")[0]
-
-
-def _short(spec: str) -> str:
-    path = PurePath(_unpinned(spec))
-    return path.stem if path.suffix == ".gguf" else path.name
 
 
 def _vocabularies(pick: Pick, observed: Observed) -> tuple[int, int] | None:

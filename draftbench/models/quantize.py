@@ -121,7 +121,11 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         runner=runner.name,
         fingerprint=source.fingerprint(),
         parts=source.parts(),
-        caveats=(*caveats, *_by_type(source, build, draft), *_coverage(source, runner, build)),
+        caveats=(
+            *caveats,
+            *_by_type(source, replace(build, level=level), draft),
+            *_coverage(source, runner, build),
+        ),
         has_kernel=real,
         replay_disagreement=None,
     )
@@ -179,12 +183,14 @@ def _leave_the_file(model: nn.Module) -> None:
 
 
 def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
-    """What its type does to the speed of a model, where another would be faster."""
+    """What its type does to the speed of an unquantized model, where another would be faster."""
+    if build.level != "none":
+        return []
     stored = getattr(source.config.get_text_config(), "dtype", None)
     if build.device == "cpu" and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
         return [
-            "this CPU does not multiply bfloat16: unquantized, a pass over several tokens takes "
-            "nearly a step for each, which in float32 (the default here) it does not"
+            "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a step "
+            "for each, which in float32 (the default here) it does not"
         ]
     if draft is None and build.dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
         return [

@@ -106,10 +106,9 @@ def _of_rounds(cells: Sequence[Cell]) -> Iterable[str]:
     if far:
         _, rounds, plain, name = max(far, key=lambda each: abs(each[0] - 1))
         yield (
-            f"rounds of {len(far)} of {len(known)} measured cells took far from what their draft "
-            f"steps and target passes do when timed alone, {rounds:.2f} times as much for {name} "
-            f"and {plain:.2f} times for a plain step: predictions of what was not decoded count "
-            "passes alone"
+            "beside their passes when timed alone, rounds and plain steps took unlike times in "
+            f"{len(far)} of {len(known)} measured cells, {rounds:.2f} and {plain:.2f} times as "
+            f"long for {name}: predictions of what was not decoded count passes alone"
         )
 
 

@@ -182,8 +182,9 @@ def k_by_alpha(run: Evidence) -> str | None:
     if cell is None or cell.alpha is None or cell.alpha.value < _LENGTHS[0][0]:
         return None
     low, high = next((a, b) for rate, a, b in reversed(_LENGTHS) if cell.alpha.value >= rate)
-    nearest = max(run.lengths) if max(run.lengths) < low else min(run.lengths)
-    if any(low <= k <= high for k in run.lengths) or (cell.best and cell.k != nearest):
+    below, above = ([k for k in run.lengths if k < low], [k for k in run.lengths if k > high])
+    nearest = {*below[-1:], *above[:1]}
+    if any(low <= k <= high for k in run.lengths) or (cell.best and cell.k not in nearest):
         return None
     range_ = "8 tokens, or a tree" if low == 8 else f"{low} to {high} tokens"
     return (

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
+from draftbench.plan.costs import block_costs
 from draftbench.plan.effort import Effort, effort_of
 from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.store.manifest import short_name
 from draftbench.store.observed import Observed
 
 Block = tuple[str, int]
 
 
 def unfinished(observed: Observed) -> str | None:
-    """In words, what the same sweep command would go on with: of each candidate the first stage
+    """In words, what the same command would go on with: of each candidate the first stage
     that is not whole. None where all is there.
 
     A candidate that failed is not waited for. How much was to be timed and decoded is what the
@@ -24,7 +25,7 @@ def unfinished(observed: Observed) -> str | None:
     missing = [*_responses(observed), *_stages(observed)]
     if not missing:
         return None
-    return f"this run is not finished ({'; '.join(missing)}): the same sweep command goes on"
+    return f"this run is not finished ({'; '.join(missing)}): the same command goes on"
 
 
 def _responses(observed: Observed) -> list[str]:
@@ -59,8 +60,9 @@ def _replays(observed: Observed, candidates: Sequence[Candidate]) -> dict[Candid
 def _measurements(
     observed: Observed, candidates: Sequence[Candidate], effort: Effort | None
 ) -> dict[Candidate, str]:
-    """Step times and decoding runs. A level without a kernel has neither, and the control is only
-    decoded where it was asked for as a draft.
+    """Step times and decoding runs. A level without a kernel has neither, what has no costs (too
+    short a context) no k to decode at, and the control is only decoded where it was asked for as a
+    draft or all was.
     """
     question, decoded = observed.manifest.question, _decoded(observed)
     timed = {(point.block, point.batch) for point in observed.costs}
@@ -70,13 +72,16 @@ def _measurements(
         facts = observed.facts_of(None), observed.facts_of(candidate)
         if any(known is not None and not known.has_kernel for known in facts):
             continue
-        decodes = candidate.draft != SELF or SELF in question.drafts
+        asked = candidate.draft != SELF or SELF in question.drafts
+        everything = effort is not None and effort.measure == "all"
         for batch in question.batches:
             own, rows = (str(candidate), batch), "" if batch == 1 else f" with {batch} rows"
             done = decoded.get(own, 0)
             if own not in timed:
                 found.setdefault(candidate, f"not timed{rows}")
-            elif decodes and done < most:
+            elif done < most and (
+                everything or (asked and block_costs(observed, candidate, batch) is not None)
+            ):
                 found.setdefault(candidate, f"decoded on {done} of {most} responses{rows}")
     return found
 
@@ -109,17 +114,13 @@ def _absent(observed: Observed, there: set[Candidate], effort: Effort | None) ->
     absent = [spec for spec in built_in if Candidate(draft=spec) not in there]
     specs = [spec for spec in question.drafts if spec not in (LOOKUP, SELF)]
     for level in question.quants:
-        known = {c.draft for c in there if c.quant == level and c.draft not in (LOOKUP, SELF)}
+        # A draft that is stored quantized goes by a level of its own.
+        own = {c for c in there if c.quant == level or c.quant not in question.quants}
+        known = {c.draft for c in own if c.draft not in (LOOKUP, SELF)}
         missing = len(specs) - len(known)
-        names = [_short(spec) for spec in specs if not {spec, _short(spec)} & known]
+        names = [short_name(spec) for spec in specs if not {spec, short_name(spec)} & known]
         if missing > 0 and len(names) == missing:
             absent += [str(Candidate(draft=name, quant=level)) for name in names]
         elif missing > 0:
             absent.append(f"{missing} of the drafts at {level}")
     return [f"no replay of {', '.join(absent)}"] if absent else []
-
-
-def _short(spec: str) -> str:
-    """The last part of a path or hub id, without a file's ending or a pinned revision."""
-    path = PurePath(spec)
-    return path.stem if path.suffix == ".gguf" else path.name.partition("@")[0]

@@ -30,7 +30,7 @@ class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
     `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's, at the
     largest k with each of `thresholds` confidences, and plainly. `scored_together` is how many
-    tokens of cache the target's responses take side by side.
+    tokens of cache the target's responses take side by side; `timed` whether passes are.
     """
 
     candidates: Sequence[Candidate]
@@ -41,6 +41,7 @@ class Plan:
     cells: int
     thresholds: int = 0
     scored_together: int = 0
+    timed: bool = True
 
     @property
     def ways(self) -> int:
@@ -147,13 +148,14 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     if plan.thresholds:
         drafted += f" and {plan.thresholds} confidences"
     share = most / max(1, len(plan.prompts) * question.samples)
+    timed = _COST_PASSES * len(question.batches) if plan.timed else 0
     return (
         Pass("target writes", f"at most {most} tokens", written),
         Pass("target scores", f"one pass over each of {whole} tokens", whole * bulk * step),
         Pass("drafts replay", f"the same, once per candidate, for every k: {whole} tokens",
              whole * bulk * replay),
-        Pass("step times", "short passes of target and draft at several lengths",
-             _COST_PASSES * (len(plan.candidates) * step + replay) * len(question.batches)),
+        Pass("step times", f"{timed} short passes of target and draft at several lengths",
+             timed * (len(plan.candidates) * step + replay)),
         Pass("decoding",
              f"{decoded} answers: {plan.decoded} requests, plainly and at {drafted}",
              decoded * share * step),
@@ -164,7 +166,7 @@ def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
     # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
     # of step times are, at two contexts.
     most = max(manifest.question.batches)
-    open_rows = most * (plan.ways if plan.decoded else 2) if most > 1 else 1
+    open_rows = most * (plan.ways if plan.decoded else 2) if most > 1 and plan.timed else 1
     return max(plan.longest * open_rows, plan.scored_together)
 
 

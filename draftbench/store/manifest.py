@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -164,6 +164,18 @@ def portable(text: str) -> str:
     without control characters.
     """
     return without_controls(text.replace(f"{Path.home()}/", "~/"))
+
+
+def unpinned(spec: str) -> str:
+    """A hub id without its revision; paths may hold an @."""
+    path = spec.startswith((".", "/", "~")) or spec.count("/") > 1
+    return spec if path else spec.partition("@")[0]
+
+
+def short_name(spec: str) -> str:
+    """The last part of a path or hub id, without a file's ending or a pinned revision."""
+    path = PurePath(unpinned(spec))
+    return path.stem if path.suffix == ".gguf" else path.name
 
 
 def environment(threads: int, accelerator: str | None) -> Environment:

@@ -72,9 +72,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     target = ModelSource(options.target, options.trust)
     traffic = _read_traffic(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
-    for spec in (options.target, *options.drafts):
-        if spec not in (LOOKUP, SELF) and ModelSource(spec).on_hub:
-            watcher.note(f"{spec} is fetched from the model hub where it is not cached")
+    _tell_fetches(options, watcher)
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     prompts, left_out = _prompts(options, traffic, TextSide(target))
     found = _check_candidates(options, target, device)
@@ -101,6 +99,12 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         manifest=manifest,
         build=build,
     )
+
+
+def _tell_fetches(options: SweepOptions, watcher: Watcher) -> None:
+    for spec in (options.target, *options.drafts):
+        if spec not in (LOOKUP, SELF) and ModelSource(spec).on_hub:
+            watcher.note(f"{spec} is fetched from the model hub where it is not cached")
 
 
 def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:

@@ -82,18 +82,20 @@ class Worker:
         Raises:
             DraftbenchError: the run folder cannot be written or read.
         """
-        failed = None
+        failed, stage = None, "load"
         limit = self.options.cell_timeout
         self.deadline = None if limit is None else time.monotonic() + limit
         try:
-            self._measure(candidate)
+            contender = self._load(candidate)
+            stage = "measure"
+            self._measure(contender)
         except DraftbenchError as error:
             if not isinstance(error, ModelError):
                 raise
-            failed = failure(candidate, error)
+            failed = failure(candidate, error, stage)
         # A model's code and its libraries raise what they like; none of it ends the sweep.
         except Exception as error:
-            failed = failure(candidate, error)
+            failed = failure(candidate, error, stage)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -130,8 +132,8 @@ class Worker:
             )
         return responses
 
-    def _measure(self, candidate: Candidate) -> None:
-        contender = self._load(candidate)
+    def _measure(self, contender: Contender) -> None:
+        candidate = contender.candidate
         self._replay(contender)
         if not self.kept.to_time(candidate):
             return

@@ -208,6 +208,15 @@ def test_the_gate_measures_what_it_needs_on_the_baselines_own_requests(command, 
     assert not (tmp_path / "run" / "observations" / "decode.jsonl").exists()
 
 
+def test_the_run_that_the_gate_measured_is_whole(command, measured, tmp_path):
+    """The suite has more requests than the baseline: they were not asked for."""
+    assert command(*measured()).code == 0
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())["traffic"]
+    assert kept["requests"] == 6
+    assert kept["dropped"] == {"not in the baseline": kept["rows"] - 6}
+    assert "not finished" not in command("recommend", tmp_path / "run").out
+
+
 def without_threads(words):
     at = words.index("--threads")
     return [*words[:at], *words[at + 2 :]]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from draftbench.cli.interruption import TerminatedError, catch_sigterm, kept_in
-from draftbench.errors import InterruptedRunError
+from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
 from draftbench.report.progress import TerminalWatcher
 from draftbench.store.folder import RunWriter
@@ -183,6 +183,29 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
     assert said[-1] == f"next: draftbench recommend {small_words[-1]}"
     outcome = command(*small_words)
     assert (outcome.code, "not measured whole" in outcome.err) == (0, False)
+
+
+def test_the_command_that_goes_on_has_not_the_limit_that_ended_it(
+    command, small_words, monkeypatch
+):
+    monkeypatch.setattr(worker, "replay_all", late)
+    outcome = command("sweep", "--cell-timeout", 1, *small_words[1:])
+    assert f"not measured whole: draft, ngram; {goes_on(small_words)}\n" in outcome.err
+
+
+def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
+    build = worker.build_runner
+
+    def without_drafts(source, asked, draft):
+        if draft is not None:
+            raise ModelError("touched no layer", hint="another level")
+        return build(source, asked, draft)
+
+    monkeypatch.setattr(worker, "build_runner", without_drafts)
+    outcome = command(*small_words)
+    assert outcome.code == 1
+    assert "draft failed: touched no layer" in outcome.err
+    assert "go on with" not in outcome.err
 
 
 def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch):

@@ -50,6 +50,16 @@ def test_simulation_errs_as_much_as_the_grid():
     assert (got - exact).norm() / exact.norm() == pytest.approx(FP8_ERROR, rel=0.15)
 
 
+def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
+    """Codes are made for the scale as it is kept, in bfloat16, whose rounding is up to 0.4 %."""
+    weight, _, _ = matrices()
+    layer = Int8WeightOnlyLinear(weight, None)
+    kept = layer.weight.float() * layer.scale.float()[:, None]
+    exact = weight.float()
+    gain = (kept * exact).sum(1) / exact.square().sum(1) - 1
+    assert gain.square().mean().sqrt() < 0.0007
+
+
 @needs_integers
 def test_bytes_are_multiplied_and_summed_exactly():
     """By hand: weights and activations whose largest value is 127 are their own codes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,9 +28,18 @@ COMMANDS = [
 ]
 
 
-def run(words, stdout):
+def run(words, stdout, stderr=subprocess.PIPE):
     command = [sys.executable, "-m", "draftbench", *words]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False)
+
+
+@contextlib.contextmanager
+def nobody():
+    """A pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        yield closed
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")
@@ -46,23 +56,30 @@ def test_a_full_stdout_is_told_in_words_and_ends_in_2(words):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
 def test_a_reader_that_has_seen_enough_does_not_change_the_code(words):
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as closed:
+    with nobody() as closed:
         done = run(words, closed)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.replace("`--yes` deletes them\n", "")) == (0, "")
 
 
 def test_a_verdict_is_still_told_where_nobody_reads(tmp_path):
     """Two requests settle nothing: exit code 3."""
     base = str(tmp_path / "base.json")
     assert main(["gate", "--save", base, RUN, "--candidate", "draft", "--k", "2"]) == 0
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as closed:
-        assert (
-            run(["gate", "--baseline", base, RUN, "--candidate", "ngram"], closed).returncode == 3
-        )
+    words = ["gate", "--baseline", base, RUN, "--candidate", "ngram", "--annotations", "github"]
+    with nobody() as closed:
+        assert run(words, closed).returncode == 3
+        assert run(words, subprocess.DEVNULL, closed).returncode == 3
+
+
+def test_a_sweep_whose_progress_nobody_reads_goes_on(tmp_path):
+    models = Path(__file__).parents[2] / "draftbench" / "embedded"
+    words = ["sweep", "--target", models / "target", "--drafts", models / "draft"]
+    words += ["--traffic", "suite:completion", "--sample", "2", "--max-new-tokens", "8"]
+    words += ["--measure", "replay", "--k", "1", "--threads", "1", "--out", tmp_path / "run"]
+    with nobody() as closed:
+        assert run(list(map(str, words)), subprocess.DEVNULL, closed).returncode == 0
+    done = run(["acceptance", str(tmp_path / "run")], subprocess.PIPE)
+    assert "Acceptance of 3 candidates on 2 requests" in done.stdout
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")

@@ -176,6 +176,11 @@ def test_a_type_that_another_would_beat_is_named(workshop):
     build = Build(torch.float32, "none", "cpu")
     (doubled,) = build_runner(workshop.weighted("model"), build, None)[1].caveats
     assert "plain decoding reads twice the bytes" in doubled
+    for level in ("int8", "int4"):
+        quantized = build_runner(
+            workshop.weighted("model"), Build(torch.float32, level, "cpu"), None
+        )
+        assert not any("twice the bytes" in caveat for caveat in quantized[1].caveats)
     whole = workshop.weighted("whole", stored=torch.float32)
     assert build_runner(whole, build, None)[1].caveats == ()
 

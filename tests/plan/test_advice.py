@@ -271,6 +271,8 @@ def test_a_k_that_practice_would_draft_is_named_until_it_was_tried(
         (0.60, (6, 8), 8, False),  # the shorter of two long ones was slower: 3 to 4 would be too
         (0.60, (6, 8), 6, True),
         (0.85, (1, 2, 4), None, True),  # no speed is known
+        (0.85, (1, 2, 16), 1, False),  # 2 and 16, around what practice drafts, were slower
+        (0.85, (1, 2, 16), 2, True),
     ],
 )
 def test_a_k_beyond_those_that_were_slower_is_not_named(

@@ -48,6 +48,13 @@ def test_missing_responses_replays_and_candidates_are_named(scene: Any) -> None:
     assert said in recommend(asked(run, 5)).caveats
 
 
+def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene: Any) -> None:
+    scene.requests(2, [1.0] * 8)
+    scene.requests(2, [1.0] * 8, Candidate(draft="tiny", quant="gguf-q8_0"))
+    run = scene.observed(1, drafts=("small", "m/tiny.gguf"))
+    assert unfinished(run) is None
+
+
 def test_what_failed_is_not_waited_for(scene: Any) -> None:
     scene.requests(2, [1.0] * 8)
     scene.failure("big", "another vocabulary")

@@ -88,6 +88,12 @@ def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, changes
     assert "for each k and confidence beside the baseline" in note
 
 
+def test_replay_alone_times_nothing_and_opens_no_batch(planned):
+    found = planned(timed=False, decoded=0, cells=0)
+    assert found.cache_tokens == 100
+    assert [each.seconds for each in found.passes if each.what == "step times"] == [0]
+
+
 def test_decoding_counts_the_confidences_at_which_drafts_stop(planned):
     # 5 requests, six ways, 4 candidates, 2 batch sizes.
     found = line(render(planned(thresholds=2), "table", 120), "decoding")
