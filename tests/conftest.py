@@ -4,11 +4,11 @@ import os
 
 import pytest
 
+os.environ["COLUMNS"] = "100"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")

@@ -41,7 +41,8 @@ def _plan(prepared: Prepared) -> Plan:
     from draftbench.report.dry_run import Plan
     from draftbench.sweep.responses import GROUP
 
-    answer = preflight(prepared.target, list(prepared.drafts.values()), memory_here())
+    drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
+    answer = preflight(prepared.target, drafts, memory_here(), dtype=dtype)
     sheets = {name: pair.draft for name, pair in zip(prepared.drafts, answer.pairs, strict=True)}
     options = prepared.options
     longest = max(map(sum, prepared.prompt_tokens))

@@ -35,19 +35,23 @@ def preflight(
     drafts: Sequence[ModelSource],
     memory_bytes: int,
     traffic: Mapping[int, float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Preflight:
     """Look at every pair.
 
     Args:
         memory_bytes: what target and draft share.
         traffic: how often each of the target's tokens stands in the traffic.
+        dtype: what both are to run in (default: each in its checkpoint's).
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
     """
     skeleton = _skeleton(target)
-    sheet, own = _sheet(target, skeleton), _obstacles(target, skeleton)
-    pairs = tuple(_pair(target, sheet, own, draft, memory_bytes, traffic) for draft in drafts)
+    sheet, own = _sheet(target, skeleton, dtype), _obstacles(target, skeleton)
+    pairs = tuple(
+        _pair((target, sheet, own), draft, memory_bytes, traffic, dtype) for draft in drafts
+    )
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table("cuda" if torch.cuda.is_available() else "cpu")
     return Preflight(sheet, memory_bytes, total, pairs, levels)
@@ -63,15 +67,16 @@ def memory_here() -> int:
 
 
 def _pair(
-    target: ModelSource,
-    sheet: ModelSheet,
-    own: tuple[str, ...],
+    served: tuple[ModelSource, ModelSheet, tuple[str, ...]],
     draft: ModelSource,
     memory_bytes: int,
     traffic: Mapping[int, float] | None,
+    dtype: torch.dtype | None,
 ) -> PairSheet:
+    """A draft beside `served`: the target, its sheet, and its own obstacles."""
+    target, sheet, own = served
     skeleton = _skeleton(draft)
-    drafted = _sheet(draft, skeleton)
+    drafted = _sheet(draft, skeleton, dtype)
     facts = pair_facts(target, draft, traffic)
     rooms = _rooms(sheet, drafted, memory_bytes)
     stored = stored_level(draft)
@@ -139,9 +144,9 @@ def _stored_caveats(source: ModelSource) -> list[str]:
     return [f"{source.name} is stored as {level}: {own}"]
 
 
-def _sheet(source: ModelSource, skeleton: Any) -> ModelSheet:
+def _sheet(source: ModelSource, skeleton: Any, wanted: torch.dtype | None) -> ModelSheet:
     config = source.config.get_text_config()
-    dtype = getattr(config, "dtype", None) or torch.float32
+    dtype = wanted or getattr(config, "dtype", None) or torch.float32
     return ModelSheet(
         name=source.name,
         family=config.model_type,

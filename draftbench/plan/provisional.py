@@ -24,9 +24,9 @@ _SHARE_OF_TIME = 0.1
 
 def provisional(field: Field, standing: Standing) -> tuple[str, ...]:
     """Why the decision may change with a whole run, more requests or a quieter machine; empty where
-    nothing speaks for that, and where nothing is decided.
+    nothing speaks for that, and where no speed is known.
     """
-    if standing.decision == "inconclusive" or standing.leader is None:
+    if standing.leader is None:
         return ()
     found = [*_of_run(field.observed), *_of_decoding(standing)]
     if field.timing is not None:

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from statistics import median
 
 from draftbench.plan.recommendation import Recommendation
+from draftbench.records import SELF, DraftingMode
 from draftbench.report.speedups import requests_in_words
+
+# Near ties apart.
+_ALWAYS = 0.98
 
 
 def checks(answer: Recommendation) -> list[str]:
@@ -17,6 +21,7 @@ def checks(answer: Recommendation) -> list[str]:
         *_prediction(answer),
         *_rounds(answer),
         *_output(answer),
+        *_ceiling(answer),
         f"{requests_in_words(answer.requests)}, {answer.output_tokens} output tokens; "
         f"{answer.drafting_mode} drafting; costs of {answer.runner or 'an unknown runner'}.",
     ]
@@ -43,6 +48,16 @@ def _rounds(answer: Recommendation) -> Iterator[str]:
             f"While decoding, rounds took {median(rounds):.2f} times (median over measured cells; "
             f"at most {max(rounds):.2f}) and plain steps {median(plain):.2f} times what their "
             "passes take when timed alone: a speed-up only feels what differs between the two."
+        )
+
+
+def _ceiling(answer: Recommendation) -> Iterator[str]:
+    """A greedy draft as good as the target itself is not accepted always above temperature 0."""
+    own = next((c.alpha for c in answer.candidates if c.draft == SELF and c.alpha), None)
+    if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
+        yield (
+            f"The target as its own greedy draft (self) is accepted with α = {own.value:.2f}: it "
+            "samples above temperature 0, and a draft that is as good is accepted no more."
         )
 
 

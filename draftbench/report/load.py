@@ -41,6 +41,11 @@ def of_load(answer: Recommendation) -> list[str]:
         "prefills included where those were timed. Each without speculation, then with it."
     ]
     lines += [f"Concurrency {at.concurrency}: {_costs(at)}" for at in answer.levels if at.costs]
+    lines += [
+        f"Concurrency {at.concurrency}: inconclusive, its k stays open (–)."
+        for at in answer.levels
+        if at.decision == "inconclusive"
+    ]
     if len(answer.schedule) < 2 or answer.leader is None:
         return lines
     ks = ", ".join(f"{step.concurrency} → {_k(step.k)}" for step in answer.schedule)
@@ -50,8 +55,19 @@ def of_load(answer: Recommendation) -> list[str]:
     elif answer.crossover == 0:
         lines.append("It clearly pays at no concurrency that was timed.")
     else:
-        lines.append(f"It clearly pays up to a concurrency of {answer.crossover}.")
+        lines.append(
+            f"It clearly pays up to a concurrency of {answer.crossover}{_between(answer)}."
+        )
     return lines
+
+
+def _between(answer: Recommendation) -> str:
+    """Between which timed concurrencies the crossover is; empty where it is one of them."""
+    timed, found = [step.concurrency for step in answer.schedule], answer.crossover
+    if found is None or found in timed:
+        return ""
+    low, high = max(c for c in timed if c < found), min(c for c in timed if c > found)
+    return f", by costs between those of {low} and {high}"
 
 
 def stopped(answer: Recommendation) -> Table | None:

@@ -17,7 +17,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.plan.advice import advice
 from draftbench.plan.objective import RANKS_BY
 from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
-from draftbench.records import Candidate, Failure
+from draftbench.records import SELF, Candidate, Failure
 from draftbench.report.checks import checks
 from draftbench.report.load import (
     Table,
@@ -113,7 +113,11 @@ def evidence(answer: Recommendation) -> list[str]:
             f"expected loss against the best {answer.expected_regret:.1%}."
         )
     if answer.runner_up is not None:
-        lines.append(f"Runner-up: {_name(answer.runner_up)}, k = {answer.runner_up.k}.")
+        second = cell_of(answer, answer.runner_up)
+        speed = second.speedup_expected or second.speedup_predicted
+        slower = speed is not None and speed.value < 1
+        name = f"{_name(answer.runner_up)}, k = {answer.runner_up.k}"
+        lines.append(f"Runner-up: {'plain decoding' if slower else name}.")
     lines += [line for line in (break_even(answer),) if line]
     if answer.objective != "speedup":
         lines.append(f"Ranked by {RANKS_BY[answer.objective]}.")
@@ -125,8 +129,8 @@ def _name(pick: Pick) -> str:
 
 
 def shown(answer: Recommendation) -> list[CellFigures]:
-    """One line per candidate: its best k, or its smallest where the speed is unknown; the choice
-    first, the others by their expected speed-up.
+    """One line per candidate: its best k, or its smallest where the speed is unknown; the choice or
+    the leader first, the others by their expected or else predicted speed-up, the control last.
     """
     lines: dict[tuple[str, str], CellFigures] = {}
     for cell in answer.candidates:
@@ -134,10 +138,10 @@ def shown(answer: Recommendation) -> list[CellFigures]:
         if key not in lines or (cell.best and not lines[key].best):
             lines[key] = cell
 
-    def rank(cell: CellFigures) -> tuple[bool, float]:
-        chosen = answer.choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
-        speed = cell.speedup_expected.value if cell.speedup_expected else 0.0
-        return not chosen, -speed
+    def rank(cell: CellFigures) -> tuple[bool, bool, float]:
+        first = answer.leader == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+        speed = cell.speedup_expected or cell.speedup_predicted
+        return not first, cell.draft == SELF, -(speed.value if speed else 0.0)
 
     return sorted(lines.values(), key=rank)
 
@@ -147,7 +151,7 @@ Column = tuple[str, Callable[[CellFigures], str]]
 
 def _columns(width: int) -> list[Column]:
     verify: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))]
-    expected: list[Column] = [("expected ×", lambda c: figure(c.speedup_expected))]
+    predicted: list[Column] = [("predicted ×", lambda c: figure(c.speedup_predicted))]
     bytes_too: list[Column] = [
         ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes))
     ]
@@ -158,9 +162,9 @@ def _columns(width: int) -> list[Column]:
         ("τ", lambda c: figure(c.mean_accepted_length)),
         ("c", lambda c: figure(c.draft_cost_ratio)),
         *(verify if width >= WIDEST else []),
-        ("predicted ×", lambda c: figure(c.speedup_predicted)),
+        *(predicted if width >= WIDE else []),
         ("measured ×", lambda c: figure(c.speedup_measured)),
-        *(expected if width >= WIDE else []),
+        ("expected ×", lambda c: figure(c.speedup_expected)),
         *(bytes_too if width >= ROOMY else []),
     ]
 

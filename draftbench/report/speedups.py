@@ -23,10 +23,10 @@ def without_interval(answer: Recommendation) -> str:
     """The leader's speed-up where it has no interval, and what it is from."""
     assert answer.leader is not None
     measured = cell_of(answer, answer.leader).requests_measured
-    how = "measured" if measured else "predicted"
     whole = " with both prefills" if answer.objective == "latency" else ""
-    count = requests_in_words(measured or answer.requests)
-    return f"{answer.speedup_without_interval:.2f}×{whole} {how} from {count}"
+    over = requests_in_words(answer.requests)
+    how = f"expected, {measured} of {over} decoded" if measured else f"predicted from {over}"
+    return f"{answer.speedup_without_interval:.2f}×{whole} {how}"
 
 
 def by_name(cell: CellFigures, requests: int) -> str:
@@ -37,9 +37,14 @@ def by_name(cell: CellFigures, requests: int) -> str:
         return "No interval of its speed-up: too few requests."
     if not cell.requests_measured:
         return f"Speed-up {predicted}, not measured."
-    if cell.speedup_expected is None or cell.speedup_measured is None:
-        decoded = requests_in_words(cell.requests_measured)
+    decoded = requests_in_words(cell.requests_measured)
+    if cell.speedup_measured is None:
         return f"Speed-up {predicted}; measured on {decoded}, too few for an interval."
+    if cell.speedup_expected is None:
+        return (
+            f"Speed-up {predicted}; {times(cell.speedup_measured)} measured on {decoded}, too few "
+            "for an interval of what to expect."
+        )
     return (
         f"Speed-up {times(cell.speedup_expected)} expected: {predicted}, "
         f"{times(cell.speedup_measured)} measured on {cell.requests_measured}{off(cell)}."

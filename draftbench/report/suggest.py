@@ -14,8 +14,9 @@ _IN_USE = (
     "decoding included."
 )
 _UNKNOWN = (
-    "Look for the target's own family and generation, 10 to 30 times smaller; `draftbench check` "
-    "says whether a pair can work."
+    "Pairings go by the names of models on the hub: for a folder, give the id it came from. "
+    "Else look for the target's own family and generation, 10 to 30 times smaller; "
+    "`draftbench check` says whether a pair can work."
 )
 
 

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftbench.cli.planned import BUSY, tell_preparation
+from draftbench.cli.planned import tell_preparation
+from draftbench.plan.disturbed import LOAD
 from draftbench.store.manifest import portable
 
 
@@ -25,7 +26,7 @@ def told(load):
     return notes
 
 
-@pytest.mark.parametrize(("load", "said"), [(None, 0), (BUSY, 0), (1.25, 1)])
+@pytest.mark.parametrize(("load", "said"), [(None, 0), (LOAD, 0), (1.25, 1)])
 def test_a_busy_machine_is_said_before_the_sweep(load, said):
     assert sum("a load of 1.2 for each core" in note for note in told(load)) == said
 

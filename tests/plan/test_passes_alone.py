@@ -90,7 +90,7 @@ def test_passes_alone_are_off_by_what_rounds_took_longer_than_plain_steps_did(sc
 def test_rounds_far_from_their_passes_are_a_caveat(scene: Any, times: float, said: bool) -> None:
     decoded(scene, times * PASSES)
     found = recommend(scene.observed(2))
-    assert says(found, "rounds of 1 of 1 measured cells", f"{times:.2f} times") == said
+    assert says(found, "unlike times in 1 of 1 measured cells", f"{times:.2f} and") == said
 
 
 def test_a_prediction_that_wins_by_less_than_such_predictions_were_off_is_not_chosen(

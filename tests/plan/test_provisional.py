@@ -100,10 +100,10 @@ def test_what_is_not_finished_is_provisional(scene: Any) -> None:
     assert recommend(asked).provisional == ("the run is not finished",)
 
 
-def test_where_nothing_is_decided_nothing_is_provisional(scene: Any) -> None:
+def test_where_nothing_is_decided_it_is_said_what_a_better_run_needs(scene: Any) -> None:
     for i in range(8):
         scene.request(f"r{i}")
         scene.replay(f"r{i}", ALL if i % 2 else NONE)
     scene.times({1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15})
     found = recommend(scene.observed(1))
-    assert (found.decision, found.provisional) == ("inconclusive", ())
+    assert (found.decision, found.provisional) == ("inconclusive", ("only 8 requests",))

@@ -150,16 +150,17 @@ def economy(known):
     rows = []
     for cell in known.best:
         if cell["alpha"] and cell["draft"] != "self":
-            needed = least_alpha(cell["k"], cell["draft_cost_ratio"]["value"])
+            passes = cell["k"] * cell["draft_cost_ratio"]["value"] + cell["verify_ratio"]["value"]
+            needed = least_alpha(cell["k"], passes)
             figures = figure(cell["alpha"]), figure(cell["draft_cost_ratio"])
             rows.append([*words(name(cell), cell["k"]), *figures, *words(needed)])
     return [rows]
 
 
-def least_alpha(k, cost):
-    """From which (1 + α + … + α^k) / (1 + k·c) is at least 1, in steps of a hundred-thousandth."""
+def least_alpha(k, passes):
+    """From which (1 + α + … + α^k) / (k·c + v) is at least 1, in steps of a hundred-thousandth."""
     alphas = (step / 100_000 for step in range(100_001))
-    least = next((a for a in alphas if sum(a**i for i in range(k + 1)) >= 1 + k * cost), None)
+    least = next((a for a in alphas if sum(a**i for i in range(k + 1)) >= passes), None)
     return "none would do" if least is None else f"{least:.2f}"
 
 

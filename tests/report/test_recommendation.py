@@ -66,7 +66,9 @@ def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
 
 def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
     one = recommend(observed(hand.manifest(), of(hand.perfect(), "r0")))
-    assert headline(one) == ("Inconclusive: 2.00× measured from 1 request: too few for an interval")
+    assert headline(one) == (
+        "Inconclusive: 2.00× expected, 1 of 1 request decoded: too few for an interval"
+    )
     said = " ".join(evidence(one))
     assert "No interval of its speed-up: too few requests." in said
     assert "probability" not in said
@@ -83,7 +85,9 @@ def test_one_measured_request_of_several_is_said_too(hand):
         r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
     ]
     found = recommend(observed(hand.manifest(), records))
-    assert headline(found).endswith("2.00× measured from 1 request: too few for an interval")
+    assert headline(found).endswith(
+        "2.00× expected, 1 of 2 requests decoded: too few for an interval"
+    )
     assert "; measured on 1 request, too few for an interval." in evidence(found)[0]
 
 
@@ -110,11 +114,12 @@ def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
     assert [cell.draft for cell in shown(found)] == ["a", "c", "b"]
 
 
-def test_wider_terminals_show_what_candidates_are_ranked_by(run):
+def test_every_terminal_shows_what_candidates_are_ranked_by_and_wider_ones_the_prediction(run):
     answer = recommend(run)
-    assert "expected ×" in render(answer, run, "table", 100)
-    assert "expected ×" not in render(answer, run, "table", 99)
-    assert "expected ×" in render(answer, run, "markdown", 80)
+    assert "expected ×" in render(answer, run, "table", 80)
+    assert "predicted ×" in render(answer, run, "table", 100)
+    assert "predicted ×" not in render(answer, run, "table", 99)
+    assert "predicted ×" in render(answer, run, "markdown", 80)
 
 
 def test_memory_is_said_to_be_weights_and_cache(run):

@@ -51,7 +51,7 @@ def _glance(
     for line, (cell, e) in enumerate(cells):
         name = name_of(cell)
         colour = look.colour(name)
-        fill = colour if cell.speedup_measured else "none"
+        fill = colour if cell.speedup_measured and cell.speedup_expected else "none"
         mark = look.marker(name)
         ax.errorbar(e.value, line, xerr=reach(e), fmt=mark, color=colour, mfc=fill, capsize=2.5)
         # In a column beside the axes, where no bar and no line gets to.

@@ -28,14 +28,17 @@ def _economy(answer: Recommendation, _: Figures) -> list[Html]:
         if cell.draft == SELF:
             continue
         if cell.alpha is not None and cell.draft_cost_ratio is not None:
-            least = break_even_alpha(cell.k, cell.draft_cost_ratio.value)
+            verify = cell.verify_ratio.value if cell.verify_ratio else 1.0
+            least = break_even_alpha(cell.k, cell.draft_cost_ratio.value, verify=verify)
             needed = "none would do" if least is None else f"{least:.2f}"
             name = str(Candidate(draft=cell.draft, quant=cell.quant))
             cost = number(cell.draft_cost_ratio)
             rows.append([name, str(cell.k), number(cell.alpha), cost, needed])
     return [
         table(["draft", "k", "α", "c", "α needed"], rows),
-        element("p", "α needed: from which this k pays for this c, by the same closed form."),
+        element(
+            "p", "α needed: from which this k pays for this c and this v(k+1), by the closed form."
+        ),
     ]
 
 
@@ -91,7 +94,7 @@ def _crossed(_: Recommendation, figures: Figures) -> list[Html]:
         for temperature, rate in zip(found.temperatures, rates, strict=True)
         if rate is not None
     ]
-    ends = [("Accepted most", max(known)), ("Accepted least", min(known))] if known else []
+    ends = [("Accepted most", max(known)), ("Accepted least", min(known))] if len(known) > 1 else []
     lines = [
         element("li", f"{words}: {where}, α ", number(rate)) for words, (_, where, rate) in ends
     ]
