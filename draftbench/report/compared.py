@@ -10,10 +10,10 @@ from draftbench.report.sections import Section
 from draftbench.report.text import figure
 
 LEGEND = (
-    "B − A is the 95 % interval of the difference, paired by request (c: over timing repeats, not "
-    "paired), as `gate` takes it: where it holds 0, no difference is shown. – is unknown; two k's "
-    "are each run's own best. S of one process each knows nothing of how another start would have "
-    "come out."
+    "A and B are each over all requests of their run. B − A is over those that both have: the 95 % "
+    "interval of the difference, paired by request (c: over timing repeats, not paired), as `gate` "
+    "takes it: where it holds 0, no difference is shown. – is unknown; two k's are each run's own "
+    "best. S of one process each knows nothing of how another start would have come out."
 )
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
@@ -83,6 +83,8 @@ def _reading(row: FigureChange) -> str:
         return "too few requests" if row.requests else "not comparable"
     if difference.low == difference.high == 0:
         return "the same"
+    if row.k_a != row.k_b and not row.figure.startswith("S "):
+        return "another k"
     if difference.low > 0 and ratio.low > 1:
         return "higher"
     return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"

@@ -60,7 +60,7 @@ class Plan:
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A kind of work: `what` is done, to `how_much`, in at most so many `seconds`."""
+    """A kind of work: `what` is done, to `how_much`, in about so many `seconds`."""
 
     what: str
     how_much: str
@@ -219,7 +219,7 @@ def _passes_section(found: DryRun) -> Section:
         "a step, answers run to their limit, and speculation saves nothing. Loading is not in it."
     )
     rows = [(each.what, each.how_much, _about(each.seconds)) for each in found.passes]
-    return Section("Passes", ("", "", "at most"), rows, [note])
+    return Section("Passes", ("", "", "about"), rows, [note])
 
 
 def _memory_section(found: DryRun) -> Section:

@@ -233,6 +233,15 @@ def test_an_interval_that_leans_shows_both_ends(run_a, low, high, word):
     assert f"{low:+.3f} … {high:+.3f}" in render(found, "table", 80)
 
 
+def test_tokens_per_round_at_two_ks_are_neither_higher_nor_lower(run_a):
+    less, level = Estimate(-0.5, -0.6, -0.4), Estimate(2.0, 1.9, 2.1)
+    found = compare_runs(("a", "b"), run_a, run_a)
+    for name, word in (("tokens per round", "another k"), ("S measured", "lower")):
+        row = FigureChange(name, 3, 2, level, level, less, Estimate(0.8, 0.7, 0.9), SIX, None)
+        one = replace(found, candidates=(CandidateChange("small", (row,)),))
+        assert list(words(one).values()) == [word]
+
+
 def test_four_common_requests_are_too_few_to_tell(hand):
     runs = [observed(hand.manifest(), made(hand, (took,) * 4)) for took in (4.0, 2.0)]
     row = figures(*runs)["S measured", 2, 2]
