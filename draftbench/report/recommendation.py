@@ -121,7 +121,19 @@ def evidence(answer: Recommendation) -> list[str]:
     lines += [line for line in (break_even(answer),) if line]
     if answer.objective != "speedup":
         lines.append(f"Ranked by {RANKS_BY[answer.objective]}.")
+    if answer.decision == "inconclusive":
+        lines.append(_would_tell(cell, answer.requests))
     return lines
+
+
+def _would_tell(cell: CellFigures, requests: int) -> str:
+    """What to run where the answer is open."""
+    if 0 < cell.requests_measured < requests:
+        return (
+            f"The same sweep with `--measure-requests {requests}` decodes all {requests} requests, "
+            "which may tell; if not, a larger `--sample` in another `--out`."
+        )
+    return "More requests would tell: a larger `--sample` in another `--out`."
 
 
 def _name(pick: Pick) -> str:

@@ -89,6 +89,9 @@ def test_one_measured_request_of_several_is_said_too(hand):
         "2.00× expected, 1 of 2 requests decoded: too few for an interval"
     )
     assert "; measured on 1 request, too few for an interval." in evidence(found)[0]
+    assert (
+        "The same sweep with `--measure-requests 2` decodes all 2 requests" in evidence(found)[-1]
+    )
 
 
 def test_every_speed_up_of_the_table_is_in_json_and_csv_by_the_same_name(run):
