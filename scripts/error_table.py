@@ -32,7 +32,7 @@ HEAD = """\
 What draftbench says when something is wrong, as `scripts/error_table.py` provokes it. An error is
 two lines on stderr, `error: …` and `hint: …`; stdout stays empty. Exit code 2 is a mistake in the
 command or its input, 4 a baseline of another question, 130 Control-C and 143 SIGTERM (what was done
-is kept). 1 and 3 are answers of the gate or of a sweep, not errors. 70 is a fault of draftbench and
+is kept). 1 and 3 are answers, not errors: 1 is no, 3 inconclusive. 70 is a fault of draftbench and
 should be reported; nothing in this table leads to it.
 """
 # Cases whose words are a library's.
