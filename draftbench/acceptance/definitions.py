@@ -211,9 +211,8 @@ def per_request_mean(sample: Sample) -> Sample:
 def quotient(sums: Floats) -> Floats:
     """Sums [..., 2] → numerator / denominator [...], NaN where the denominator is 0."""
     numerator, denominator = sums[..., 0], sums[..., 1]
-    undefined = denominator == 0
-    value: Floats = np.where(undefined, np.nan, numerator / np.where(undefined, 1.0, denominator))
-    return value
+    value: Floats = np.full(np.shape(numerator), np.nan)
+    return np.divide(numerator, denominator, out=value, where=denominator != 0)
 
 
 def _product_limit(sums: Floats) -> Floats:
