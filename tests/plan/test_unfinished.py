@@ -154,3 +154,15 @@ def test_two_candidates_tell_better_than_the_command_how_much_was_decoded(scene:
         decoded(scene, candidate, "r0", "r1")
     run = scene.observed(1, drafts=("small", "other"))
     assert unfinished(began(run, f"{ASKED} --no-controls --measure-requests 3")) is None
+
+
+def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene: Any) -> None:
+    """Its context was too short for the points of the grid: the target alone was timed there."""
+    three(scene, SMALL)
+    three(scene, INT4, timed=False)
+    scene.times(STEPS[0], None, INT4)
+    decoded(scene, SMALL, "r0", "r1", "r2")
+    run = scene.observed(1, quants=("none", "int4"))
+    assert unfinished(run) is None
+    everything = began(run, f"{ASKED} --no-controls --measure all")
+    assert "(small:int4 decoded on 0 of 3 responses)" in str(unfinished(everything))
