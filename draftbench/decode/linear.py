@@ -21,7 +21,8 @@ INT4_GROUP = 32
 INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
 # Under so many bytes oneDNN's call takes longer than it saves.
 CACHED_BYTES = 1 << 20
-INT8_TOP = 127
+# The largest code, and the code of zero where codes are unsigned.
+INT8_TOP, UINT8_ZERO = 127, 128
 # In place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 # Up to so many rows a product is made at its own size.
@@ -84,14 +85,19 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """int8 weights with one scale per output channel times int8 activations with one scale per
+    """int8 weights with one scale per output channel times 8-bit activations with one scale per
     token: their products are summed as integers, exactly, at the speed of the memory.
+
+    Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but without AMX have no kernel
+    for a product of signed bytes, and oneDNN's reference takes hundreds of times as long.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        codes, largest = _to_int8(weight)
+        exact = weight.float()
+        largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
+        codes = exact.mul_(INT8_TOP / largest).round_().to(torch.int8)
         self.packed = torch.ops.onednn.qlinear_prepack(codes, None)
         # Of weight and activation: a product of their codes stands for both largest values / 127².
         self.scale = largest[:, 0] / INT8_TOP**2
@@ -101,15 +107,27 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)
-        codes, largest = _to_int8(flat)
+        codes, largest = _to_uint8(flat)
         # The kernel takes one scale for all tokens; theirs are applied afterwards.
         sums = torch.ops.onednn.qlinear_pointwise(
-            *(_padded(codes), 1.0, 0, self.packed, self.scale, self.zero_point, None),
+            *(_padded(codes), 1.0, UINT8_ZERO, self.packed, self.scale, self.zero_point, None),
             *(1.0, 0, torch.float32, "none", [], ""),
         )[: len(flat)]
         out = sums.mul_(largest).to(x.dtype)
         out = out if self.bias is None else out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
+
+
+def _to_uint8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, m] → codes [n, m] around `UINT8_ZERO`, symmetric in each row, and what 127 stands for
+    there, float [n, 1]. As few operations as can be: a step of a small model calls it for every
+    layer.
+    """
+    largest = torch.linalg.vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
+    largest.clamp_(min=SMALLEST)
+    # Cut off at the point after half was added: rounded.
+    codes = (rows * (INT8_TOP / largest)).add_(UINT8_ZERO + 0.5).to(torch.uint8)
+    return codes, largest
 
 
 class Int8WeightOnlyLinear(nn.Module):
@@ -137,15 +155,6 @@ class Int8WeightOnlyLinear(nn.Module):
             out = wide[: len(flat)] * self.scale
         out = out.to(x.dtype) if self.bias is None else out.to(x.dtype) + self.bias
         return out.view(*x.shape[:-1], self.out_features)
-
-
-def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, m] → int8 codes [n, m], symmetric in each row, and what 127 stands for there, float
-    [n, 1]. As few operations as can be: a step of a small model calls it for every layer.
-    """
-    exact = rows.float()
-    largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
-    return exact.mul(INT8_TOP / largest).round_().to(torch.int8), largest
 
 
 class Int4Linear(nn.Module):

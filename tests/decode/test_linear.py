@@ -2,6 +2,8 @@
 token alone and in company.
 """
 
+import re
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from draftbench.decode.linear import (
     at_a_common_size,
     fits_level,
     make_linear,
+    multiplies_bfloat16,
     multiplies_integers,
 )
 
@@ -68,6 +71,23 @@ def test_bytes_are_multiplied_and_summed_exactly():
     expected = [[127 - 2 - 64 * 127, -127 + 254], [127 * 193, 0], [0, 0]]
     got = Int8Linear(weight, None)(x).float()
     torch.testing.assert_close(got, torch.tensor(expected).float(), rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize("layer", [PackedLinear, pytest.param(Int8Linear, marks=needs_integers)])
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer, rows):
+    """Its reference gives the same figures, hundreds of times as slowly. What it takes is named in
+    its log: `matmul,brg_matmul:avx512_core_vnni` or `matmul,ref_int8:any`.
+    """
+    weight, x, _ = matrices()
+    wide = torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    built = layer(weight.to(wide), None)
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        built(x[:rows].to(wide))
+    log = capfd.readouterr().out
+    used = re.findall(r",exec,cpu,(?:matmul|inner_product),([^,]+),", log)
+    assert used
+    assert not [kernel for kernel in used if "ref" in kernel]
 
 
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])
