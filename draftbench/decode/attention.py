@@ -2,8 +2,9 @@
 and what the tokens attend to.
 
 Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
-different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs
-are [rows, key heads, capacity, head]; queries are grouped by key head, so that no key is repeated.
+different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs are
+[rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key head, so that
+no key is repeated.
 """
 
 from __future__ import annotations
@@ -24,41 +25,45 @@ class Placement(Protocol):
 
     positions: slice | Tensor
 
-    def attend(
-        self, query: Tensor, new: tuple[Tensor, Tensor], slabs: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """Store the new keys and values, each [n, key heads, head], and mix the values that each
+    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
+        """Store the new keys and values [n, 2 · key heads, head], and mix the values that each
         query of [n, heads, head] sees: [n, heads · head].
         """
         ...
 
 
 class OneRow:
-    """n ≤ PIECE tokens behind the valid ones of one row."""
+    """n ≤ PIECE tokens behind the valid ones of one row.
 
-    def __init__(self, row: int, start: int, n: int, future: Tensor) -> None:
-        self.row, self.n = row, n
+    Args:
+        group: queries to a key.
+        future: [PIECE, PIECE], -inf above the diagonal.
+    """
+
+    def __init__(self, row: int, start: int, n: int, group: int, future: Tensor) -> None:
+        self.row, self.start, self.n, self.end = row, start, n, start + n
         self.positions = slice(start, start + n)
         self.mask: Tensor | None = None
         if n > 1:
-            self.mask = future.new_zeros(n, start + n)
-            self.mask[:, start:] = future[:n, :n]
+            mask = future.new_zeros(n, start + n)
+            mask[:, start:] = future[:n, :n]
+            self.mask = mask.repeat(group, 1)
 
-    def attend(
-        self, query: Tensor, new: tuple[Tensor, Tensor], slabs: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        keys, values = (slab[self.row : self.row + 1] for slab in slabs)
-        keys[0, :, self.positions].copy_(new[0].transpose(0, 1))
-        values[0, :, self.positions].copy_(new[1].transpose(0, 1))
-        heads, kv_heads, head = query.shape[1], keys.shape[1], query.shape[2]
-        mask = self.mask if self.mask is None else self.mask.repeat(heads // kv_heads, 1)
-        mixed = functional.scaled_dot_product_attention(
-            query.transpose(0, 1).reshape(1, kv_heads, -1, head),
-            keys[:, :, : self.positions.stop],
-            values[:, :, : self.positions.stop],
-            attn_mask=mask,
-        )
-        return mixed.view(heads, self.n, head).transpose(0, 1).reshape(self.n, -1)
+    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
+        own = slab[self.row]
+        kv_heads, head = own.shape[1], own.shape[3]
+        place = own.narrow(2, self.start, self.n)
+        place.copy_(new.view(self.n, 2, kv_heads, head).permute(1, 2, 0, 3))
+        keys, values = own.narrow(2, 0, self.end).unsqueeze(1).unbind()
+        if self.n == 1:
+            grouped = query.view(1, kv_heads, -1, head)
+            return _mixed(grouped, keys, values, None).reshape(1, -1)
+        grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
+        mixed = _mixed(grouped, keys, values, self.mask)
+        return mixed.view(-1, self.n, head).transpose(0, 1).reshape(self.n, -1)
+
+
+_mixed = functional.scaled_dot_product_attention
 
 
 class ManyRows:
@@ -66,9 +71,15 @@ class ManyRows:
 
     Rows without tokens take part with a query that nobody reads: leaving them out would copy the
     others' keys.
+
+    Args:
+        group: queries to a key.
+        like: what the mask is made like.
     """
 
-    def __init__(self, lengths: Sequence[int], counts: Sequence[int], like: Tensor) -> None:
+    def __init__(
+        self, lengths: Sequence[int], counts: Sequence[int], group: int, like: Tensor
+    ) -> None:
         self.rows, self.width = len(counts), max(counts)
         self.even = min(counts) == self.width
         places = [
@@ -85,27 +96,19 @@ class ManyRows:
         future = torch.arange(self.end, device=like.device) > torch.tensor(
             seen, device=like.device
         ).unsqueeze(2)
-        self.mask = like.new_zeros(future.shape).masked_fill_(future, float("-inf")).unsqueeze(1)
-        self._grouped: Tensor | None = None
+        mask = like.new_zeros(future.shape).masked_fill_(future, float("-inf"))
+        self.mask = mask.unsqueeze(1).repeat(1, 1, group, 1)
 
-    def attend(
-        self, query: Tensor, new: tuple[Tensor, Tensor], slabs: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        keys, values = slabs
-        keys[self.row, :, self.positions] = new[0]
-        values[self.row, :, self.positions] = new[1]
-        heads, kv_heads, head = query.shape[1], keys.shape[1], query.shape[2]
-        if self._grouped is None:
-            self._grouped = self.mask.repeat(1, 1, heads // kv_heads, 1)
-        mixed = functional.scaled_dot_product_attention(
-            self._padded(query).transpose(1, 2).reshape(self.rows, kv_heads, -1, head),
-            keys[:, :, : self.end],
-            values[:, :, : self.end],
-            attn_mask=self._grouped,
-        )
-        mixed = mixed.view(self.rows, heads, self.width, head).transpose(1, 2)
-        found = mixed.reshape(-1, heads * head) if self.even else mixed[self.row, self.slot]
-        return found.reshape(-1, heads * head)
+    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
+        kv_heads, head = slab.shape[2], slab.shape[4]
+        slab[self.row, :, :, self.positions] = new.view(-1, 2, kv_heads, head)
+        keys, values = slab.narrow(3, 0, self.end).unbind(1)
+        grouped = self._padded(query).transpose(1, 2).reshape(self.rows, kv_heads, -1, head)
+        mixed = _mixed(grouped, keys, values, self.mask)
+        mixed = mixed.view(self.rows, -1, self.width, head).transpose(1, 2)
+        if not self.even:
+            mixed = mixed[self.row, self.slot]
+        return mixed.reshape(len(self.row), -1)
 
     def _padded(self, query: Tensor) -> Tensor:
         """Queries [rows, width, heads, head]."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import distribution, draw, temperature_only
+from draftbench.decode.sampling import best, distribution, draw, temperature_only
 from draftbench.decode.task import Task
 from draftbench.records import DraftingMode, Sampling
 
@@ -170,13 +170,13 @@ class _Draft:
 def _choose(drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
     """The next token of each draft [n] after logits [n, vocab]."""
     if not any(draft.law for draft in drafts):
-        return logits.argmax(dim=-1)
+        return best(logits)
     return torch.cat([_next(d, z) for d, z in zip(drafts, logits.split(1), strict=True)])
 
 
 def _next(draft: _Draft, logits: Tensor) -> Tensor:
     if draft.law is None:
-        return logits.argmax(dim=-1)
+        return best(logits)
     q = distribution(logits, draft.law.filters)
     draft.drawn_from.append(q)
     return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens), q))

@@ -27,12 +27,11 @@ LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass
 class SlabCache:
-    """Keys and values [rows, key heads, capacity, head] per layer; the first `lengths[row]` entries
-    are valid.
+    """Keys and values side by side [rows, 2, key heads, capacity, head] per layer; the first
+    `lengths[row]` entries are valid.
     """
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    slabs: list[Tensor]
     lengths: list[int]
 
     def rewind(self, row: int, length: int) -> None:
@@ -87,6 +86,7 @@ class LeanRunner:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
+        self._group = self.heads // self.kv_heads
         body = model.model
         self.embedding = body.embed_tokens.weight.detach()
         self.dtype, self.device = self.embedding.dtype, str(self.embedding.device)
@@ -120,10 +120,9 @@ class LeanRunner:
 
     def new_cache(self, capacity: int, rows: int = 1) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length."""
-        shape = (rows, self.kv_heads, capacity, self.head_dim)
+        shape = (rows, 2, self.kv_heads, capacity, self.head_dim)
         make = {"dtype": self.dtype, "device": self.embedding.device}
-        slabs = [torch.zeros(shape, **make) for _ in range(2 * len(self.layers))]
-        return SlabCache(slabs[: len(self.layers)], slabs[len(self.layers) :], [0] * rows)
+        return SlabCache([torch.zeros(shape, **make) for _ in self.layers], [0] * rows)
 
     @torch.inference_mode()
     def forward(
@@ -135,7 +134,7 @@ class LeanRunner:
         counts = counts or [tokens.shape[0]]
         row = only_row(counts)
         if row is None:
-            placement = ManyRows(cache.lengths, counts, self.embedding)
+            placement = ManyRows(cache.lengths, counts, self._group, self.embedding)
             hidden = self._append(tokens, cache, placement)
             cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
             hidden = hidden if every else hidden[last_of_each(counts)]
@@ -149,7 +148,8 @@ class LeanRunner:
         found = []
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
-            found.append(self._append(piece, cache, OneRow(row, have, new, self._future)))
+            placement = OneRow(row, have, new, self._group, self._future)
+            found.append(self._append(piece, cache, placement))
             cache.lengths[row] = have + new
         return found
 
@@ -157,26 +157,27 @@ class LeanRunner:
         """Read tokens [n] of any rows; what the last block makes of them [n, hidden]."""
         hidden = functional.embedding(tokens, self.embedding)
         rotary = self._cos[placement.positions], self._sin[placement.positions]
-        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            query, key, value = self._project(layer, layer.input_norm(hidden), rotary)
-            hidden = hidden + layer.out(placement.attend(query, (key, value), (keys, values)))
+        for layer, slab in zip(self.layers, cache.slabs, strict=True):
+            query, new = self._project(layer, layer.input_norm(hidden), rotary)
+            hidden = hidden + layer.out(placement.attend(query, new, slab))
             gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(functional.silu(gate) * up)
+            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
         return hidden
 
     def _project(
         self, layer: LeanLayer, normed: Tensor, rotary: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries [n, heads, head] and keys, and values [n, key heads, head]."""
+    ) -> tuple[Tensor, Tensor]:
+        """Rotated queries [n, heads, head], and keys and values [n, 2 · key heads, head]."""
         queries, turned = self.heads, self.heads + self.kv_heads
         qkv = layer.qkv(normed).view(-1, turned + self.kv_heads, self.head_dim)
-        turning = qkv[:, :turned]
+        turning = qkv.narrow(1, 0, turned)
         if layer.q_norm is not None and layer.k_norm is not None:
-            query, key = layer.q_norm(turning[:, :queries]), layer.k_norm(turning[:, queries:])
-            turning = torch.cat([query, key], dim=1)
-        swapped = torch.roll(turning, self.head_dim // 2, dims=-1)
-        turning = turning * rotary[0] + swapped * rotary[1]
-        return turning[:, :queries], turning[:, queries:], qkv[:, turned:]
+            turning[:, :queries] = layer.q_norm(turning[:, :queries])
+            turning[:, queries:] = layer.k_norm(turning[:, queries:])
+        swapped = turning.roll(self.head_dim // 2, -1)
+        # In place: keys and values stay side by side, as the cache holds them.
+        turning.mul_(rotary[0]).addcmul_(swapped, rotary[1])
+        return qkv.narrow(1, 0, queries), qkv.narrow(1, queries, 2 * self.kv_heads)
 
 
 def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, Tensor]:

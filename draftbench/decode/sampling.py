@@ -83,10 +83,18 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
 
 
+def best(logits: Tensor) -> Tensor:
+    """The token of the largest logit [n] of [n, vocab], the first of those that tie.
+
+    `max` finds it together with its value; a CPU's `argmax` reads bfloat16 one by one.
+    """
+    return logits.max(dim=-1).indices
+
+
 def choose(logits: Tensor, sampling: Sampling, uniform: Tensor | None) -> Tensor:
     """The target's own next tokens [n]: argmax at temperature 0, else drawn with `uniform` [n]."""
     if sampling.temperature == 0.0 or uniform is None:
-        return logits.argmax(dim=-1)
+        return best(logits)
     return draw(distribution(logits, sampling), uniform.to(logits.device))
 
 

@@ -15,6 +15,7 @@ import torch
 from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import LookupDrafter, LookupIndex
 from draftbench.decode.runner import KVCache, Runner
+from draftbench.decode.sampling import best
 from draftbench.records import Candidate, CostPoint
 
 REPEATS = 6
@@ -196,7 +197,7 @@ def _step_points(
                     cache.rewind(row, context)
                 counts = [size] * grid.batch
                 logits = runner.forward(tokens, cache, every=draft is None, counts=counts)
-                logits.argmax(dim=-1).tolist()
+                best(logits).tolist()
 
             points.append(
                 _Timed(draft, quant, "step", size, context, grid.batch, runner.name, work)
@@ -213,7 +214,7 @@ def _prefill_points(runner: Runner, draft: str | None, quant: str, grid: CostGri
 
         def work(tokens: torch.Tensor = tokens) -> None:
             cache = runner.new_cache(len(tokens))
-            runner.forward(tokens, cache, every=False).argmax(dim=-1).tolist()
+            best(runner.forward(tokens, cache, every=False)).tolist()
 
         points.append(_Timed(draft, quant, "prefill", length, 0, 1, runner.name, work))
     return points

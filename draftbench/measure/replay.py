@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from draftbench.decode.drafters import LookupIndex
 from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import distribution, temperature_only
+from draftbench.decode.sampling import best, distribution, temperature_only
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
 from draftbench.store.folder import PrivateDraft, PrivateText
@@ -66,7 +66,7 @@ def replay_model(
         chosen = torch.tensor(text.tokens[start : start + len(logits)], device=logits.device)
         _fill(columns[row], logits, chosen)
         if beside is None or trajectory.sampling.temperature == 0:
-            columns[row].accept += (logits.argmax(dim=-1) == chosen).double().tolist()
+            columns[row].accept += (best(logits) == chosen).double().tolist()
         else:
             _sample(columns[row], (logits, beside[2]), chosen, trajectory.sampling, mode)
     return [
@@ -127,7 +127,7 @@ def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
     own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
     confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
     rank = torch.where(inside, (logits > own).sum(dim=-1), logits.shape[1])
-    columns.drafted += logits.argmax(dim=-1).tolist()
+    columns.drafted += best(logits).tolist()
     columns.confidence += confidence.tolist()
     columns.margin += top_two_margin(logits).tolist()
     columns.rank += rank.tolist()
@@ -195,7 +195,7 @@ def stepping_disagreement(runner: Runner, text: PrivateText) -> float | None:
     once = [
         int(t)
         for _, _, z in teacher_forced(runner, [(text.prompt, tokens)], first=1)
-        for t in z.argmax(-1)
+        for t in best(z)
     ]
     cache = runner.new_cache(len(text.prompt) + len(tokens))
     runner.forward(torch.tensor(text.prompt, device=runner.device), cache, every=False)

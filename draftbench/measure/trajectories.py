@@ -15,7 +15,7 @@ import torch
 from draftbench.decode.clock import Clock
 from draftbench.decode.loop import decode_all
 from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import Uniforms, distribution
+from draftbench.decode.sampling import Uniforms, best, distribution
 from draftbench.decode.task import Task
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
@@ -95,7 +95,7 @@ def score(group: Sequence[Given], target: Runner) -> list[tuple[PrivateText, Tra
         given, own = group[row], scores[row]
         chosen = torch.tensor(given.tokens[start : start + len(logits)], device=logits.device)
         own.margins += top_two_margin(logits).tolist()
-        own.argmax += (logits.argmax(dim=-1) == chosen).long().tolist()
+        own.argmax += (best(logits) == chosen).long().tolist()
         sampling = given.prompt.request.sampling
         if sampling.temperature > 0:
             p = distribution(logits, sampling)
