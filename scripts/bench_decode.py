@@ -4,9 +4,10 @@ request by request.
     python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --recommended int4:3 \
         --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
-Every figure is the median over requests of a ratio of tokens per second, prompt included, with the
-interval between two order statistics. First against transformers, then against vLLM alone and vLLM
-speculating, loaded one after the other; what cannot run is named and the rest goes on.
+Every figure is the median over requests of a ratio of tokens per second, with the interval between
+two order statistics: the prompt included, or where it says so the tokens after the first. First
+against transformers, then against vLLM alone and vLLM speculating, loaded one after the other; what
+cannot run is named and the rest goes on.
 
 vLLM's CPU build wants an environment of its own (3.4 GB; the extra packages that it names are for
 pictures and sound):
@@ -88,7 +89,7 @@ class Ours:
             self.drafts[level], self.draft_facts[level] = build_runner(draft, build, draft.name)
 
     def run(self, prompt, level=None, k=0):
-        """Output ids, seconds, and the decoder's own response."""
+        """Output ids, seconds, those until the first token, and the decoder's own response."""
         drafter = None
         if level is not None:
             runner = self.drafts[level]
@@ -96,7 +97,8 @@ class Ours:
         task = task_of(prompt, 0, self.text)
         start = time.perf_counter()
         response = decode(task, self.target, drafter, k, HostClock())
-        return response.tokens, time.perf_counter() - start, response
+        seconds = time.perf_counter() - start
+        return response.tokens, seconds, seconds - response.decode_seconds, response
 
     def prompts(self, options) -> list[tuple[Prompt, bool]]:
         """Greedy requests of the sources in turn, and whether they are of one for code."""
@@ -162,7 +164,12 @@ def against_transformers(ours, options, peer, prompts, costs) -> Part:
     }
     share = 0.5 if options.vllm_python else 0.9
     part = interleave("transformers", contestants, prompts, share * options.seconds)
-    columns = [("× generate", GENERATE), ("× assisted", ASSISTED), ("× on code", GENERATE)]
+    columns = [
+        ("× generate", GENERATE),
+        ("after 1st token", GENERATE),
+        ("× assisted", ASSISTED),
+        ("× on code", GENERATE),
+    ]
     show("Against transformers", part, columns, costs)
     return part
 
@@ -253,7 +260,8 @@ def main() -> None:
 def judge(options: argparse.Namespace, part: Part | None, plain: Part | None, draft: Part | None):
     """What was asked of the ratios, and whether they reach it."""
     same, best = setting("none", options.k), setting(*(options.recommended or ":").split(":"))
-    verdict("plain decoding against generate", part, (PLAIN, GENERATE), 2.0)
+    verdict("baseline decode against generate", part, (PLAIN, GENERATE), 2.0, decoding=True)
+    verdict("the same with the prompt", part, (PLAIN, GENERATE), 2.0)
     verdict("speculation against assisted, same setting", part, (same, ASSISTED), 1.7)
     verdict("speculation against assisted, recommended", part, (best, ASSISTED), 2.0)
     verdict("speculation against generate, code", part, (best, GENERATE), 3.0, code=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from transformers import GenerationConfig
+from transformers.generation import BaseStreamer
 
 LOADING_LIMIT, REQUEST_LIMIT = 300.0, 120.0
 
@@ -31,18 +32,37 @@ class Transformers:
         config.assistant_confidence_threshold = 0.0
 
     def run(self, prompt, limit, *, assisted):
-        """Output ids and seconds."""
+        """Output ids, seconds, and those of them until the first token came."""
         # A new configuration: a checkpoint's own may ask for sampling or a repetition penalty.
         config = GenerationConfig(
             max_new_tokens=limit, do_sample=False, eos_token_id=self.ends, pad_token_id=self.ends[0]
         )
         extra = {"assistant_model": self.draft} if assisted else {}
         ids = torch.tensor([prompt])
+        watch = _FirstToken()
         start = time.perf_counter()
         out = self.target.generate(
-            ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=config,
+            streamer=watch,
+            **extra,
         )
-        return out[0, len(prompt) :].tolist(), time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        return out[0, len(prompt) :].tolist(), seconds, watch.seen[1] - start
+
+
+class _FirstToken(BaseStreamer):
+    """When the prompt, the first tokens and all others were handed over."""
+
+    def __init__(self):
+        self.seen = []
+
+    def put(self, value):
+        self.seen.append(time.perf_counter())
+
+    def end(self):
+        pass
 
 
 class PeerError(Exception):
@@ -75,14 +95,16 @@ class Vllm:
         self._signal(signal.SIGSTOP)
 
     def run(self, prompt, limit):
-        """Output ids and seconds, by the child's own clock."""
+        """Output ids and seconds, by the child's own clock, which does not say when the first
+        came.
+        """
         self._signal(signal.SIGCONT)
         job = json.dumps({"prompt": prompt, "limit": limit}) + "\n"
         self._child.stdin.write(job.encode())
         self._child.stdin.flush()
         answer = self._answer(REQUEST_LIMIT)
         self._signal(signal.SIGSTOP)
-        return answer["tokens"], answer["seconds"]
+        return answer["tokens"], answer["seconds"], None
 
     def close(self):
         """End the child and its workers."""

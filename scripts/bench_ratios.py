@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-CONSOLE = Console(width=120)
+CONSOLE = Console(width=138)
 
 
 @dataclass
@@ -18,31 +18,38 @@ class Part:
 
     code: list[bool] = field(default_factory=list)
     speeds: dict[str, list[float]] = field(default_factory=dict)
+    # Of the tokens after the first; nothing where nobody says when that came.
+    decoding: dict[str, list[float]] = field(default_factory=dict)
     texts: dict[str, list[list[int]]] = field(default_factory=dict)
     responses: dict[str, list] = field(default_factory=dict)
 
     @classmethod
     def of(cls, names) -> "Part":
         """Nothing yet of these contestants."""
-        return cls([], *({name: [] for name in names} for _ in range(3)))
+        return cls([], *({name: [] for name in names} for _ in range(4)))
 
-    def add(self, name: str, tokens: list[int], seconds: float, *response) -> None:
-        """One run of a contestant."""
+    def add(self, name: str, tokens: list[int], seconds: float, first: float | None, *response):
+        """One run of a contestant; `first` of its seconds went by until its first token."""
         self.speeds[name].append(len(tokens) / seconds)
+        if first is not None:
+            self.decoding[name].append((len(tokens) - 1) / (seconds - first))
         self.texts[name].append(tokens)
         self.responses[name] += response
 
-    def ratio(self, name: str, other: str, *, code: bool = False) -> str | None:
+    def ratio(self, name: str, other: str, **only: bool) -> str | None:
         """Median and interval of one contestant's speed over another's; None where one is
         missing.
         """
-        figures = median_ratio(self.ratios(name, other, code=code))
+        figures = median_ratio(self.ratios(name, other, **only))
         return figures and "{:.2f} ({:.2f}–{:.2f})".format(*figures)
 
-    def ratios(self, name: str, other: str, *, code: bool) -> list[float]:
-        if name not in self.speeds or other not in self.speeds:
+    def ratios(
+        self, name: str, other: str, *, code: bool = False, decoding: bool = False
+    ) -> list[float]:
+        speeds = self.decoding if decoding else self.speeds
+        if name not in speeds or other not in speeds:
             return []
-        both = zip(self.speeds[name], self.speeds[other], self.code, strict=True)
+        both = zip(speeds[name], speeds[other], self.code, strict=True)
         return [a / b for a, b, is_code in both if is_code or not code]
 
 
@@ -72,16 +79,19 @@ def show(title, part: Part, against: list[tuple[str, str]], costs):
         table.add_row(
             name,
             f"{statistics.median(speeds):.1f}",
-            *(part.ratio(name, peer, code="code" in head) or "–" for head, peer in against),
+            *(
+                part.ratio(name, peer, code="code" in head, decoding="1st" in head) or "–"
+                for head, peer in against
+            ),
             f"{same}/{len(speeds)}",
             "" if rounds is None else f"{rounds:.3f}",
         )
     CONSOLE.print(table)
 
 
-def verdict(what: str, part: Part | None, pair: tuple[str, str], least: float, *, code=False):
+def verdict(what: str, part: Part | None, pair: tuple[str, str], least: float, **only: bool):
     """One line for a figure that was promised."""
-    found = median_ratio(part.ratios(*pair, code=code)) if part else None
+    found = median_ratio(part.ratios(*pair, **only)) if part else None
     if found is None:
         CONSOLE.print(f"NOT RUN  {what}")
         return

@@ -2,9 +2,9 @@
 and what the tokens attend to.
 
 Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
-different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs are
-[rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key head, so that
-no key is repeated.
+different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs
+are [rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key head, so
+that no key is repeated.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_attention = functional.scaled_dot_product_attention
 # Tokens of one row in one pass: enough to be bound by arithmetic, few enough that masks stay small.
 PIECE = 512
 
@@ -57,13 +58,10 @@ class OneRow:
         keys, values = own.narrow(2, 0, self.end).unsqueeze(1).unbind()
         if self.n == 1:
             grouped = query.view(1, kv_heads, -1, head)
-            return _mixed(grouped, keys, values, None).reshape(1, -1)
+            return _attention(grouped, keys, values).reshape(1, -1)
         grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
-        mixed = _mixed(grouped, keys, values, self.mask)
+        mixed = _attention(grouped, keys, values, self.mask)
         return mixed.view(-1, self.n, head).transpose(0, 1).reshape(self.n, -1)
-
-
-_mixed = functional.scaled_dot_product_attention
 
 
 class ManyRows:
@@ -104,7 +102,7 @@ class ManyRows:
         slab[self.row, :, :, self.positions] = new.view(-1, 2, kv_heads, head)
         keys, values = slab.narrow(3, 0, self.end).unbind(1)
         grouped = self._padded(query).transpose(1, 2).reshape(self.rows, kv_heads, -1, head)
-        mixed = _mixed(grouped, keys, values, self.mask)
+        mixed = _attention(grouped, keys, values, self.mask)
         mixed = mixed.view(self.rows, -1, self.width, head).transpose(1, 2)
         if not self.even:
             mixed = mixed[self.row, self.slot]

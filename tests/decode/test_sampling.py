@@ -12,6 +12,7 @@ from draftbench.decode.sampling import (
     TOP_P_CANDIDATES,
     Uniforms,
     Verdict,
+    best,
     choose,
     distribution,
     draw,
@@ -165,3 +166,12 @@ def test_a_round_of_one_token_has_the_targets_law():
                 first = drafted if verdict.accepted else verdict.token
                 law[first] += float(q[0, drafted]) / 100 / (100 if rejected else 1)
     assert law == pytest.approx(p[0].tolist(), abs=0.008)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_of_tied_logits_the_first_is_best(seed, dtype):
+    """Whole numbers up to 3 tie often, as bfloat16's logits do."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, 4, (3, 5000), generator=generator).to(dtype)
+    expected = [row.index(max(row)) for row in logits.tolist()]
+    assert best(logits).tolist() == expected
