@@ -18,10 +18,6 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
-_linear = torch.ops.mkldnn._linear_pointwise.default
-_int8_linear = torch.ops.onednn.qlinear_pointwise.default
-_int4_linear = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-
 INT4_GROUP = 32
 # The weight-only kernels take as long again for every row: beyond so many rows another way is
 # faster.
@@ -45,7 +41,7 @@ def at_a_common_size(rows: int) -> int:
     """
     if rows <= OWN_SIZE_ROWS:
         return rows
-    step = max(16, 1 << (rows.bit_length() - 4))
+    step = 1 << (rows.bit_length() - 4)
     return -(-rows // step) * step
 
 
@@ -84,17 +80,18 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight.shape
+        outputs, inputs = self.out_features, self.in_features = weight.shape
         self.weight_bytes = weight.numel() * weight.element_size()
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        own_size = OWN_SIZE_ROWS * self.in_features
+        kernel = torch.ops.mkldnn._linear_pointwise.default
+        own_size = OWN_SIZE_ROWS * inputs
 
         def product(x: Tensor) -> Tensor:
             if x.numel() <= own_size:
-                return _linear(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
-            rows = x.reshape(-1, self.in_features)
-            out = _linear(_padded(rows), packed, bias, "none", [], "")[: len(rows)]
-            return out.view(*x.shape[:-1], self.out_features)  # type: ignore[no-any-return]
+                return kernel(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+            rows = x.reshape(-1, inputs)
+            out = kernel(_padded(rows), packed, bias, "none", [], "")[: len(rows)]
+            return out.view(*x.shape[:-1], outputs)  # type: ignore[no-any-return]
 
         self.product = product
 
@@ -115,8 +112,9 @@ class Int8Linear(nn.Module):
         self.out_features, self.in_features = weight.shape
         exact = weight.float()
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
-        codes = exact.mul_(INT8_TOP / largest).round_().to(torch.int8)
+        codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
         packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        kernel = torch.ops.onednn.qlinear_pointwise.default
         # Of weight and activation: a product of their codes stands for both largest values / 127².
         scale = largest[:, 0] / INT8_TOP**2
         zero_point = torch.zeros(self.out_features, dtype=torch.int32)
@@ -131,7 +129,7 @@ class Int8Linear(nn.Module):
             # A row of zeros has no code, and whatever it becomes is multiplied by 0.
             codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
             # The kernel takes one scale for all tokens; theirs are applied afterwards.
-            sums = _int8_linear(
+            sums = kernel(
                 *(codes, 1.0, UINT8_ZERO, packed, scale, zero_point, None),
                 *(1.0, 0, torch.float32, "none", [], ""),
             )
@@ -194,16 +192,17 @@ class Int4Linear(nn.Module):
             codes.to(torch.int32).reshape(weight.shape), 1
         )
         scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
+        kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
         wide_dtype = self.wide_dtype = _wide()
-        wide = unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None)
+        wide = as_function(unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None))
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 
         def product(x: Tensor) -> Tensor:
             if x.shape[0] <= INT4_KERNEL_ROWS:
                 # The kernel refuses rows that do not follow each other in memory.
                 narrow = x.to(torch.bfloat16).contiguous()
-                out = _int4_linear(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
+                out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
             else:
                 out = wide(x.to(wide_dtype)).to(x.dtype)
             return out if bias is None else out.add_(bias)
