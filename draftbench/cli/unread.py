@@ -1,5 +1,6 @@
-"""stderr → a stderr that may be left unread: progress and notes change nothing of what a command
-does, so a closed pipe behind them must not end it or give another exit code.
+"""Streams that nobody takes from → the exit code that a command has anyway. A closed pipe behind
+stderr must not end it, since progress and notes change nothing of what it does; what stdout refused
+has been told, and is not to be tried again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import io
 import os
 import sys
 
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 
 
 class _MayBeUnread(io.TextIOWrapper):
@@ -16,14 +17,14 @@ class _MayBeUnread(io.TextIOWrapper):
         try:
             return super().write(text)
         except BrokenPipeError:
-            _to_nowhere()
+            _to_nowhere(_STDERR)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except BrokenPipeError:
-            _to_nowhere()
+            _to_nowhere(_STDERR)
 
 
 def survive_unread_stderr() -> None:
@@ -36,8 +37,18 @@ def survive_unread_stderr() -> None:
         )
 
 
-def _to_nowhere() -> None:
+def give_up_stdout() -> None:
+    """Forget what stdout did not take: Python would write it once more as it shuts down, complain,
+    and leave with a code of its own.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _to_nowhere(_STDOUT)
+
+
+def _to_nowhere(stream: int) -> None:
     """For libraries and child processes too, which write to the file descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDERR)
+    os.dup2(nowhere, stream)
     os.close(nowhere)

@@ -30,7 +30,9 @@ COMMANDS = [
 
 def run(words, stdout, stderr=subprocess.PIPE):
     command = [sys.executable, "-m", "draftbench", *words]
-    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False)
+    # As it is where nobody asked for another: what is printed waits in a buffer.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, env=env)
 
 
 @contextlib.contextmanager
