@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from draftbench.decode.sampling import best
+
 REPEATS = 9
 WIDEST = 9
 
@@ -106,7 +108,7 @@ def _pass(runner, tokens, n):
     new = torch.tensor((tokens * n)[:n])
 
     def work():
-        runner.forward(new, cache, every=True).argmax(-1)
+        best(runner.forward(new, cache, every=True))
         cache.rewind(0, len(tokens))
 
     return work

@@ -32,7 +32,9 @@ class Transformers:
         config.assistant_confidence_threshold = 0.0
 
     def run(self, prompt, limit, *, assisted):
-        """Output ids, seconds, and those of them until the first token came."""
+        """Output ids, seconds, and those of them until the first token came: not known of assisted
+        generation, which hands over whole rounds.
+        """
         # A new configuration: a checkpoint's own may ask for sampling or a repetition penalty.
         config = GenerationConfig(
             max_new_tokens=limit, do_sample=False, eos_token_id=self.ends, pad_token_id=self.ends[0]
@@ -49,7 +51,8 @@ class Transformers:
             **extra,
         )
         seconds = time.perf_counter() - start
-        return out[0, len(prompt) :].tolist(), seconds, watch.seen[1] - start
+        first = None if assisted else watch.seen[1] - start
+        return out[0, len(prompt) :].tolist(), seconds, first
 
 
 class _FirstToken(BaseStreamer):

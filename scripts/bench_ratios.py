@@ -18,8 +18,8 @@ class Part:
 
     code: list[bool] = field(default_factory=list)
     speeds: dict[str, list[float]] = field(default_factory=dict)
-    # Of the tokens after the first; nothing where nobody says when that came.
-    decoding: dict[str, list[float]] = field(default_factory=dict)
+    # Of the tokens after the first; None where there are none or nobody says when that came.
+    decoding: dict[str, list[float | None]] = field(default_factory=dict)
     texts: dict[str, list[list[int]]] = field(default_factory=dict)
     responses: dict[str, list] = field(default_factory=dict)
 
@@ -28,11 +28,13 @@ class Part:
         """Nothing yet of these contestants."""
         return cls([], *({name: [] for name in names} for _ in range(4)))
 
-    def add(self, name: str, tokens: list[int], seconds: float, first: float | None, *response):
+    def add(
+        self, name: str, tokens: list[int], seconds: float, first: float | None, *response
+    ) -> None:
         """One run of a contestant; `first` of its seconds went by until its first token."""
         self.speeds[name].append(len(tokens) / seconds)
-        if first is not None:
-            self.decoding[name].append((len(tokens) - 1) / (seconds - first))
+        known = first is not None and len(tokens) > 1
+        self.decoding[name].append((len(tokens) - 1) / (seconds - first) if known else None)
         self.texts[name].append(tokens)
         self.responses[name] += response
 
@@ -50,7 +52,7 @@ class Part:
         if name not in speeds or other not in speeds:
             return []
         both = zip(speeds[name], speeds[other], self.code, strict=True)
-        return [a / b for a, b, is_code in both if is_code or not code]
+        return [a / b for a, b, is_code in both if a and b and (is_code or not code)]
 
 
 def median_ratio(ratios: list[float]) -> tuple[float, float, float] | None:

@@ -24,7 +24,10 @@ PIECE = 512
 class Placement(Protocol):
     """Where the tokens of one pass go, the same for all layers."""
 
-    positions: slice | Tensor
+    @property
+    def positions(self) -> slice | Tensor:
+        """Of the tokens in their rows."""
+        ...
 
     def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
         """Store the new keys and values [n, 2 · key heads, head], and mix the values that each

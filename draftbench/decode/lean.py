@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decode.attention import PIECE, ManyRows, OneRow
-from draftbench.decode.linear import as_function, make_linear
-from draftbench.decode.norm import RootMeanSquare, mirror_signs, mirrored
+from draftbench.decode.attention import PIECE, ManyRows, OneRow, Placement
+from draftbench.decode.kernels import Product, as_function
+from draftbench.decode.linear import make_linear
+from draftbench.decode.norm import RootMeanSquare, add_mirrored, mirror_signs, mirrored
 from draftbench.decode.runner import last_of_each, only_row
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-Function = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -44,13 +44,13 @@ class LeanLayer:
     """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
 
     input_norm: RootMeanSquare
-    qkv: Function
+    qkv: Product
     q_norm: RootMeanSquare | None
     k_norm: RootMeanSquare | None
-    out: Function
+    out: Product
     mlp_norm: RootMeanSquare
-    gate_up: Function
-    down: Function
+    gate_up: Product
+    down: Product
 
 
 def lean_obstacle(model: Any) -> str | None:
@@ -99,7 +99,7 @@ class LeanRunner:
         head = model.lm_head
         self._linears: list[nn.Module] = []
 
-        def take(weight: Tensor, bias: Tensor | None) -> Function:
+        def take(weight: Tensor, bias: Tensor | None) -> Product:
             self._linears.append(make_linear(weight, bias, level, simulate=simulate))
             return as_function(self._linears[-1])
 
@@ -159,18 +159,18 @@ class LeanRunner:
             cache.lengths[row] = have + new
         return found
 
-    def _append(self, tokens: Tensor, cache: SlabCache, placement: OneRow | ManyRows) -> Tensor:
+    def _append(self, tokens: Tensor, cache: SlabCache, placement: Placement) -> Tensor:
         """Read tokens [n] of any rows; the sum of all blocks [n, 2, hidden], mirrored."""
         both = mirrored(functional.embedding(tokens, self.embedding))
         rotary = self._cos[placement.positions], self._sin[placement.positions]
         for layer, slab in zip(self.layers, cache.slabs, strict=True):
             query, new = self._project(layer, layer.input_norm.of_mirrored(both), rotary)
             out = layer.out(placement.attend(query, new, slab))
-            both.addcmul_(out.unsqueeze(1), self._signs)
+            add_mirrored(both, out, self._signs)
             inner = layer.gate_up(layer.mlp_norm.of_mirrored(both))
             gate, up = inner.view(-1, 2, self._inner).unbind(1)
             out = layer.down(functional.silu(gate).mul_(up))
-            both.addcmul_(out.unsqueeze(1), self._signs)
+            add_mirrored(both, out, self._signs)
         return both
 
     def _project(
@@ -200,10 +200,10 @@ def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, T
     return cos[0].unsqueeze(1), signed.unsqueeze(1)
 
 
-def _take_layer(layer: Any, take: Callable[[Tensor, Tensor | None], Function]) -> LeanLayer:
+def _take_layer(layer: Any, take: Callable[[Tensor, Tensor | None], Product]) -> LeanLayer:
     attention, mlp = layer.self_attn, layer.mlp
 
-    def joined(*parts: nn.Linear) -> Function:
+    def joined(*parts: nn.Linear) -> Product:
         weight = torch.cat([part.weight.detach() for part in parts])
         biases = [part.bias for part in parts]
         bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None

@@ -1,5 +1,5 @@
-"""Weights of a root-mean-square norm → the norm in as few operations as a device needs, and the sum
-of a model's blocks in the form that it is normed in.
+"""Weights of a root-mean-square norm → the norm in as few operations as a CPU allows, and the sum
+of a model's blocks in the form that it is normed in. On a GPU the same form costs little more.
 """
 
 from __future__ import annotations
@@ -39,5 +39,10 @@ def mirrored(x: Tensor) -> Tensor:
 
 
 def mirror_signs(like: Tensor) -> Tensor:
-    """[2, 1] that makes a summand of `mirrored`: `both.addcmul_(x.unsqueeze(-2), signs)`."""
+    """What `add_mirrored` multiplies with, [2, 1]."""
     return torch.tensor([[1.0], [-1.0]], dtype=like.dtype, device=like.device)
+
+
+def add_mirrored(both: Tensor, x: Tensor, signs: Tensor) -> None:
+    """Add [..., d] to a mirrored sum [..., 2, d] in place."""
+    both.addcmul_(x.unsqueeze(-2), signs)

@@ -200,7 +200,7 @@ def stepping_disagreement(runner: Runner, text: PrivateText) -> float | None:
     cache = runner.new_cache(len(text.prompt) + len(tokens))
     runner.forward(torch.tensor(text.prompt, device=runner.device), cache, every=False)
     stepped = [
-        int(runner.forward(torch.tensor([t], device=runner.device), cache, every=False).argmax())
+        int(best(runner.forward(torch.tensor([t], device=runner.device), cache, every=False)))
         for t in tokens[:-1]
     ]
     return sum(a != b for a, b in zip(once, stepped, strict=True)) / len(stepped)

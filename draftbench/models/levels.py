@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from draftbench.decode.linear import INT4_GROUP, multiplies_integers
+from draftbench.decode.kernels import INT4_GROUP, multiplies_integers
 from draftbench.models.facts import LevelRow
 
 

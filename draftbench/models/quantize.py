@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from draftbench.decode.general import GeneralRunner, general_obstacle
+from draftbench.decode.kernels import Int4Linear, multiplies_bfloat16
 from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.linear import Int4Linear, multiplies_bfloat16
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes

@@ -8,18 +8,17 @@ import weakref
 import pytest
 import torch
 
-from draftbench.decode.linear import (
+from draftbench.decode.kernels import (
     INT4_GROUP,
     Int4Linear,
     Int8Linear,
     Int8WeightOnlyLinear,
     PackedLinear,
     at_a_common_size,
-    fits_level,
-    make_linear,
     multiplies_bfloat16,
     multiplies_integers,
 )
+from draftbench.decode.linear import fits_level, make_linear
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded
@@ -177,16 +176,16 @@ def test_the_weights_it_is_made_of_stay_as_they_are(kernel, dtype):
     weight, _, _ = matrices()
     if kernel is PackedLinear and dtype is torch.bfloat16 and not multiplies_bfloat16():
         pytest.skip("this CPU does not multiply bfloat16")
-    given = weight.to(dtype)
+    given = weight.to(dtype, copy=True)
     kernel(given, None)
     assert torch.equal(given, weight.to(dtype))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [PackedLinear, *KERNELS])
 def test_a_layer_that_nobody_holds_is_gone_at_once(kernel):
     """A model's weights are not to wait for the collector of cycles."""
     weight, _, _ = matrices()
-    layer = kernel(weight, None)
+    layer = kernel(weight.float(), None)
     held = weakref.ref(layer)
     del layer
     assert held() is None

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decode import linear
 from draftbench.decode.general import GeneralRunner
-from draftbench.decode.linear import INT4_GROUP, multiplies_bfloat16, multiplies_integers
+from draftbench.decode.kernels import INT4_GROUP, multiplies_bfloat16, multiplies_integers
 from draftbench.errors import ModelError
 from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
