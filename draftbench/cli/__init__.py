@@ -36,7 +36,7 @@ from draftbench.cli.runs import runs
 from draftbench.cli.suggesting import suggest
 from draftbench.cli.suites import suites
 from draftbench.cli.sweeping import sweep
-from draftbench.cli.unread import give_up_stdout, survive_unread_stderr
+from draftbench.cli.unread import give_up_unwritten, survive_unread_stderr
 from draftbench.cli.values import cannot_write
 from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
 
@@ -163,6 +163,6 @@ def entry() -> NoReturn:
     try:
         code = main()
     finally:
-        give_up_stdout()
+        give_up_unwritten()
     release_sigterm()
     sys.exit(code)

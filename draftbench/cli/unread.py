@@ -1,6 +1,6 @@
 """Streams that nobody takes from → the exit code that a command has anyway. A closed pipe behind
-stderr must not end it, since progress and notes change nothing of what it does; what stdout refused
-has been told, and is not to be tried again.
+stderr must not end it, since progress and notes change nothing of what it does; what a full disk
+refused has been told where that was possible, and is not to be tried again.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def survive_unread_stderr() -> None:
         )
 
 
-def give_up_stdout() -> None:
-    """Forget what stdout did not take: Python would write it once more as it shuts down, complain,
-    and leave with a code of its own.
+def give_up_unwritten() -> None:
+    """Forget what stdout and stderr did not take: Python would write it once more as it shuts down,
+    complain, and leave with a code of its own.
     """
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _to_nowhere(_STDOUT)
+    for number, stream in ((_STDOUT, sys.stdout), (_STDERR, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            _to_nowhere(number)
 
 
 def _to_nowhere(stream: int) -> None:

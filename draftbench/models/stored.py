@@ -13,7 +13,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -234,6 +234,8 @@ def _gguf_kind(path: Path) -> str | None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the progress bars of quantization libraries off stderr, which belongs to the command."""
-    with redirect_stderr(io.StringIO()):
+    """Keep what quantization libraries say off stderr, which belongs to the command, and off stdout,
+    which belongs to its result.
+    """
+    with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         yield

@@ -147,6 +147,71 @@ def test_bitsandbytes_weights_stay_as_they_are_stored(workshop, tmp_path, config
     assert closeness(runner, built(plain)[0]) > least
 
 
+@needs("gptqmodel")
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_gptq_and_awq_weights_stay_as_they_are_stored(workshop, method, capfd):
+    """4 bits with a scale and an offset for every 32 inputs: the logits are those of the rounded
+    weights, and nothing but this tool writes on stdout.
+    """
+    plain, source = workshop.weighted("plain"), workshop.weighted("packed")
+    rounded = pack_int4(plain, source, method)
+    runner, facts = built(source)
+    assert (facts.quant, facts.has_kernel) == (f"{method}-int4", True)
+    assert facts.quantized_share == SHARE
+    assert facts.parameters == LINEAR + NORMS + 2 * EMBEDDING
+    assert facts.weight_bytes < 2 * facts.parameters
+    assert closeness(runner, built(rounded)[0]) > 0.999
+    assert capfd.readouterr().out == ""
+
+
+def pack_int4(plain, packed, method):
+    """Write one directory as GPTQ or AWQ would and round the other to the same values."""
+    tensors = load_file(f"{plain.spec}/model.safetensors")
+    rounded, stored_tensors = dict(tensors), dict(tensors)
+    for name, weight in tensors.items():
+        if "_proj" in name:
+            groups = weight.float().unflatten(1, (-1, 32))
+            scale = (groups.abs().amax(2) / 7).half()
+            codes = (groups / scale.float()[:, :, None]).round().clamp(-8, 7)
+            rounded[name] = (codes * scale.float()[:, :, None]).flatten(1).to(torch.bfloat16)
+            stored_tensors |= int4_tensors(name, (codes + 8).flatten(1).long(), scale, method)
+            del stored_tensors[name]
+    for source, kept in ((plain, rounded), (packed, stored_tensors)):
+        save_file(kept, f"{source.spec}/model.safetensors", metadata={"format": "pt"})
+    quantization = {"quant_method": method, "bits": 4, "group_size": 32}
+    own = {"gptq": {"sym": True, "desc_act": False}, "awq": {"version": "gemm", "zero_point": True}}
+    described(packed, quantization | own[method])
+    packed.__dict__.pop("config", None)
+    return plain
+
+
+def int4_tensors(name, codes, scale, method):
+    """What the format keeps of codes [out, in] whose zero is 8. GPTQ packs them along the inputs
+    and keeps the zero less one, AWQ along the outputs in an order of its own.
+    """
+    base, outputs = name.removesuffix(".weight"), len(codes)
+    kept = {f"{base}.scales": scale.t().contiguous()}
+    zeros = torch.full((scale.shape[1], outputs), 7 if method == "gptq" else 8)
+    if method == "gptq":
+        kept[f"{base}.g_idx"] = torch.arange(codes.shape[1], dtype=torch.int32) // 32
+        weights, order = eight_in_one(codes, range(8)).t(), range(8)
+    else:
+        order = (0, 2, 4, 6, 1, 3, 5, 7)
+        weights = eight_in_one(codes.t(), order)
+    return kept | {
+        f"{base}.qweight": weights.contiguous(),
+        f"{base}.qzeros": eight_in_one(zeros, order).contiguous(),
+    }
+
+
+def eight_in_one(codes, order):
+    """[n, 8 m] codes of 4 bits → int32 [n, m]."""
+    eights = codes.unflatten(1, (-1, 8))[:, :, list(order)]
+    packed = (eights << (4 * torch.arange(8))).sum(2)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+
+
 @needs("compressed_tensors")
 def test_compressed_tensors_are_unpacked_and_have_no_cost_of_their_own(workshop):
     """fp8 with a scale for each output: the logits are those of the rounded weights."""
