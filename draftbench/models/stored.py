@@ -234,8 +234,8 @@ def _gguf_kind(path: Path) -> str | None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what quantization libraries say off stderr, which belongs to the command, and off stdout,
-    which belongs to its result.
+    """Keep what quantization libraries say off stderr, which is the command's, and off stdout,
+    which is its result's.
     """
     with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         yield

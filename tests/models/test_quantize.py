@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decode import linear
+from draftbench.decode import kernels
 from draftbench.decode.general import GeneralRunner
 from draftbench.decode.kernels import INT4_GROUP, multiplies_bfloat16, multiplies_integers
 from draftbench.errors import ModelError
@@ -83,7 +83,7 @@ def test_unquantized_weights_are_counted_by_their_type(workshop):
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
 def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop, monkeypatch):
     """In float32, which every CPU packs; small matrices too."""
-    monkeypatch.setattr(linear, "CACHED_BYTES", 0)
+    monkeypatch.setattr(kernels, "CACHED_BYTES", 0)
     source = workshop.weighted("target", stored=torch.float32)
     runner, _ = build_runner(source, Build(torch.float32, "none", "cpu"), "draft")
     gc.collect()
@@ -153,10 +153,13 @@ def test_a_quantized_level_needs_bfloat16_on_cuda(workshop):
     assert "--dtype bfloat16" in caught.value.hint
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("level", ["int8", "int4"])
-def test_a_float32_model_may_have_a_quantized_draft(workshop, level):
-    """Where the CPU does not multiply bfloat16 float32 is the default: drafts are quantized too."""
-    source = workshop.weighted("model")
+def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
+    """Where the CPU does not multiply bfloat16 float32 is the default: drafts are quantized too. A
+    head that is tied to the embedding is made from it, and leaves it as it was.
+    """
+    source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
     assert (facts.runner, facts.has_kernel) == ("draftbench lean (float32, cpu)", True)
     tokens = torch.arange(1, 25)

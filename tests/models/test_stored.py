@@ -149,6 +149,7 @@ def test_bitsandbytes_weights_stay_as_they_are_stored(workshop, tmp_path, config
 
 @needs("gptqmodel")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("method", ["gptq", "awq"])
 def test_gptq_and_awq_weights_stay_as_they_are_stored(workshop, method, capfd):
     """4 bits with a scale and an offset for every 32 inputs: the logits are those of the rounded
