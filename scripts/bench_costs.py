@@ -3,14 +3,15 @@ and what a round takes beyond its passes.
 """
 
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.table import Table
 
+from draftbench.decode.clock import clock_for
 from draftbench.decode.sampling import best
+from draftbench.models.counting import layer_bytes, linears
 
 REPEATS = 9
 WIDEST = 9
@@ -79,18 +80,17 @@ def measure_costs(ours, tokens, k) -> Costs:
     works = {("target", n): _pass(ours.target, tokens, n) for n in widths}
     for level, runner in ours.drafts.items():
         works |= {(f"draft {level}", n): _pass(runner, tokens, n) for n in (1, 2)}
-    block = torch.ones(1 << 28)
+    clock, block = clock_for(ours.target.device), torch.ones(1 << 28, device=ours.target.device)
     seconds = {key: [] for key in (*works, "read")}
     for _ in range(REPEATS):
         for key, work in (*works.items(), ("read", block.sum)):
             work()
-            start = time.perf_counter()
+            start = clock.mark()
             work()
-            seconds[key].append(time.perf_counter() - start)
+            seconds[key].append(clock.seconds(start, clock.mark()))
     found = {key: statistics.median(own) for key, own in seconds.items()}
-    read = {"target": _bytes_read(ours.target, ours.facts)}
-    for level, runner in ours.drafts.items():
-        read[f"draft {level}"] = _bytes_read(runner, ours.draft_facts[level])
+    read = {"target": _bytes_read(ours.target)}
+    read |= {f"draft {level}": _bytes_read(runner) for level, runner in ours.drafts.items()}
     return Costs(
         target={n: found["target", n] for n in widths},
         drafts={q: {n: found[f"draft {q}", n] for n in (1, 2)} for q in ours.drafts},
@@ -103,9 +103,9 @@ def measure_costs(ours, tokens, k) -> Costs:
 
 def _pass(runner, tokens, n):
     """A pass over n tokens behind a prompt, and the choice after each."""
-    cache = runner.new_cache(len(tokens) + n)
-    runner.forward(torch.tensor(tokens), cache, every=False)
-    new = torch.tensor((tokens * n)[:n])
+    cache = runner.new_cache(len(tokens) + n, widest=n)
+    runner.forward(torch.tensor(tokens, device=runner.device), cache, every=False)
+    new = torch.tensor((tokens * n)[:n], device=runner.device)
 
     def work():
         best(runner.forward(new, cache, every=True))
@@ -114,9 +114,9 @@ def _pass(runner, tokens, n):
     return work
 
 
-def _bytes_read(runner, facts) -> int:
-    """What a step reads: all weights but the embedding, of which it takes a row."""
-    return facts.weight_bytes - max(tensor.nbytes for tensor in runner.tensors())
+def _bytes_read(runner) -> int:
+    """What a step reads: all linear layers. Of an embedding it takes a row."""
+    return sum(map(layer_bytes, linears(runner)))
 
 
 def resident_bytes() -> int:

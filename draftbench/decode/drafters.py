@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from draftbench.decode.runner import Runner
+from draftbench.decode.runner import Runner, on_device
 from draftbench.decode.sampling import best, distribution, draw, temperature_only
 from draftbench.decode.task import Task
 from draftbench.records import DraftingMode, Sampling
@@ -85,13 +84,14 @@ class ModelDrafter:
     def open(self, rows: int, capacity: int) -> None:
         """A cache as long as the responses, or as the draft's own context."""
         self._room = min(capacity, self.runner.context_length)
-        self.cache = self.runner.new_cache(self._room, rows)
+        # A round reads one new token, or two after a full one.
+        self.cache = self.runner.new_cache(self._room, rows, widest=2)
         self._laws: list[_Law | None] = [None] * rows
 
     def begin(self, row: int, task: Task) -> None:
         """Prefill all of the prompt; the first round reads the first output token."""
         samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
-        self._laws[row] = _Law.of(task, self.mode) if samples else None
+        self._laws[row] = _Law.of(task, self.mode, self.runner.device) if samples else None
         self.cache.rewind(row, 0)
         if len(task.prompt) <= self._room:
             self._forward([row], self._readable(task.prompt), [len(task.prompt)])
@@ -144,9 +144,7 @@ class ModelDrafter:
 
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
-        return torch.tensor(tokens, device=self.runner.device).clamp_(
-            max=self.runner.vocab_size - 1
-        )
+        return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
 
 
 @dataclass
@@ -179,7 +177,7 @@ def _next(draft: _Draft, logits: Tensor) -> Tensor:
         return best(logits)
     q = distribution(logits, draft.law.filters)
     draft.drawn_from.append(q)
-    return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens), q))
+    return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens)))
 
 
 @dataclass(frozen=True)
@@ -187,19 +185,19 @@ class _Law:
     """What the draft samples from along one response, and with which numbers."""
 
     filters: Sampling
-    uniforms: np.ndarray
+    uniforms: Tensor
     prompt_length: int
 
     @classmethod
-    def of(cls, task: Task, mode: DraftingMode) -> _Law:
+    def of(cls, task: Task, mode: DraftingMode, device: str) -> _Law:
         whole = mode is DraftingMode.SAMPLED
         filters = task.sampling if whole else temperature_only(task.sampling)
-        return cls(filters, task.uniforms.stream("draft"), len(task.prompt))
+        uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
+        return cls(filters, uniforms, len(task.prompt))
 
-    def uniform(self, length: int, like: Tensor) -> Tensor:
-        """The number that belongs to the token after a context of `length`."""
-        at = length - self.prompt_length
-        return torch.tensor(self.uniforms[at : at + 1], device=like.device)
+    def uniform(self, length: int) -> Tensor:
+        """The number [1] that belongs to the token after a context of `length`."""
+        return self.uniforms.narrow(0, length - self.prompt_length, 1)
 
 
 def _padded(laws: list[Tensor], vocab_size: int) -> Tensor:
@@ -265,7 +263,7 @@ class LookupDrafter:
         index = self.indexes[ask.row]
         index.extend(ask.context[len(index.tokens) :])
         found = index.lookup(ask.k)
-        return Proposal(torch.tensor(found, device=self.device)) if found else None
+        return Proposal(on_device(found, self.device)) if found else None
 
     def keep(self, row: int, length: int) -> None:
         """Nothing drafted is stored."""

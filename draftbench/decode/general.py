@@ -179,7 +179,7 @@ class GeneralRunner:
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
 
-    def new_cache(self, capacity: int, rows: int = 1) -> SlabTransformersCache:
+    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> SlabTransformersCache:
         """Slabs are allocated when the first tokens show their shape."""
         return SlabTransformersCache(self._layer_kinds, capacity, rows)
 

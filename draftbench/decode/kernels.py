@@ -9,11 +9,15 @@ on its neighbours, or replay would not predict the decoder.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
+
+from draftbench.decode.traced import scripted
 
 Product = Callable[[Tensor], Tensor]
 INT4_GROUP = 32
@@ -98,22 +102,43 @@ def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
+@cache
+def _scripted() -> Any:
+    return scripted(_SCRIPT)
+
+
+# oneDNN's operations as functions that a trace can hold: it cannot hold the empty lists among their
+# arguments.
+_SCRIPT = f"""
+def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+def int8_linear(x: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    return torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, {UINT8_ZERO}, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+"""
+
+
 class PackedLinear(nn.Module):
-    """Weights in oneDNN's blocked layout; the original is not kept."""
+    """Weights in oneDNN's blocked layout; the original is not kept. `packed` are what a trace
+    cannot hold and has to be given.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         outputs, inputs = self.out_features, self.in_features = weight.shape
         self.weight_bytes = weight.numel() * weight.element_size()
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        kernel = torch.ops.mkldnn._linear_pointwise.default
+        self.packed = [packed]
+        kernel = _scripted().packed_linear
         own_size = OWN_SIZE_ROWS * inputs
 
         def product(x: Tensor) -> Tensor:
             if x.numel() <= own_size:
-                return kernel(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+                return kernel(x, packed, bias)  # type: ignore[no-any-return]
             rows = x.reshape(-1, inputs)
-            out = kernel(_padded(rows), packed, bias, "none", [], "")[: len(rows)]
+            out = kernel(_padded(rows), packed, bias)[: len(rows)]
             return out.view(*x.shape[:-1], outputs)  # type: ignore[no-any-return]
 
         self.product = product
@@ -137,7 +162,8 @@ class Int8Linear(nn.Module):
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
         packed = torch.ops.onednn.qlinear_prepack(codes, None)
-        kernel = torch.ops.onednn.qlinear_pointwise.default
+        self.packed = [packed]
+        kernel = _scripted().int8_linear
         # Of weight and activation: a product of their codes stands for both largest values / 127².
         scale = largest[:, 0] / INT8_TOP**2
         zero_point = torch.zeros(self.out_features, dtype=torch.int32)
@@ -152,10 +178,7 @@ class Int8Linear(nn.Module):
             # A row of zeros has no code, and whatever it becomes is multiplied by 0.
             codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
             # The kernel takes one scale for all tokens; theirs are applied afterwards.
-            sums = kernel(
-                *(codes, 1.0, UINT8_ZERO, packed, scale, zero_point, None),
-                *(1.0, 0, torch.float32, "none", [], ""),
-            )
+            sums = kernel(codes, packed, scale, zero_point)
             out = sums.mul_(largest).to(x.dtype)
             out = out if bias is None else out.add_(bias)
             return out if rows is x else out[: len(x)]
@@ -218,7 +241,9 @@ class Int4Linear(nn.Module):
         kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
         wide_dtype = self.wide_dtype = _wide()
-        wide = as_function(unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None))
+        twin = unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None)
+        self.packed = getattr(twin, "packed", [])
+        wide = as_function(twin)
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 
         def product(x: Tensor) -> Tensor:

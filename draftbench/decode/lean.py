@@ -1,56 +1,59 @@
-"""A Llama-shaped transformers model → a runner with one kernel call per operation that matters.
+"""A Llama-shaped transformers model → a runner with caches of its own.
 
 transformers spends about 0.17 ms of Python on a layer, which is most of a small draft's step. This
-runner keeps the model's weights and its rotary tables and drops the rest: query, key and value in
-one product, gate and up in another, keys and values written in place. It serves the families whose
-layer is exactly this shape (`LEAN_FAMILIES`) and is compared with transformers' own logits before
-it is used.
+runner keeps the model's weights and its rotary tables and drops the rest (`body`). It serves the
+families whose layer is exactly this shape (`LEAN_FAMILIES`) and is compared with transformers' own
+logits before it is used. Passes of a few tokens run whole, without Python between the layers: as
+traces on a CPU (`traced`), as graphs on a GPU (`recorded`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decode.attention import PIECE, ManyRows, OneRow, Placement
-from draftbench.decode.kernels import Product, as_function
-from draftbench.decode.linear import make_linear
-from draftbench.decode.norm import RootMeanSquare, add_mirrored, mirror_signs, mirrored
-from draftbench.decode.runner import last_of_each, only_row
+from draftbench.decode.attention import PIECE, FixedRows, ManyRows, OneRow
+from draftbench.decode.body import Body
+from draftbench.decode.recorded import Lender, RecordedPasses, Recorder
+from draftbench.decode.runner import last_of_each, on_device, only_row
+from draftbench.decode.traced import Traceable, trace
 
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+# Whole passes are tried with so many tokens of two rows: what they hold and should read anew shows
+# in the second of a width. bfloat16's noise in a deep model is .98.
+TRIED = ((3, 1), (1, 1), (2, 3), (1, 1), (0, 2), (1, 0), (0, 1), (2, 0))
+LEAST_COSINE = 0.9
 
 
 @dataclass
 class SlabCache:
     """Keys and values side by side [rows, 2, key heads, capacity, head] per layer; the first
-    `lengths[row]` entries are valid.
+    `lengths[row]` entries are valid. `recorded` are the passes that are launched whole.
     """
 
     slabs: list[Tensor]
     lengths: list[int]
+    recorded: RecordedPasses | None = None
+    _of_rows: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def of(self, row: int) -> list[Tensor]:
+        """One row's slabs [2, key heads, capacity, head]."""
+        if row not in self._of_rows:
+            self._of_rows[row] = [slab[row] for slab in self.slabs]
+        return self._of_rows[row]
 
     def rewind(self, row: int, length: int) -> None:
         self.lengths[row] = length
 
-
-@dataclass(frozen=True)
-class LeanLayer:
-    """One decoder layer's weights; `q_norm` and `k_norm` only in Qwen 3."""
-
-    input_norm: RootMeanSquare
-    qkv: Product
-    q_norm: RootMeanSquare | None
-    k_norm: RootMeanSquare | None
-    out: Product
-    mlp_norm: RootMeanSquare
-    gate_up: Product
-    down: Product
+    def records(self, counts: Sequence[int]) -> bool:
+        """Whether a pass over so many tokens of each row is recorded."""
+        return self.recorded is not None and max(counts) <= self.recorded.widest
 
 
 def lean_obstacle(model: Any) -> str | None:
@@ -73,8 +76,7 @@ def lean_obstacle(model: Any) -> str | None:
 
 
 class LeanRunner:
-    """Runs the weights of a Llama-shaped model, taken over layer by layer so that memory never
-    holds them twice.
+    """Runs the weights of a Llama-shaped model.
 
     Args:
         model: a loaded transformers causal LM without `lean_obstacle`; unusable afterwards.
@@ -84,51 +86,88 @@ class LeanRunner:
 
     def __init__(self, model: Any, level: str, *, simulate: bool) -> None:
         config = model.config
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
-        self._group = self.heads // self.kv_heads
-        body = model.model
-        self.embedding = body.embed_tokens.weight.detach()
-        self.dtype, self.device = self.embedding.dtype, str(self.embedding.device)
-        self.final_norm = _taken_norm(body.norm)
-        self._cos, self._sin = _rotary_tables(body.rotary_emb, self.embedding, self.context_length)
+        self._body = Body(model, level, simulate=simulate)
+        self._like = self._body.embedding
+        self.dtype, self.device = self._like.dtype, str(self._like.device)
         future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
-        self._future = future.triu_(1).to(self.embedding.device)
-        self._inner, self._signs = config.intermediate_size, mirror_signs(self.embedding)
-        head = model.lm_head
-        self._linears: list[nn.Module] = []
-
-        def take(weight: Tensor, bias: Tensor | None) -> Product:
-            self._linears.append(make_linear(weight, bias, level, simulate=simulate))
-            return as_function(self._linears[-1])
-
-        self.layers = []
-        for index in range(len(body.layers)):
-            self.layers.append(_take_layer(body.layers[index], take))
-            body.layers[index] = nn.Identity()
-        self._head = take(head.weight.detach(), head.bias)
+        self._future = future.triu_(1).to(self._like.device)
+        self._traces: dict[int, Traceable] | None = None
+        self._lender: Lender | None = None
 
     @property
     def name(self) -> str:
-        return f"draftbench lean ({self.dtype}".replace("torch.", "") + f", {self.device})"
+        whole = self._traces is not None or self._lender is not None
+        how = "" if whole else ", call by call"
+        return f"draftbench lean ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
         """Every linear layer, for counting."""
-        yield from self._linears
+        yield from self._body.linears
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""
-        yield from (self.embedding, self.final_norm.weight)
-        for layer in self.layers:
-            norms = (layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-            yield from (norm.weight for norm in norms if norm is not None)
+        return self._body.tensors()
 
-    def new_cache(self, capacity: int, rows: int = 1) -> SlabCache:
+    def trace(self) -> str | None:
+        """From now on, run passes over a few tokens of one row as traces where a cache is made for
+        timed ones; or why not.
+        """
+        self._traces = {}
+        return self._obstacle_to_whole_passes()
+
+    def record_with(self, recorder: Recorder) -> str | None:
+        """From now on, run the passes over caches that are made for timed ones as `recorder`
+        records them; or why not.
+        """
+        append = partial(_append_fixed, self._body, self.context_length - 1)
+        self._lender = Lender(self._body.new_slabs, append, recorder)
+        return self._obstacle_to_whole_passes()
+
+    def _obstacle_to_whole_passes(self) -> str | None:
+        try:
+            obstacle = self._difference_of_whole_passes()
+        # What cannot be traced or recorded is a library's to say, in an exception of its own.
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".splitlines()
+            obstacle = [line for line in said if "Error: " in line][-1]
+        if obstacle:
+            self._traces = self._lender = None
+        return obstacle
+
+    def _difference_of_whole_passes(self) -> str | None:
+        """How whole passes over two rows differ from the same ones call by call."""
+        results = []
+        for widest in (max(map(max, TRIED)), 0):
+            cache = self.new_cache(sum(map(max, TRIED)), 2, widest)
+            tokens = torch.arange(1, 1 + sum(map(sum, TRIED)), device=self.device)
+            parts = tokens.remainder_(self.vocab_size).split([sum(counts) for counts in TRIED])
+            passes = zip(parts, TRIED, strict=True)
+            logits = [self.forward(t, cache, every=True, counts=counts) for t, counts in passes]
+            results.append(torch.cat(logits).float())
+        cosine = float(functional.cosine_similarity(results[0], results[1], dim=-1).min())
+        return None if cosine >= LEAST_COSINE else f"its passes differ then (cosine {cosine:.3f})"
+
+    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length."""
-        shape = (rows, 2, self.kv_heads, capacity, self.head_dim)
-        make = {"dtype": self.dtype, "device": self.embedding.device}
-        return SlabCache([torch.zeros(shape, **make) for _ in self.layers], [0] * rows)
+        if self._lender is not None and widest > 0:
+            recorded = self._lender.lend(capacity, rows, widest)
+            cache = SlabCache(recorded.slabs, [0] * rows, recorded)
+            self._lender.take_back(recorded, after=cache)
+            return cache
+        if self._traces is not None:
+            self._trace_up_to(widest, self._traces)
+        return SlabCache(self._body.new_slabs(capacity, rows), [0] * rows)
+
+    @torch.inference_mode()
+    def _trace_up_to(self, widest: int, traces: dict[int, Traceable]) -> None:
+        """Trace the passes that are missing, and run each once: it is planned then."""
+        for n in range(len(traces) + 1, widest + 1):
+            slabs = [slab[0] for slab in self._body.new_slabs(n + 1, 1)]
+            example = [torch.zeros(n, dtype=torch.long), torch.tensor(1), *slabs]
+            work = partial(_append_row, self._body, self._future, n)
+            traces[n] = trace(work, example, self._body.packed)
+            traces[n](*example)
 
     @torch.inference_mode()
     def forward(
@@ -139,88 +178,52 @@ class LeanRunner:
         """
         counts = counts or [tokens.shape[0]]
         row = only_row(counts)
-        if row is None:
-            placement = ManyRows(cache.lengths, counts, self._group, self.embedding)
-            both = self._append(tokens, cache, placement)
-            cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
-            both = both if every else both[last_of_each(counts)]
+        if row is None or cache.records(counts):
+            both = self._append_side_by_side(tokens, cache, counts)
+            if not every and max(counts) > 1:
+                both = both[on_device(last_of_each(counts), self.device)]
         else:
             pieces = self._append_to(row, tokens, cache)
             both = torch.cat(pieces) if every else pieces[-1][-1:]
-        return self._head(self.final_norm.of_mirrored(both))
+        return self._body.logits(both)
+
+    def _append_side_by_side(
+        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
+    ) -> Tensor:
+        """Read tokens [n] of several rows; the sum of all blocks."""
+        if cache.recorded is not None and cache.records(counts):
+            both = cache.recorded.append(tokens, counts, cache.lengths)
+        else:
+            placement = ManyRows(cache.lengths, counts, self._body.group, self._like)
+            both = self._body.append(tokens, cache.slabs, placement)
+        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        return both
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
         """Read tokens [n] of one row; the sum of all blocks for each piece."""
-        found = []
+        found, slabs = [], cache.of(row)
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
-            placement = OneRow(row, have, new, self._group, self._future)
-            found.append(self._append(piece, cache, placement))
+            run = self._traces.get(new) if self._traces else None
+            run = run or partial(_append_row, self._body, self._future, new)
+            found.append(run(piece, torch.tensor(have), *slabs))
             cache.lengths[row] = have + new
         return found
 
-    def _append(self, tokens: Tensor, cache: SlabCache, placement: Placement) -> Tensor:
-        """Read tokens [n] of any rows; the sum of all blocks [n, 2, hidden], mirrored."""
-        both = mirrored(functional.embedding(tokens, self.embedding))
-        rotary = self._cos[placement.positions], self._sin[placement.positions]
-        for layer, slab in zip(self.layers, cache.slabs, strict=True):
-            query, new = self._project(layer, layer.input_norm.of_mirrored(both), rotary)
-            out = layer.out(placement.attend(query, new, slab))
-            add_mirrored(both, out, self._signs)
-            inner = layer.gate_up(layer.mlp_norm.of_mirrored(both))
-            gate, up = inner.view(-1, 2, self._inner).unbind(1)
-            out = layer.down(functional.silu(gate).mul_(up))
-            add_mirrored(both, out, self._signs)
-        return both
 
-    def _project(
-        self, layer: LeanLayer, normed: Tensor, rotary: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Rotated queries [n, heads, head], and keys and values [n, 2 · key heads, head]."""
-        queries, turned = self.heads, self.heads + self.kv_heads
-        qkv = layer.qkv(normed).view(-1, turned + self.kv_heads, self.head_dim)
-        turning = qkv.narrow(1, 0, turned)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            turning[:, :queries] = layer.q_norm(turning[:, :queries])
-            turning[:, queries:] = layer.k_norm(turning[:, queries:])
-        swapped = turning.roll(self.head_dim // 2, -1)
-        # In place: keys and values stay side by side, as the cache holds them.
-        turning.mul_(rotary[0]).addcmul_(swapped, rotary[1])
-        return qkv.narrow(1, 0, queries), qkv.narrow(1, queries, 2 * self.kv_heads)
-
-
-def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, 1, head] from the model's own module; sin carries the sign of the
-    swapped half.
+def _append_row(
+    body: Body, future: Tensor, n: int, tokens: Tensor, start: Tensor, *slabs: Tensor
+) -> Tensor:
+    """Read tokens [n] of the row whose slabs these are, behind its `start` [] valid ones; the sum
+    of all blocks.
     """
-    with torch.no_grad():
-        cos, sin = rotary(like[:1], torch.arange(positions, device=like.device)[None])
-    half = sin.shape[-1] // 2
-    signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
-    return cos[0].unsqueeze(1), signed.unsqueeze(1)
+    return body.append(tokens, slabs, OneRow(start, n, body.group, future))
 
 
-def _take_layer(layer: Any, take: Callable[[Tensor, Tensor | None], Product]) -> LeanLayer:
-    attention, mlp = layer.self_attn, layer.mlp
-
-    def joined(*parts: nn.Linear) -> Product:
-        weight = torch.cat([part.weight.detach() for part in parts])
-        biases = [part.bias for part in parts]
-        bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
-        return take(weight, bias)
-
-    return LeanLayer(
-        input_norm=_taken_norm(layer.input_layernorm),
-        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        q_norm=_taken_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
-        k_norm=_taken_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        out=joined(attention.o_proj),
-        mlp_norm=_taken_norm(layer.post_attention_layernorm),
-        gate_up=joined(mlp.gate_proj, mlp.up_proj),
-        down=joined(mlp.down_proj),
-    )
-
-
-def _taken_norm(norm: Any) -> RootMeanSquare:
-    """Of transformers' module, whatever its family calls it."""
-    return RootMeanSquare(norm.weight.detach(), norm.variance_epsilon)
+def _append_fixed(
+    body: Body, last: int, tokens: Tensor, starts: Tensor, reach: int, slabs: list[Tensor]
+) -> Tensor:
+    """Read as many tokens [rows · width] of every row, behind `starts` [rows]."""
+    width = len(tokens) // len(starts)
+    placement = FixedRows(starts, width, reach, body.group, body.embedding, last)
+    return body.append(tokens, slabs, placement)

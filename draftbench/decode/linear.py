@@ -85,7 +85,10 @@ def _torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Modul
     config = {
         "fp8": lambda: Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()),
         "int8": Int8WeightOnlyConfig,
-        "int4": Int4WeightOnlyConfig,
+        # The layout whose kernel PyTorch carries; the others want a library of their own.
+        "int4": lambda: Int4WeightOnlyConfig(
+            group_size=INT4_GROUP, int4_packing_format="tile_packed_to_4d"
+        ),
     }[level]()
     layer = plain_linear(weight, bias)
     quantize_(layer, config)

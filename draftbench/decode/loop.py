@@ -21,7 +21,7 @@ from torch import Tensor
 
 from draftbench.decode.clock import Clock
 from draftbench.decode.drafters import Ask, Drafter, Proposal
-from draftbench.decode.runner import KVCache, Runner
+from draftbench.decode.runner import KVCache, Runner, on_device
 from draftbench.decode.sampling import (
     Verdict,
     choose,
@@ -60,13 +60,14 @@ def decode_all(
 class _Row:
     """One response in the making."""
 
-    def __init__(self, slot: int, task: Task, response: Response) -> None:
+    def __init__(self, slot: int, task: Task, response: Response, device: str) -> None:
         self.slot, self.task, self.response = slot, task, response
         self.context = list(task.prompt)
         self.streams: dict[str, Tensor] = {}
         if task.sampling.temperature > 0:
             purposes = ("target", "accept", "residual")
-            self.streams = {p: torch.from_numpy(task.uniforms.stream(p)) for p in purposes}
+            drawn = {p: torch.from_numpy(task.uniforms.stream(p)) for p in purposes}
+            self.streams = {p: uniforms.to(device) for p, uniforms in drawn.items()}
 
     @property
     def done(self) -> bool:
@@ -120,13 +121,14 @@ class Batch:
         clock: Clock,
         rows: int,
     ) -> None:
-        self.target, self.k, self.clock = target, k, clock
+        self.target, self.clock = target, clock
         self.drafter = drafter if k > 0 else None
+        self.k = k if self.drafter is not None else 0
         self.responses = [Response() for _ in tasks]
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
         capacity = max((task.capacity for task in tasks), default=0)
-        self.cache: KVCache = target.new_cache(capacity, len(self.rows))
+        self.cache: KVCache = target.new_cache(capacity, len(self.rows), widest=self.k + 1)
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
         self._mark: Any = None
@@ -152,7 +154,7 @@ class Batch:
     def _fill(self) -> None:
         for slot, row in enumerate(self.rows):
             while row is None and self.waiting:
-                row = _Row(slot, *self.waiting.popleft())
+                row = _Row(slot, *self.waiting.popleft(), self.target.device)
                 self._prefill(row)
                 row = None if row.done else row
                 self._mark = None
@@ -162,7 +164,7 @@ class Batch:
         """Read the prompt with both models and emit the first token."""
         start = self.clock.mark()
         self.cache.rewind(row.slot, 0)
-        prompt = torch.tensor(row.task.prompt, device=self.target.device)
+        prompt = on_device(row.task.prompt, self.target.device)
         counts = self._counts([row], [len(prompt)])
         logits = self.target.forward(prompt, self.cache, every=False, counts=counts)
         first = int(row.answer(logits, None).item())
@@ -193,8 +195,7 @@ class Batch:
 
     def _verify(self, active: list[_Row], proposals: list[Proposal | None]) -> list[_Outcome]:
         """One target pass over the last token and the proposal of every row."""
-        device = self.target.device
-        lasts = torch.tensor([row.context[-1] for row in active], device=device)
+        lasts = on_device([row.context[-1] for row in active], self.target.device)
         drafted = [p.tokens if p else lasts[:0] for p in proposals]
         sizes = [1 + len(tokens) for tokens in drafted]
         parts = [part for pair in zip(lasts.split(1), drafted, strict=True) for part in pair]

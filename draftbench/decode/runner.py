@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -37,8 +38,13 @@ class Runner(Protocol):
     context_length: int
     device: str
 
-    def new_cache(self, capacity: int, rows: int = 1) -> KVCache:
-        """An empty cache for up to `capacity` tokens in each of `rows` rows."""
+    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> KVCache:
+        """An empty cache for up to `capacity` tokens in each of `rows` rows.
+
+        Args:
+            widest: passes of up to so many tokens a row are going to be timed, so what such a pass
+                needs made once is made now.
+        """
         ...
 
     def forward(
@@ -61,6 +67,14 @@ class Runner(Protocol):
     def tensors(self) -> Iterator[Tensor]:
         """The weights outside linear layers."""
         ...
+
+
+def on_device(values: list[Any], device: str) -> Tensor:
+    """Integers on a device; the host does not wait for what runs there."""
+    if device == "cpu":
+        return torch.tensor(values, dtype=torch.long)
+    pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
+    return pinned.to(device, non_blocking=True)
 
 
 def last_of_each(counts: Sequence[int]) -> list[int]:

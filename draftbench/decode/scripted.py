@@ -67,7 +67,7 @@ class ScriptedRunner:
     device: str = "cpu"
     name: str = "scripted"
 
-    def new_cache(self, capacity: int, rows: int = 1) -> ScriptedCache:
+    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> ScriptedCache:
         """An empty cache."""
         return ScriptedCache(rows)
 

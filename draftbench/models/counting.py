@@ -40,16 +40,19 @@ def quantized_share(runner: Runner) -> float:
 
 def weight_bytes(runner: Runner) -> int:
     """Bytes of all that is kept, by its real type; what is shared (a tied head) counts once."""
-    plain = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
-    other = 0
+    shared = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
+    own = 0
     for layer in linears(runner):
-        if not isinstance(layer, nn.Linear):
-            other += layer.weight_bytes
-        elif _is_plain(layer):
-            plain[layer.weight.data_ptr()] = layer.weight.nbytes
+        if isinstance(layer, nn.Linear) and _is_plain(layer):
+            shared[layer.weight.data_ptr()] = layer.weight.nbytes
         else:
-            other += tensor_bytes(layer.weight)
-    return sum(plain.values()) + other
+            own += layer_bytes(layer)
+    return sum(shared.values()) + own
+
+
+def layer_bytes(layer: Linear) -> int:
+    """Bytes of one layer's weights, which is what a step reads of it."""
+    return tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:

@@ -19,6 +19,7 @@ from torch import nn
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.kernels import Int4Linear, multiplies_bfloat16
 from draftbench.decode.lean import LeanRunner, lean_obstacle
+from draftbench.decode.recorded import CudaGraphs
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
@@ -156,6 +157,8 @@ def _check_asked(source: ModelSource, build: Build, own: str | None) -> None:
 def _load(source: ModelSource, build: Build, own: str | None) -> tuple[Any, list[StoredLinear]]:
     """The loaded model, if its cache can be rewound, and its layers with stored weights."""
     kept: list[StoredLinear] = []
+    if ":" in build.device:  # clocks, recordings and other libraries' kernels use the current one
+        torch.cuda.set_device(build.device)
     if own is None:
         model = source.load(build.dtype, build.device)
     else:
@@ -252,12 +255,24 @@ def _runner(
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
-            return lean, []
+            return lean, run_whole(lean)
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
         _leave_the_file(model)
     general = GeneralRunner(model, build.level, simulate=simulate)
-    return general, [f"runs through transformers' own forward pass: {obstacle}"]
+    how = "" if build.device == "cpu" else ", without CUDA graphs"
+    return general, [f"runs through transformers' own forward pass{how}: {obstacle}"]
+
+
+def run_whole(runner: LeanRunner) -> list[str]:
+    """Have the runner's short passes run without Python between their layers; or what that fails
+    for.
+    """
+    if runner.device.startswith("cuda"):
+        obstacle = runner.record_with(CudaGraphs(runner.device))
+        return [f"launches its steps call by call, not as CUDA graphs: {obstacle}"] * bool(obstacle)
+    obstacle = runner.trace()
+    return [f"runs its steps call by call, not as traces: {obstacle}"] * bool(obstacle)
 
 
 def set_threads(threads: int | None) -> int:

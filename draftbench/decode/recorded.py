@@ -1,0 +1,145 @@
+"""Passes of a fixed shape over one cache → recorded once, launched whole.
+
+A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
+step is recorded as one CUDA graph. A recording is bound to its shapes and to the memory that it
+reads and writes. Hence caches are lent from a pool and come back to it, and a recorded pass takes
+as many tokens in every row as its widest row brings: the surplus lands behind a row's valid
+tokens, where the next pass overwrites it. Knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from draftbench.decode.runner import on_device
+
+# What is recorded: reads its inputs from where they were then.
+Pass = Callable[[], Tensor]
+# What does the same, with whatever the inputs hold by then.
+Recorder = Callable[[Pass], Pass]
+# Tokens [rows · width], starts [rows], a reach of keys, slabs → a result for each token.
+Append = Callable[[Tensor, Tensor, int, list[Tensor]], Tensor]
+# Capacities are multiples of this, and the shortest reach is.
+STRIDE = 256
+# A library's first calls allocate and choose kernels, which a recording must not hold.
+WARM_PASSES = 2
+
+
+class CudaGraphs:
+    """Records one pass after the other into memory that they share: a result is read before the
+    next pass is launched.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device, self._memory = device, torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Pass) -> Pass:
+        with torch.cuda.device(self._device):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(WARM_PASSES):
+                    work()
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._memory):
+                result = work()
+
+        def launch() -> Tensor:
+            graph.replay()
+            return result
+
+        return launch
+
+
+class RecordedPasses:
+    """Passes of 1 to `widest` tokens a row over one set of slabs.
+
+    Args:
+        slabs: a layer each; dimension 0 are rows, dimension 3 tokens.
+    """
+
+    def __init__(self, slabs: list[Tensor]) -> None:
+        self.slabs, self.widest = slabs, 0
+        self.rows, self.capacity = slabs[0].shape[0], slabs[0].shape[3]
+        self._device = str(slabs[0].device)
+        self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
+        self._tokens: dict[int, Tensor] = {}
+        self._passes: dict[tuple[int, int], Pass] = {}
+
+    @property
+    def reaches(self) -> list[int]:
+        """How far a pass may look, each about twice as far as the one before."""
+        found = [STRIDE]
+        while found[-1] < self.capacity:
+            found.append(min(2 * found[-1], self.capacity))
+        return found
+
+    def record(self, widest: int, append: Append, recorder: Recorder) -> None:
+        """Record what is missing for up to `widest` tokens a row."""
+        for width in range(self.widest + 1, widest + 1):
+            tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
+            self._tokens[width] = tokens
+            for reach in self.reaches:
+                if reach < width:
+                    continue
+                work = partial(append, tokens, self._starts, reach, self.slabs)
+                self._passes[width, reach] = recorder(work)
+        self.widest = max(self.widest, widest)
+
+    def append(self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """The result for tokens [n] that lie row after row, `counts[r]` of them behind the
+        `lengths[r]` valid ones of row r. To be read before the next pass.
+        """
+        width = max(counts)
+        farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
+        reach = next(reach for reach in self.reaches if reach >= farthest)
+        launch, place = self._passes[width, reach], self._tokens[width]
+        self._starts.copy_(on_device(list(lengths), self._device))
+        if min(counts) == width:
+            place.copy_(tokens)
+            return launch()
+        slots = [row * width + slot for row, count in enumerate(counts) for slot in range(count)]
+        taken = on_device(slots, self._device)
+        place[taken] = tokens
+        return launch()[taken]
+
+
+@dataclass(frozen=True)
+class Lender:
+    """Slabs with their recordings, lent to caches and taken back when a cache is forgotten.
+
+    Slabs that are too small or of other rows than the ones asked for are given up: the machine's
+    memory is for one shape at a time.
+    """
+
+    make_slabs: Callable[[int, int], list[Tensor]]
+    append: Append
+    recorder: Recorder
+    idle: list[RecordedPasses] = field(default_factory=list)
+
+    def lend(self, capacity: int, rows: int, widest: int) -> RecordedPasses:
+        """Zeroed slabs for `capacity` tokens in each of `rows` rows and one pass beyond, with
+        recordings of up to `widest` tokens a row.
+        """
+        room = -(-(capacity + widest) // STRIDE) * STRIDE
+        fitting = [one for one in self.idle if one.rows == rows and one.capacity >= room]
+        self.idle[:] = fitting
+        if fitting:
+            passes = self.idle.pop()
+            for slab in passes.slabs:
+                slab.zero_()
+        else:
+            passes = RecordedPasses(self.make_slabs(room, rows))
+        passes.record(widest, self.append, self.recorder)
+        return passes
+
+    def take_back(self, passes: RecordedPasses, *, after: object) -> None:
+        """Once the cache `after` is forgotten."""
+        weakref.finalize(after, self.idle.append, passes).atexit = False

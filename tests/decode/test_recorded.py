@@ -1,0 +1,157 @@
+"""Passes launched whole: what a recording may hold, and what it must read anew. A trace of the
+operations stands for a CUDA graph: like one, it repeats them on the memory that they were recorded
+with, and knows nothing of the Python that led to them.
+"""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from draftbench.decode.lean import LeanRunner
+from draftbench.decode.recorded import STRIDE
+from tests.decode.test_runners import (
+    LEAN,
+    assert_agrees_with_full_pass,
+    assert_close,
+    assert_rows_do_not_meet,
+    full_pass,
+    random_model,
+)
+
+
+class Traced:
+    """Repeats the operations of the first run, and counts recordings and launches."""
+
+    def __init__(self):
+        self.recorded = self.launched = 0
+
+    def __call__(self, work):
+        self.recorded += 1
+        trace = make_fx(work)()
+
+        def launch():
+            self.launched += 1
+            return trace()
+
+        return launch
+
+
+class Frozen:
+    """A recorder that does not read its inputs anew."""
+
+    def __call__(self, work):
+        result = work().clone()
+        return lambda: result
+
+
+class Unable:
+    """A recorder that some operation defeats."""
+
+    def __call__(self, work):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def recorded_runner(model, recorder):
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert runner.record_with(recorder) is None
+    return runner
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_a_recorded_pass_gives_the_logits_of_transformers(name):
+    model = random_model(LEAN[name])
+    ids, expected = full_pass(model)
+    recorder = Traced()
+    runner = recorded_runner(model, recorder)
+    assert_agrees_with_full_pass(runner, expected, ids, widest=5)
+    before = recorder.launched
+    assert_rows_do_not_meet(runner, model, widest=5)
+    # Five of the seven passes bring no row more than five tokens.
+    assert recorder.launched == before + 5
+    assert runner.name == "draftbench lean (float32, cpu)"
+
+
+@pytest.mark.parametrize("recorder", [Frozen(), Unable()], ids=["frozen", "unable"])
+def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(recorder):
+    model = random_model(LEAN["llama"])
+    ids, expected = full_pass(model)
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    why = runner.record_with(recorder)
+    assert why in (
+        "RuntimeError: operation not permitted when stream is capturing",
+        *(f"its passes differ then (cosine {n / 1000:.3f})" for n in range(-1000, 900)),
+    )
+    assert runner.name == "draftbench lean (float32, cpu, call by call)"
+    assert_agrees_with_full_pass(runner, expected, ids, widest=5)
+
+
+def test_a_row_may_be_full_while_others_go_on():
+    """The surplus of a narrow row lands beyond the capacity that was asked for, and beyond the
+    positions that the model knows."""
+    model = random_model(LEAN["qwen2"])
+    texts = torch.randint(3, 128, (2, 128), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = model(texts).logits
+    runner = recorded_runner(model, Traced())
+    cache = runner.new_cache(128, rows=2, widest=4)
+    runner.forward(texts[0, :127], cache, every=False, counts=[127, 0])
+    runner.forward(texts[1, :60], cache, every=False, counts=[0, 60])
+    got = runner.forward(
+        torch.cat([texts[0, 127:], texts[1, 60:64]]), cache, every=True, counts=[1, 4]
+    )
+    assert_close(got, torch.cat([expected[0, 127:], expected[1, 60:64]]))
+    got = runner.forward(texts[1, 64:68], cache, every=True, counts=[0, 4])
+    assert_close(got, expected[1, 64:68])
+
+
+def test_a_pass_reaches_as_far_as_its_rows():
+    model = random_model(
+        type(LEAN["llama"])(**{**vars(LEAN["llama"]), "max_position_embeddings": 900})
+    )
+    ids = torch.randint(3, 128, (800,), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    runner = recorded_runner(model, Traced())
+    cache = runner.new_cache(800, widest=2)
+    for start in (STRIDE - 2, STRIDE - 1, STRIDE, 2 * STRIDE - 1, 2 * STRIDE, 798):
+        cache.rewind(0, 0)
+        runner.forward(ids[:start], cache, every=False)
+        assert_close(
+            runner.forward(ids[start : start + 2], cache, every=True), expected[start : start + 2]
+        )
+
+
+def test_slabs_come_back_with_their_recordings():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    cache = runner.new_cache(64, rows=2, widest=3)
+    made, place = recorder.recorded, cache.slabs[0].data_ptr()
+    other = runner.new_cache(64, rows=2, widest=3)
+    assert other.slabs[0].data_ptr() != place
+    del cache
+    again = runner.new_cache(30, rows=2, widest=3)
+    assert again.slabs[0].data_ptr() == place
+    assert recorder.recorded == made + 3
+    assert not again.slabs[0].any()
+
+
+def test_slabs_of_another_shape_are_given_up():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    assert runner.new_cache(64, rows=2, widest=1).slabs[0].shape[0] == 2
+    assert runner.new_cache(64, rows=1, widest=1).slabs[0].shape[0] == 1
+    gc.collect()
+    assert [one.rows for one in runner._lender.idle] == [1]
+
+
+def test_a_cache_for_untimed_passes_is_not_recorded():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    made = recorder.recorded
+    cache = runner.new_cache(64)
+    runner.forward(torch.arange(3, 5), cache, every=False)
+    assert recorder.recorded == made
+    assert cache.slabs[0].shape[3] == 64
