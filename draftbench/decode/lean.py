@@ -29,12 +29,14 @@ LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 # in the second of a width. bfloat16's noise in a deep model is .98.
 TRIED = ((3, 1), (1, 1), (2, 3), (1, 1), (0, 2), (1, 0), (0, 1), (2, 0))
 LEAST_COSINE = 0.9
+# Of a library's reason for what it cannot do.
+MOST_CHARACTERS = 200
 
 
 @dataclass
 class SlabCache:
     """Keys and values side by side [rows, 2, key heads, capacity, head] per layer; the first
-    `lengths[row]` entries are valid. `recorded` are the passes that are launched whole.
+    `lengths[row]` entries are valid. `recorded` are passes that a GPU launches whole.
     """
 
     slabs: list[Tensor]
@@ -51,9 +53,10 @@ class SlabCache:
     def rewind(self, row: int, length: int) -> None:
         self.lengths[row] = length
 
-    def records(self, counts: Sequence[int]) -> bool:
-        """Whether a pass over so many tokens of each row is recorded."""
-        return self.recorded is not None and max(counts) <= self.recorded.widest
+    def recording(self, counts: Sequence[int]) -> RecordedPasses | None:
+        """What a pass over so many tokens of each row is recorded in."""
+        found = self.recorded
+        return found if found is not None and max(counts) <= found.widest else None
 
 
 def lean_obstacle(model: Any) -> str | None:
@@ -130,7 +133,7 @@ class LeanRunner:
         # What cannot be traced or recorded is a library's to say, in an exception of its own.
         except Exception as error:
             said = f"{type(error).__name__}: {error}".splitlines()
-            obstacle = [line for line in said if "Error: " in line][-1]
+            obstacle = [line for line in said if "Error: " in line][-1][:MOST_CHARACTERS]
         if obstacle:
             self._traces = self._lender = None
         return obstacle
@@ -162,7 +165,7 @@ class LeanRunner:
     @torch.inference_mode()
     def _trace_up_to(self, widest: int, traces: dict[int, Traceable]) -> None:
         """Trace the passes that are missing, and run each once: it is planned then."""
-        for n in range(len(traces) + 1, widest + 1):
+        for n in range(len(traces) + 1, min(widest, self.context_length - 1) + 1):
             slabs = [slab[0] for slab in self._body.new_slabs(n + 1, 1)]
             example = [torch.zeros(n, dtype=torch.long), torch.tensor(1), *slabs]
             work = partial(_append_row, self._body, self._future, n)
@@ -178,7 +181,7 @@ class LeanRunner:
         """
         counts = counts or [tokens.shape[0]]
         row = only_row(counts)
-        if row is None or cache.records(counts):
+        if row is None or cache.recording(counts):
             both = self._append_side_by_side(tokens, cache, counts)
             if not every and max(counts) > 1:
                 both = both[on_device(last_of_each(counts), self.device)]
@@ -191,8 +194,9 @@ class LeanRunner:
         self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> Tensor:
         """Read tokens [n] of several rows; the sum of all blocks."""
-        if cache.recorded is not None and cache.records(counts):
-            both = cache.recorded.append(tokens, counts, cache.lengths)
+        recorded = cache.recording(counts)
+        if recorded is not None:
+            both = recorded.append(tokens, counts, cache.lengths)
         else:
             placement = ManyRows(cache.lengths, counts, self._body.group, self._like)
             both = self._body.append(tokens, cache.slabs, placement)

@@ -81,8 +81,10 @@ class RecordedPasses:
             found.append(min(2 * found[-1], self.capacity))
         return found
 
+    @torch.inference_mode()
     def record(self, widest: int, append: Append, recorder: Recorder) -> None:
         """Record what is missing for up to `widest` tokens a row."""
+        self._starts.zero_()  # what is left of another cache may lie too far for these
         for width in range(self.widest + 1, widest + 1):
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
             self._tokens[width] = tokens

@@ -52,10 +52,11 @@ def trace(work: Traceable, example: Sequence[Tensor], given: Sequence[Tensor]) -
 
     def run(*tensors: Tensor) -> Tensor:
         # Optimizing a graph of a thousand operations takes as long as ten passes and gains nothing.
+        before = torch._C._get_graph_executor_optimize()
         torch._C._set_graph_executor_optimize(False)
         try:
             return function(*tensors, *given)  # type: ignore[no-any-return]
         finally:
-            torch._C._set_graph_executor_optimize(True)
+            torch._C._set_graph_executor_optimize(before)
 
     return run

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from draftbench.decode import lean
 from draftbench.decode.lean import LeanRunner
@@ -14,6 +15,7 @@ from tests.decode.test_runners import (
     LEAN,
     SIZES,
     assert_agrees_with_full_pass,
+    assert_close,
     assert_rows_do_not_meet,
     full_pass,
     random_model,
@@ -106,3 +108,36 @@ def test_a_trace_leaves_the_optimizer_of_others_on():
     run = trace(lambda x: x * 2, [torch.zeros(1)], [])
     run(torch.ones(1))
     assert torch._C._get_graph_executor_optimize()
+
+
+def test_a_context_shorter_than_a_round_is_no_obstacle():
+    model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 20}))
+    ids = torch.randint(3, 128, (20,), generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    runner = traced_runner(model)
+    cache = runner.new_cache(20, widest=30)
+    assert_close(runner.forward(ids, cache, every=True), expected)
+    cache.rewind(0, 0)
+    assert_close(runner.forward(ids[:19], cache, every=True), expected[:19])
+
+
+def test_a_type_beyond_a_piece_and_in_bfloat16_agrees_with_the_model_in_float32():
+    """More than 512 tokens are read in pieces, and the steps behind them traced."""
+    model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 700}))
+    ids = torch.randint(3, 128, (640,), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    exact = traced_runner(model)
+    cache = exact.new_cache(640, widest=5)
+    assert_close(exact.forward(ids[:600], cache, every=True), expected[:600])
+    for start in range(600, 640, 5):
+        got = exact.forward(ids[start : start + 5], cache, every=True)
+        assert_close(got, expected[start : start + 5])
+    short = traced_runner(model.bfloat16())
+    cache = short.new_cache(640, widest=1)
+    first = short.forward(ids[:600], cache, every=True)
+    steps = [short.forward(ids[i : i + 1], cache, every=True) for i in range(600, 640)]
+    got = torch.cat([first, *steps]).float()
+    cosine = torch.nn.functional.cosine_similarity(got, expected, dim=-1)
+    assert float(cosine.mean()) > 0.98
