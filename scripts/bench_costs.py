@@ -4,6 +4,7 @@ and what a round takes beyond its passes.
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,9 +78,9 @@ def measure_costs(ours, tokens, k) -> Costs:
     decoder finds its weights as warm as its own last pass left them.
     """
     widths = range(1, max(k + 1, WIDEST) + 1)
-    works = {("target", n): _pass(ours.target, tokens, n) for n in widths}
+    works = _passes("target", ours.target, tokens, widths)
     for level, runner in ours.drafts.items():
-        works |= {(f"draft {level}", n): _pass(runner, tokens, n) for n in (1, 2)}
+        works |= _passes(f"draft {level}", runner, tokens, (1, 2))
     clock, block = clock_for(ours.target.device), torch.ones(1 << 28, device=ours.target.device)
     seconds = {key: [] for key in (*works, "read")}
     for _ in range(REPEATS):
@@ -101,17 +102,17 @@ def measure_costs(ours, tokens, k) -> Costs:
     )
 
 
-def _pass(runner, tokens, n):
-    """A pass over n tokens behind a prompt, and the choice after each."""
-    cache = runner.new_cache(len(tokens) + n, widest=n)
+def _passes(name, runner, tokens, widths):
+    """By width a pass over so many tokens behind a prompt, and the choice after each."""
+    cache = runner.new_cache(len(tokens) + max(widths), widths=widths)
     runner.forward(torch.tensor(tokens, device=runner.device), cache, every=False)
-    new = torch.tensor((tokens * n)[:n], device=runner.device)
 
-    def work():
+    def work(new):
         best(runner.forward(new, cache, every=True))
         cache.rewind(0, len(tokens))
 
-    return work
+    read = torch.tensor((tokens * max(widths))[: max(widths)], device=runner.device)
+    return {(name, n): partial(work, read[:n]) for n in widths}
 
 
 def _bytes_read(runner) -> int:

@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     threads = set_threads(None)
+    if ":" in options.device:
+        torch.cuda.set_device(options.device)
     dtype = default_dtype(options.device)
     ours = SimpleNamespace(
         target=build(options.target, "none", dtype, options.device),

@@ -64,7 +64,10 @@ def attend(
         return mixed.reshape(1, -1)
     grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
     mixed = torch._C._nn.scaled_dot_product_attention(grouped, seen[0], seen[1], mask)
-    return mixed.view(-1, n, head).transpose(0, 1).reshape(n, -1)
+    return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
+
+def reached(places: Tensor) -> Tensor:
+    return torch.arange(int(places.max()) + 1)
 """
 
 
@@ -110,83 +113,80 @@ class ManyRows:
         self, lengths: Sequence[int], counts: Sequence[int], group: int, like: Tensor
     ) -> None:
         self.rows, self.width = len(counts), max(counts)
-        self.even = min(counts) == self.width
         places = [
             (row, slot, length + slot)
             for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for slot in range(count)
         ]
         self.row, self.slot, self.positions = torch.tensor(places, device=like.device).unbind(1)
-        self.end = max(length + count for length, count in zip(lengths, counts, strict=True))
-        seen = [
+        last = [
             [length + min(slot, max(count - 1, 0)) for slot in range(self.width)]
             for length, count in zip(lengths, counts, strict=True)
         ]
-        future = torch.arange(self.end, device=like.device) > torch.tensor(
-            seen, device=like.device
-        ).unsqueeze(2)
-        mask = like.new_zeros(future.shape).masked_fill_(future, float("-inf"))
-        self.mask = mask.unsqueeze(1).repeat(1, 1, group, 1)
+        reach = max(length + count for length, count in zip(lengths, counts, strict=True))
+        seen = torch.arange(reach, device=like.device)
+        self.mask = _mask(seen, torch.tensor(last, device=like.device), group, like)
 
     def at(self, table: Tensor) -> Tensor:
         return table[self.positions]
 
     def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
         slab[self.row, :, :, self.positions] = new.view(-1, 2, *slab.shape[2::2])
-        mixed = _mixed(self._padded(query), slab, self.end, self.mask)
-        if not self.even:
-            mixed = mixed[self.row, self.slot]
+        padded = query.new_zeros(self.rows, self.width, *query.shape[1:])
+        padded[self.row, self.slot] = query
+        mixed = _mixed(padded, slab, self.mask)[self.row, self.slot]
         return mixed.reshape(len(self.row), -1)
 
-    def _padded(self, query: Tensor) -> Tensor:
-        """Queries [rows, width, heads, head]."""
-        shape = (self.rows, self.width, *query.shape[1:])
-        if self.even:
-            return query.view(shape)
-        padded = query.new_zeros(shape)
-        padded[self.row, self.slot] = query
-        return padded
 
-
-class FixedRows:
+class EvenRows:
     """`width` tokens behind the valid ones of every row, wherever those end: only the numbers in
-    `starts` differ between two passes, nothing that a recording of one would hold.
+    `starts` differ between two passes, nothing that a trace or a recording holds.
 
     Args:
         starts: [rows] valid tokens.
-        reach: keys that are looked at, at least every start + width.
+        reach: keys that are looked at, at least every start + width; None: just as many, which a
+            host can read from the starts and a GPU not.
         group: queries to a key.
         like: what the mask is made like.
         last: the last position that the model knows; what lies beyond is never read.
     """
 
     def __init__(
-        self, starts: Tensor, width: int, reach: int, group: int, like: Tensor, last: int
+        self, starts: Tensor, width: int, reach: int | None, group: int, like: Tensor, last: int
     ) -> None:
-        self.rows, self.width, self.reach = len(starts), width, reach
+        self.rows, self.width = len(starts), width
         device = starts.device
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.place = places.flatten()
-        self._known = self.place.clamp(max=last)
+        self.positions = self.place.clamp(max=last)
         rows = torch.arange(self.rows, device=device)
         self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
-        future = torch.arange(reach, device=device) > places.unsqueeze(2)
-        mask = torch.zeros(future.shape, dtype=like.dtype, device=device)
-        self.mask = mask.masked_fill_(future, float("-inf")).unsqueeze(1).repeat(1, 1, group, 1)
+        seen = _scripted().reached(places) if reach is None else torch.arange(reach, device=device)
+        self.mask = _mask(seen, places, group, like)
 
     def at(self, table: Tensor) -> Tensor:
-        return table[self._known]
+        return table[self.positions]
 
     def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
         slab[self.row, :, :, self.place] = new.view(-1, 2, *slab.shape[2::2])
         padded = query.view(self.rows, self.width, *query.shape[1:])
-        return _mixed(padded, slab, self.reach, self.mask).reshape(len(self.row), -1)
+        return _mixed(padded, slab, self.mask).reshape(len(self.row), -1)
 
 
-def _mixed(query: Tensor, slab: Tensor, end: int, mask: Tensor) -> Tensor:
-    """What queries [rows, width, heads, head] see of the first `end` entries, in their shape."""
+def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
+    """[rows, 1, group · width, reach], -inf where what is seen, [reach], comes after the last place
+    of a query, [rows, width].
+    """
+    future = seen > last.unsqueeze(2)
+    mask = torch.zeros_like(future, dtype=like.dtype).masked_fill_(future, float("-inf"))
+    return mask.unsqueeze(1).repeat(1, 1, group, 1)
+
+
+def _mixed(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
+    """What queries [rows, width, heads, head] see, in their shape."""
     rows, width, _, head = query.shape
-    keys, values = slab.narrow(3, 0, end).unbind(1)
+    keys, values = slab.narrow(3, 0, mask.shape[3]).unbind(1)
     grouped = query.transpose(1, 2).reshape(rows, slab.shape[2], -1, head)
-    mixed = _attention(grouped, keys, values, mask)
-    return mixed.view(rows, -1, width, head).transpose(1, 2)
+    # Not a view: some of a GPU's kernels lay their result out as [rows, n, heads, head].
+    mixed = _attention(grouped, keys, values, mask).reshape(rows, -1, width, head)
+    return mixed.transpose(1, 2)

@@ -85,7 +85,7 @@ class ModelDrafter:
         """A cache as long as the responses, or as the draft's own context."""
         self._room = min(capacity, self.runner.context_length)
         # A round reads one new token, or two after a full one.
-        self.cache = self.runner.new_cache(self._room, rows, widest=2)
+        self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
         self._laws: list[_Law | None] = [None] * rows
 
     def begin(self, row: int, task: Task) -> None:

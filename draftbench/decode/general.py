@@ -10,7 +10,7 @@ sliding window is kept whole and masked. Recurrent and hybrid caches are refused
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -179,7 +179,9 @@ class GeneralRunner:
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
 
-    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> SlabTransformersCache:
+    def new_cache(
+        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+    ) -> SlabTransformersCache:
         """Slabs are allocated when the first tokens show their shape."""
         return SlabTransformersCache(self._layer_kinds, capacity, rows)
 

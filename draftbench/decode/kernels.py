@@ -67,6 +67,7 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available()
 
 
+@cache  # a trace cannot hold the question
 def multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for it: without, a pass over n tokens takes n steps."""
     return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -9,7 +9,7 @@ traces on a CPU (`traced`), as graphs on a GPU (`recorded`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decode.attention import PIECE, FixedRows, ManyRows, OneRow
+from draftbench.decode.attention import PIECE, EvenRows, ManyRows, OneRow
 from draftbench.decode.body import Body
 from draftbench.decode.recorded import Lender, RecordedPasses, Recorder
 from draftbench.decode.runner import last_of_each, on_device, only_row
@@ -27,7 +27,7 @@ from draftbench.decode.traced import Traceable, trace
 LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 # Whole passes are tried with so many tokens of two rows: what they hold and should read anew shows
 # in the second of a width. bfloat16's noise in a deep model is .98.
-TRIED = ((3, 1), (1, 1), (2, 3), (1, 1), (0, 2), (1, 0), (0, 1), (2, 0))
+TRIED = ((2, 1), (1, 1), (2, 2), (1, 1), (1, 2), (2, 2), (0, 2), (1, 0), (0, 1), (2, 0))
 LEAST_COSINE = 0.9
 # Of a library's reason for what it cannot do.
 MOST_CHARACTERS = 200
@@ -36,11 +36,13 @@ MOST_CHARACTERS = 200
 @dataclass
 class SlabCache:
     """Keys and values side by side [rows, 2, key heads, capacity, head] per layer; the first
-    `lengths[row]` entries are valid. `recorded` are passes that a GPU launches whole.
+    `lengths[row]` entries are valid. Passes of `widths` tokens a row run whole: as traces, or as a
+    GPU `recorded` them.
     """
 
     slabs: list[Tensor]
     lengths: list[int]
+    widths: Collection[int] = ()
     recorded: RecordedPasses | None = None
     _of_rows: dict[int, list[Tensor]] = field(default_factory=dict)
 
@@ -95,7 +97,7 @@ class LeanRunner:
         self.dtype, self.device = self._like.dtype, str(self._like.device)
         future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
         self._future = future.triu_(1).to(self._like.device)
-        self._traces: dict[int, Traceable] | None = None
+        self._traces: dict[tuple[int, int], Traceable] | None = None
         self._lender: Lender | None = None
 
     @property
@@ -113,18 +115,16 @@ class LeanRunner:
         return self._body.tensors()
 
     def trace(self) -> str | None:
-        """From now on, run passes over a few tokens of one row as traces where a cache is made for
-        timed ones; or why not.
-        """
+        """From now on, run passes of the widths that a cache is made for as traces; or why not."""
         self._traces = {}
         return self._obstacle_to_whole_passes()
 
-    def record_with(self, recorder: Recorder) -> str | None:
-        """From now on, run the passes over caches that are made for timed ones as `recorder`
-        records them; or why not.
+    def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
+        """From now on, run passes of the widths that a cache is made for as such a recorder records
+        them; or why not.
         """
-        append = partial(_append_fixed, self._body, self.context_length - 1)
-        self._lender = Lender(self._body.new_slabs, append, recorder)
+        append = partial(_append_rows, self._body, self.context_length - 1)
+        self._lender = Lender(self._body.new_slabs, append, make_recorder)
         return self._obstacle_to_whole_passes()
 
     def _obstacle_to_whole_passes(self) -> str | None:
@@ -133,16 +133,19 @@ class LeanRunner:
         # What cannot be traced or recorded is a library's to say, in an exception of its own.
         except Exception as error:
             said = f"{type(error).__name__}: {error}".splitlines()
-            obstacle = [line for line in said if "Error: " in line][-1][:MOST_CHARACTERS]
+            # TorchScript tells the reason last, others first.
+            obstacle = ([line for line in said if "Error: " in line] or said[:1])[-1]
+            obstacle = obstacle[:MOST_CHARACTERS]
         if obstacle:
             self._traces = self._lender = None
         return obstacle
 
     def _difference_of_whole_passes(self) -> str | None:
         """How whole passes over two rows differ from the same ones call by call."""
-        results = []
-        for widest in (max(map(max, TRIED)), 0):
-            cache = self.new_cache(sum(map(max, TRIED)), 2, widest)
+        results, capacity = [], sum(map(max, TRIED))
+        self._cache_of_whole_passes(capacity, 1, (1, 2))
+        whole = self._cache_of_whole_passes(capacity, 2, (1, 2))
+        for cache in (whole, self.new_cache(capacity, 2)):
             tokens = torch.arange(1, 1 + sum(map(sum, TRIED)), device=self.device)
             parts = tokens.remainder_(self.vocab_size).split([sum(counts) for counts in TRIED])
             passes = zip(parts, TRIED, strict=True)
@@ -151,26 +154,53 @@ class LeanRunner:
         cosine = float(functional.cosine_similarity(results[0], results[1], dim=-1).min())
         return None if cosine >= LEAST_COSINE else f"its passes differ then (cosine {cosine:.3f})"
 
-    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> SlabCache:
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length."""
-        if self._lender is not None and widest > 0:
-            recorded = self._lender.lend(capacity, rows, widest)
-            cache = SlabCache(recorded.slabs, [0] * rows, recorded)
+        if widths:
+            try:
+                return self._cache_of_whole_passes(capacity, rows, widths)
+            except RuntimeError:  # of these passes; the ones that were tried did
+                pass
+        return SlabCache(self._body.new_slabs(capacity, rows), [0] * rows)
+
+    def _cache_of_whole_passes(
+        self, capacity: int, rows: int, widths: Collection[int]
+    ) -> SlabCache:
+        if self._lender is not None:
+            recorded = self._lender.lend(capacity, rows, widths)
+            cache = SlabCache(recorded.slabs, [0] * rows, widths, recorded)
             self._lender.take_back(recorded, after=cache)
             return cache
         if self._traces is not None:
-            self._trace_up_to(widest, self._traces)
-        return SlabCache(self._body.new_slabs(capacity, rows), [0] * rows)
+            longest = min(PIECE, self.context_length - 1)
+            for width in widths:
+                if width <= longest and (rows, width) not in self._traces:
+                    self._traces[rows, width] = self._traced(rows, width)
+        return SlabCache(self._body.new_slabs(capacity, rows), [0] * rows, widths)
 
     @torch.inference_mode()
-    def _trace_up_to(self, widest: int, traces: dict[int, Traceable]) -> None:
-        """Trace the passes that are missing, and run each once: it is planned then."""
-        for n in range(len(traces) + 1, min(widest, self.context_length - 1) + 1):
-            slabs = [slab[0] for slab in self._body.new_slabs(n + 1, 1)]
-            example = [torch.zeros(n, dtype=torch.long), torch.tensor(1), *slabs]
-            work = partial(_append_row, self._body, self._future, n)
-            traces[n] = trace(work, example, self._body.packed)
-            traces[n](*example)
+    def _traced(self, rows: int, width: int) -> Traceable:
+        """A trace of the pass over `width` tokens behind one in each row, which ran once: it is
+        planned then.
+        """
+        tokens, slabs = torch.zeros(rows * width, dtype=torch.long), []
+        if rows == 1:
+            slabs = [slab[0] for slab in self._body.new_slabs(width + 1, 1)]
+            work, starts = self._append_row(width), torch.tensor(1)
+        else:
+            slabs = self._body.new_slabs(width + 1, rows)
+            work, starts = self._append_rows(None), torch.ones(rows, dtype=torch.long)
+        traced = trace(work, [tokens, starts, *slabs], self._body.packed)
+        traced(tokens, starts, *slabs)
+        return traced
+
+    def _append_row(self, width: int) -> Traceable:
+        """(tokens, start, one row's slabs ...) → the sum of all blocks."""
+        return partial(_append_row, self._body, self._future, width)
+
+    def _append_rows(self, reach: int | None) -> Traceable:
+        """(tokens, starts, slabs ...) → the sum of all blocks, for as many tokens in each row."""
+        return partial(_append_rows, self._body, self.context_length - 1, reach)
 
     @torch.inference_mode()
     def forward(
@@ -194,40 +224,44 @@ class LeanRunner:
         self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> Tensor:
         """Read tokens [n] of several rows; the sum of all blocks."""
-        recorded = cache.recording(counts)
+        lengths, width, recorded = cache.lengths, max(counts), cache.recording(counts)
+        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         if recorded is not None:
-            both = recorded.append(tokens, counts, cache.lengths)
-        else:
-            placement = ManyRows(cache.lengths, counts, self._body.group, self._like)
-            both = self._body.append(tokens, cache.slabs, placement)
-        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
-        return both
+            return recorded.append(tokens, counts, lengths)
+        if min(counts) < width:
+            placement = ManyRows(lengths, counts, self._body.group, self._like)
+            return self._body.append(tokens, cache.slabs, placement)
+        run = self._whole(cache, len(counts), width) or self._append_rows(max(cache.lengths))
+        return run(tokens, on_device(lengths, self.device), *cache.slabs)
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
         """Read tokens [n] of one row; the sum of all blocks for each piece."""
         found, slabs = [], cache.of(row)
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
-            run = self._traces.get(new) if self._traces else None
-            run = run or partial(_append_row, self._body, self._future, new)
+            run = self._whole(cache, 1, new) or self._append_row(new)
             found.append(run(piece, torch.tensor(have), *slabs))
             cache.lengths[row] = have + new
         return found
 
+    def _whole(self, cache: SlabCache, rows: int, width: int) -> Traceable | None:
+        """The trace of a pass that the cache was made for."""
+        return self._traces.get((rows, width)) if self._traces and width in cache.widths else None
+
 
 def _append_row(
-    body: Body, future: Tensor, n: int, tokens: Tensor, start: Tensor, *slabs: Tensor
+    body: Body, future: Tensor, width: int, tokens: Tensor, start: Tensor, *slabs: Tensor
 ) -> Tensor:
-    """Read tokens [n] of the row whose slabs these are, behind its `start` [] valid ones; the sum
-    of all blocks.
+    """Read tokens [width] of the row whose slabs these are, behind its `start` [] valid ones; the
+    sum of all blocks.
     """
-    return body.append(tokens, slabs, OneRow(start, n, body.group, future))
+    return body.append(tokens, slabs, OneRow(start, width, body.group, future))
 
 
-def _append_fixed(
-    body: Body, last: int, tokens: Tensor, starts: Tensor, reach: int, slabs: list[Tensor]
+def _append_rows(
+    body: Body, last: int, reach: int | None, tokens: Tensor, starts: Tensor, *slabs: Tensor
 ) -> Tensor:
-    """Read as many tokens [rows · width] of every row, behind `starts` [rows]."""
+    """Read tokens [rows · width], as many of each row, behind `starts` [rows] valid ones."""
     width = len(tokens) // len(starts)
-    placement = FixedRows(starts, width, reach, body.group, body.embedding, last)
+    placement = EvenRows(starts, width, reach, body.group, body.embedding, last)
     return body.append(tokens, slabs, placement)

@@ -128,7 +128,9 @@ class Batch:
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
         capacity = max((task.capacity for task in tasks), default=0)
-        self.cache: KVCache = target.new_cache(capacity, len(self.rows), widest=self.k + 1)
+        # Between the two: the last rounds of a response, in a batch too rare to make ready for.
+        widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
+        self.cache: KVCache = target.new_cache(capacity, len(self.rows), widths)
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
         self._mark: Any = None

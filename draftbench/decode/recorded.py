@@ -3,14 +3,14 @@
 A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
 step is recorded as one CUDA graph. A recording is bound to its shapes and to the memory that it
 reads and writes. Hence caches are lent from a pool and come back to it, and a recorded pass takes
-as many tokens in every row as its widest row brings: the surplus lands behind a row's valid
+as many tokens in every row, at least those of its widest: the surplus lands behind a row's valid
 tokens, where the next pass overwrites it. Knows nothing of layers.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,8 +23,8 @@ from draftbench.decode.runner import on_device
 Pass = Callable[[], Tensor]
 # What does the same, with whatever the inputs hold by then.
 Recorder = Callable[[Pass], Pass]
-# Tokens [rows · width], starts [rows], a reach of keys, slabs → a result for each token.
-Append = Callable[[Tensor, Tensor, int, list[Tensor]], Tensor]
+# A reach of keys, tokens [rows · width], starts [rows], slabs ... → a result for each token.
+Append = Callable[..., Tensor]
 # Capacities are multiples of this, and the shortest reach is.
 STRIDE = 256
 # A library's first calls allocate and choose kernels, which a recording must not hold.
@@ -34,21 +34,23 @@ WARM_PASSES = 2
 class CudaGraphs:
     """Records one pass after the other into memory that they share: a result is read before the
     next pass is launched.
+
+    Args:
+        stream: where passes are warmed and recorded; what libraries allocate there stays for good.
     """
 
-    def __init__(self, device: str) -> None:
-        self._device, self._memory = device, torch.cuda.graph_pool_handle()
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream, self._memory = stream, torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Pass) -> Pass:
-        with torch.cuda.device(self._device):
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
+        with torch.cuda.device(self._stream.device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
                 for _ in range(WARM_PASSES):
                     work()
-            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._memory):
+            with torch.cuda.graph(graph, pool=self._memory, stream=self._stream):
                 result = work()
 
         def launch() -> Tensor:
@@ -59,14 +61,15 @@ class CudaGraphs:
 
 
 class RecordedPasses:
-    """Passes of 1 to `widest` tokens a row over one set of slabs.
+    """Passes of some widths, in tokens a row, over one set of slabs.
 
     Args:
         slabs: a layer each; dimension 0 are rows, dimension 3 tokens.
+        recorder: of these passes alone, so that its memory goes when they go.
     """
 
-    def __init__(self, slabs: list[Tensor]) -> None:
-        self.slabs, self.widest = slabs, 0
+    def __init__(self, slabs: list[Tensor], recorder: Recorder) -> None:
+        self.slabs, self._recorder = slabs, recorder
         self.rows, self.capacity = slabs[0].shape[0], slabs[0].shape[3]
         self._device = str(slabs[0].device)
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
@@ -81,27 +84,30 @@ class RecordedPasses:
             found.append(min(2 * found[-1], self.capacity))
         return found
 
+    @property
+    def widest(self) -> int:
+        """The most tokens a row that a pass may bring."""
+        return max(self._tokens, default=0)
+
     @torch.inference_mode()
-    def record(self, widest: int, append: Append, recorder: Recorder) -> None:
-        """Record what is missing for up to `widest` tokens a row."""
+    def record(self, widths: Collection[int], append: Append) -> None:
+        """Record what is missing."""
         self._starts.zero_()  # what is left of another cache may lie too far for these
-        for width in range(self.widest + 1, widest + 1):
+        for width in sorted(set(widths).difference(self._tokens)):
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
-            self._tokens[width] = tokens
             for reach in self.reaches:
-                if reach < width:
-                    continue
-                work = partial(append, tokens, self._starts, reach, self.slabs)
-                self._passes[width, reach] = recorder(work)
-        self.widest = max(self.widest, widest)
+                if reach >= width:
+                    work = partial(append, reach, tokens, self._starts, *self.slabs)
+                    self._passes[width, reach] = self._recorder(work)
+            self._tokens[width] = tokens
 
     def append(self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """The result for tokens [n] that lie row after row, `counts[r]` of them behind the
         `lengths[r]` valid ones of row r. To be read before the next pass.
         """
-        width = max(counts)
+        width = min(width for width in self._tokens if width >= max(counts))
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
-        reach = next(reach for reach in self.reaches if reach >= farthest)
+        reach = next(reach for reach in self.reaches if reach >= max(farthest, width))
         launch, place = self._passes[width, reach], self._tokens[width]
         self._starts.copy_(on_device(list(lengths), self._device))
         if min(counts) == width:
@@ -115,31 +121,29 @@ class RecordedPasses:
 
 @dataclass(frozen=True)
 class Lender:
-    """Slabs with their recordings, lent to caches and taken back when a cache is forgotten.
-
-    Slabs that are too small or of other rows than the ones asked for are given up: the machine's
-    memory is for one shape at a time.
+    """Slabs with their recordings, lent to caches and taken back when a cache is forgotten. Slabs
+    that are too small or of other rows than the ones asked for are given up.
     """
 
     make_slabs: Callable[[int, int], list[Tensor]]
     append: Append
-    recorder: Recorder
+    make_recorder: Callable[[], Recorder]
     idle: list[RecordedPasses] = field(default_factory=list)
 
-    def lend(self, capacity: int, rows: int, widest: int) -> RecordedPasses:
+    def lend(self, capacity: int, rows: int, widths: Collection[int]) -> RecordedPasses:
         """Zeroed slabs for `capacity` tokens in each of `rows` rows and one pass beyond, with
-        recordings of up to `widest` tokens a row.
+        passes of these widths recorded.
         """
-        room = -(-(capacity + widest) // STRIDE) * STRIDE
-        fitting = [one for one in self.idle if one.rows == rows and one.capacity >= room]
-        self.idle[:] = fitting
-        if fitting:
-            passes = self.idle.pop()
-            for slab in passes.slabs:
-                slab.zero_()
-        else:
-            passes = RecordedPasses(self.make_slabs(room, rows))
-        passes.record(widest, self.append, self.recorder)
+        room = -(-(capacity + max(widths)) // STRIDE) * STRIDE
+        self.idle[:] = [one for one in self.idle if one.rows == rows and one.capacity >= room]
+        passes = (
+            self.idle.pop()
+            if self.idle
+            else RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
+        )
+        passes.record(widths, self.append)
+        for slab in passes.slabs:
+            slab.zero_()
         return passes
 
     def take_back(self, passes: RecordedPasses, *, after: object) -> None:

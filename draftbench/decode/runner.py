@@ -6,7 +6,7 @@ A runner knows one model on one device. It knows nothing of text, sampling, draf
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -38,12 +38,12 @@ class Runner(Protocol):
     context_length: int
     device: str
 
-    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> KVCache:
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> KVCache:
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
-            widest: passes of up to so many tokens a row are going to be timed, so what such a pass
-                needs made once is made now.
+            widths: tokens a row of passes that are going to be timed: what they need made once is
+                made now.
         """
         ...
 

@@ -8,7 +8,7 @@ time, and nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -67,7 +67,9 @@ class ScriptedRunner:
     device: str = "cpu"
     name: str = "scripted"
 
-    def new_cache(self, capacity: int, rows: int = 1, widest: int = 0) -> ScriptedCache:
+    def new_cache(
+        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+    ) -> ScriptedCache:
         """An empty cache."""
         return ScriptedCache(rows)
 

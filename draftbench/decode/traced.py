@@ -48,6 +48,9 @@ def trace(work: Traceable, example: Sequence[Tensor], given: Sequence[Tensor]) -
             True,  # a result of other than tensors is refused
             False,  # what is changed in place stays so
         )
+    first = next(graph.nodes())
+    for node in graph.nodes():
+        node.copyMetadata(first)  # each holds the Python stack it came from, as text
     function = torch._C._create_function_from_graph("traced", graph)
 
     def run(*tensors: Tensor) -> Tensor:

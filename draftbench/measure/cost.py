@@ -179,7 +179,7 @@ def _step_points(
     for context in grid.contexts:
         if context + max(sizes) > runner.context_length:
             continue
-        cache = runner.new_cache(context + max(sizes), grid.batch, widest=max(sizes))
+        cache = runner.new_cache(context + max(sizes), grid.batch, sizes)
         filled = torch.tensor(grid.tokens(0, context), device=runner.device)
         for row in range(grid.batch):
             only = [context if at == row else 0 for at in range(grid.batch)]

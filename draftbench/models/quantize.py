@@ -269,7 +269,8 @@ def run_whole(runner: LeanRunner) -> list[str]:
     for.
     """
     if runner.device.startswith("cuda"):
-        obstacle = runner.record_with(CudaGraphs(runner.device))
+        stream = torch.cuda.Stream(runner.device)
+        obstacle = runner.record_with(lambda: CudaGraphs(stream))
         return [f"launches its steps call by call, not as CUDA graphs: {obstacle}"] * bool(obstacle)
     obstacle = runner.trace()
     return [f"runs its steps call by call, not as traces: {obstacle}"] * bool(obstacle)

@@ -92,8 +92,8 @@ def random_model(config):
     return model
 
 
-def assert_agrees_with_full_pass(runner, expected, ids, widest=0):
-    cache = runner.new_cache(64, widest=widest)
+def assert_agrees_with_full_pass(runner, expected, ids, widths=()):
+    cache = runner.new_cache(64, widths=widths)
     assert_close(runner.forward(ids, cache, every=True), expected)
     for start, count in PASSES:
         cache.rewind(0, start)
@@ -110,12 +110,12 @@ def assert_agrees_with_full_pass(runner, expected, ids, widest=0):
 TURNS = ((7, 0, 0), (0, 12, 1), (1, 1, 1), (4, 2, 5), (0, 5, 3), (3, 0, 3), (1, 1, 1))
 
 
-def assert_rows_do_not_meet(runner, model, widest=0):
+def assert_rows_do_not_meet(runner, model, widths=()):
     """Each row continues its own text, at its own length, rewound on its own."""
     texts = torch.randint(3, 128, (3, 40), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         expected = model(texts).logits
-    cache, lengths = runner.new_cache(40, rows=3, widest=widest), [0, 0, 0]
+    cache, lengths = runner.new_cache(40, rows=3, widths=widths), [0, 0, 0]
     for turn, counts in enumerate(TURNS):
         spans = [slice(at, at + n) for at, n in zip(lengths, counts, strict=True)]
         new = torch.cat([text[span] for text, span in zip(texts, spans, strict=True)])
