@@ -159,7 +159,7 @@ class LeanRunner:
         if widths:
             try:
                 return self._cache_of_whole_passes(capacity, rows, widths)
-            except RuntimeError:  # of these passes; the ones that were tried did
+            except RuntimeError:  # these cannot run whole, though those that were tried could
                 pass
         return SlabCache(self._body.new_slabs(capacity, rows), [0] * rows)
 
@@ -183,13 +183,12 @@ class LeanRunner:
         """A trace of the pass over `width` tokens behind one in each row, which ran once: it is
         planned then.
         """
-        tokens, slabs = torch.zeros(rows * width, dtype=torch.long), []
+        slabs = self._body.new_slabs(width + 1, rows)
+        tokens = torch.zeros(rows * width, dtype=torch.long)
+        work, starts = self._append_rows(None), torch.ones(rows, dtype=torch.long)
         if rows == 1:
-            slabs = [slab[0] for slab in self._body.new_slabs(width + 1, 1)]
-            work, starts = self._append_row(width), torch.tensor(1)
-        else:
-            slabs = self._body.new_slabs(width + 1, rows)
-            work, starts = self._append_rows(None), torch.ones(rows, dtype=torch.long)
+            slabs = [slab[0] for slab in slabs]
+            work, starts = self._append_row(width), starts[0]
         traced = trace(work, [tokens, starts, *slabs], self._body.packed)
         traced(tokens, starts, *slabs)
         return traced

@@ -135,7 +135,12 @@ class Lender:
         passes of these widths recorded.
         """
         room = -(-(capacity + max(widths)) // STRIDE) * STRIDE
-        self.idle[:] = [one for one in self.idle if one.rows == rows and one.capacity >= room]
+        self.idle[:] = [
+            one
+            for one in self.idle
+            # The surplus of its widest pass has to fit too, whoever had that recorded.
+            if one.rows == rows and one.capacity >= max(room, capacity + one.widest)
+        ]
         passes = (
             self.idle.pop()
             if self.idle

@@ -140,6 +140,15 @@ def test_slabs_come_back_with_their_recordings():
     assert not again.slabs[0].any()
 
 
+def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
+    runner = recorded_runner(random_model(LEAN["llama"]), Traced())
+    assert runner.new_cache(STRIDE - 9, widths=(9,)).slabs[0].shape[3] == STRIDE
+    assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs[0].shape[3] == STRIDE
+    # One row's full length, and nine tokens of surplus behind it.
+    cache = runner.new_cache(STRIDE - 1, widths=(1,))
+    assert cache.recorded.capacity >= STRIDE - 1 + cache.recorded.widest
+
+
 def test_slabs_of_another_shape_are_given_up():
     recorder = Traced()
     runner = recorded_runner(random_model(LEAN["llama"]), recorder)
