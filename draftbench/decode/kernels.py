@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
+from draftbench.decode import streamed
 from draftbench.decode.traced import scripted
 
 Product = Callable[[Tensor], Tensor]
@@ -85,9 +86,11 @@ def multiplies_integers() -> bool:
 
 
 def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """Packed on a CPU where oneDNN multiplies its type faster than PyTorch does, a plain layer
-    otherwise: small float32 matrices stay in the cache.
+    """The fastest for its type on this device: small float32 matrices stay in the cache of a CPU,
+    where a plain layer is.
     """
+    if multiplies_bfloat16() and streamed.fits(weight) and (kernel := streamed.kernel()):
+        return StreamedLinear(weight, bias, kernel)
     packable = weight.device.type == "cpu" and (
         (weight.dtype == torch.bfloat16 and multiplies_bfloat16())
         or (weight.dtype == torch.float32 and weight.nbytes >= CACHED_BYTES and has_onednn())
@@ -97,6 +100,11 @@ def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    return _holding(layer, weight, bias)
+
+
+def _holding(layer: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """The layer, made without memory, with these."""
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -119,6 +127,30 @@ def int8_linear(x: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) ->
         x, 1.0, {UINT8_ZERO}, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
     )
 """
+
+
+class StreamedLinear(nn.Linear):
+    """bfloat16 weights as they lie in memory, by the kernel compiled for this machine. A tied head
+    shares them with its embedding.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernel: streamed.Kernel) -> None:
+        outputs, inputs = weight.shape
+        super().__init__(inputs, outputs, bias=bias is not None, device="meta")
+        # A piece of a mapped file would keep the whole of it in memory.
+        alone = weight.untyped_storage().nbytes() == weight.nbytes and weight.is_contiguous()
+        held = weight if alone else weight.clone(memory_format=torch.contiguous_format)
+        _holding(self, held, bias)
+
+        def product(x: Tensor) -> Tensor:
+            if x.ndim == 2:
+                return kernel(x, held, bias)
+            return kernel(x.reshape(-1, inputs), held, bias).view(*x.shape[:-1], outputs)
+
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x)
 
 
 class PackedLinear(nn.Module):

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from draftbench.decode.attention import PIECE, EvenRows, ManyRows, OneRow
 from draftbench.decode.body import Body
+from draftbench.decode.kernels import StreamedLinear
 from draftbench.decode.recorded import Lender, RecordedPasses, Recorder
 from draftbench.decode.runner import last_of_each, on_device, only_row
 from draftbench.decode.traced import Traceable, trace
@@ -102,8 +103,9 @@ class LeanRunner:
 
     @property
     def name(self) -> str:
+        streams = any(isinstance(layer, StreamedLinear) for layer in self._body.linears)
         whole = self._traces is not None or self._lender is not None
-        how = "" if whole else ", call by call"
+        how = ", streamed" * streams + ", call by call" * (not whole)
         return f"draftbench lean ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:

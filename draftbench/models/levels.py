@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from draftbench.decode import streamed
 from draftbench.decode.kernels import INT4_GROUP, multiplies_integers
 from draftbench.models.facts import LevelRow
 
@@ -28,7 +29,12 @@ EVERY_LAYER = "every linear layer, the output head included"
 LEVELS = {
     "none": Level(
         "weights as loaded",
-        {"cpu": "oneDNN, packed", "cuda": "cuBLAS"},
+        {
+            "cpu": "oneDNN, packed; draftbench's own in bfloat16, where a C++ compiler is"
+            if streamed.is_faster_here()
+            else "oneDNN, packed",
+            "cuda": "cuBLAS",
+        },
         None,
         EVERY_LAYER,
     ),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from draftbench.decode import streamed
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.kernels import Int4Linear, multiplies_bfloat16
 from draftbench.decode.lean import LeanRunner, lean_obstacle
@@ -195,6 +196,8 @@ def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
             "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a step "
             "for each, which in float32 (the default here) it does not"
         ]
+    if build.device == "cpu" and build.dtype == torch.bfloat16 and streamed.obstacle():
+        return [f"reads its weights slower than this machine can: {streamed.obstacle()}"]
     if draft is None and build.dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
         return [
             "its checkpoint has two bytes a weight and runs in float32: plain decoding reads twice "
