@@ -3,6 +3,7 @@ what the weights are. For a GPU that no checkpoint is at hand for.
 
     python scripts/bench_shapes.py --target 8b --draft 1b --levels none,fp8,int4 --device cuda
     python scripts/bench_shapes.py --target 32b --draft 1b --levels none,fp8,int4 --device cuda
+    python scripts/bench_shapes.py --target 8b --draft 1b --device cuda --compile
     python scripts/bench_shapes.py --target 0.5b --draft 0.1b --levels none,int8,int4
 """
 
@@ -45,13 +46,13 @@ def config_of(shape: str) -> PreTrainedConfig:
     )
 
 
-def build(shape: str, level: str, dtype: torch.dtype, device: str) -> LeanRunner:
+def build(shape: str, level: str, dtype: torch.dtype, device: str, *, compiled: bool) -> LeanRunner:
     """A runner of this shape at a level; says so if it cannot run its passes whole."""
     check_level(level, device, simulate=False)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config_of(shape), dtype=dtype)
     runner = LeanRunner(model.eval().requires_grad_(False), level, simulate=False)
-    for caveat in run_whole(runner):
+    for caveat in run_whole(runner, compiled=compiled):
         CONSOLE.print(f"{shape} at {level}: {caveat}")
     return runner
 
@@ -63,16 +64,16 @@ def main() -> None:
     parser.add_argument("--levels", default="none")
     parser.add_argument("--k", type=int, default=8)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     threads = set_threads(None)
     if ":" in options.device:
         torch.cuda.set_device(options.device)
     dtype = default_dtype(options.device)
+    how = {"dtype": dtype, "device": options.device, "compiled": options.compile}
     ours = SimpleNamespace(
-        target=build(options.target, "none", dtype, options.device),
-        drafts={
-            q: build(options.draft, q, dtype, options.device) for q in options.levels.split(",")
-        },
+        target=build(options.target, "none", **how),
+        drafts={level: build(options.draft, level, **how) for level in options.levels.split(",")},
     )
     where = options.device if options.device != "cpu" else f"{threads} threads"
     CONSOLE.print(f"{options.target} and {options.draft}: {ours.target.name}, {where}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 # Of `draftbench.models.levels`, which imports torch.
-LEVELS = ("none", "fp8", "int8", "int4")
+LEVELS = ("none", "fp8", "fp8-weight", "int8", "int4")
 SUITE = "suite:"
 _BEFORE_COLON = "_DRAFTBENCH_BEFORE_COLON"
 

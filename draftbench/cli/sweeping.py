@@ -60,7 +60,7 @@ def sweep(
     quant: Annotated[
         str,
         typer.Option(
-            help="Quantization levels of the drafts: none, fp8, int8, int4.",
+            help="Quantization levels of the drafts: none, fp8, fp8-weight, int8, int4.",
             metavar="LEVEL,…",
             autocompletion=levels,
         ),
@@ -126,6 +126,13 @@ def sweep(
     skip_bad: Annotated[bool, typer.Option(help="Count bad rows instead of stopping.")] = False,
     simulate_quant: Annotated[
         bool, typer.Option(help="Measure levels without a kernel here for acceptance only.")
+    ] = False,
+    compile_passes: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Have torch.compile fuse what lies between matrices, on a GPU: takes minutes.",
+        ),
     ] = False,
     dtype: Annotated[
         str | None,
@@ -220,6 +227,7 @@ def sweep(
         dtype=dtype,
         device=device,
         simulate_quant=simulate_quant,
+        compile_passes=compile_passes,
         mode=DraftingMode(mode),
         lookup=(longest, shortest),
         responses=responses,

@@ -21,7 +21,7 @@ from torch.nn import functional
 from draftbench.decode.attention import PIECE, EvenRows, ManyRows, OneRow
 from draftbench.decode.body import Body
 from draftbench.decode.kernels import StreamedLinear
-from draftbench.decode.recorded import Lender, RecordedPasses, Recorder
+from draftbench.decode.recorded import Append, Lender, RecordedPasses, Recorder
 from draftbench.decode.runner import last_of_each, on_device, only_row
 from draftbench.decode.traced import Traceable, trace
 
@@ -100,12 +100,14 @@ class LeanRunner:
         self._future = future.triu_(1).to(self._like.device)
         self._traces: dict[tuple[int, int], Traceable] | None = None
         self._lender: Lender | None = None
+        self._compiled = False
 
     @property
     def name(self) -> str:
         streams = any(isinstance(layer, StreamedLinear) for layer in self._body.linears)
         whole = self._traces is not None or self._lender is not None
-        how = ", streamed" * streams + ", call by call" * (not whole)
+        how = ", streamed" * streams + ", compiled" * (whole and self._compiled)
+        how += ", call by call" * (not whole)
         return f"draftbench lean ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
@@ -121,11 +123,19 @@ class LeanRunner:
         self._traces = {}
         return self._obstacle_to_whole_passes()
 
-    def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
+    def record_with(
+        self, make_recorder: Callable[[], Recorder], *, compiled: bool = False
+    ) -> str | None:
         """From now on, run passes of the widths that a cache is made for as such a recorder records
-        them; or why not.
+        them, of the operations themselves or `compiled` with torch.compile; or why not.
         """
-        append = partial(_append_rows, self._body, self.context_length - 1)
+        append: Append = partial(_append_rows, self._body, self.context_length - 1)
+        if compiled:
+            # Twice or thrice: what differs between two passes becomes a variable of the next.
+            append = torch.compile(  # type: ignore[call-overload]
+                append, fullgraph=True, isolate_recompiles=True
+            )
+        self._compiled = compiled
         self._lender = Lender(self._body.new_slabs, append, make_recorder)
         return self._obstacle_to_whole_passes()
 

@@ -44,7 +44,7 @@ def _rounded_fp8(weight: Tensor) -> Tensor:
 
 
 # The levels that some device has no kernel for.
-_ROUNDED = {"fp8": _rounded_fp8}
+_ROUNDED = {"fp8": _rounded_fp8, "fp8-weight": _rounded_fp8}
 
 
 def fits_level(weight: Tensor, level: str) -> bool:
@@ -60,7 +60,7 @@ def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bo
     Args:
         weight: [out, in] on its final device.
         bias: [out] or None.
-        level: none, int8, int4 or fp8.
+        level: none, int8, int4, fp8 or fp8-weight.
         simulate: round the weights instead of using a kernel.
     """
     if level == "none" or not fits_level(weight, level):
@@ -68,14 +68,16 @@ def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bo
     if simulate:
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":
-        return _torchao_linear(weight, bias, level)
+        return torchao_linear(weight, bias, level)
     int8 = Int8Linear if multiplies_integers() else Int8WeightOnlyLinear
     return {"int8": int8, "int4": Int4Linear}[level](weight, bias)
 
 
-def _torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Module:
+def torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Module:
+    """A layer whose weights torchao quantized, for the kernels it has on CUDA."""
     from torchao.quantization import (
         Float8DynamicActivationFloat8WeightConfig,
+        Float8WeightOnlyConfig,
         Int4WeightOnlyConfig,
         Int8WeightOnlyConfig,
         PerRow,
@@ -84,6 +86,7 @@ def _torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Modul
 
     config = {
         "fp8": lambda: Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()),
+        "fp8-weight": Float8WeightOnlyConfig,
         "int8": Int8WeightOnlyConfig,
         # The layout whose kernel PyTorch carries; the others want a library of their own.
         "int4": lambda: Int4WeightOnlyConfig(

@@ -44,6 +44,12 @@ LEVELS = {
         1.0,
         EVERY_LAYER,
     ),
+    "fp8-weight": Level(
+        "e4m3 weights, one scale per row; activations as they are",
+        {"cuda": "torchao, weight-only: pays with --compile"},
+        1.0,
+        EVERY_LAYER,
+    ),
     "int8": Level(
         "8-bit weights, one scale per output",
         {

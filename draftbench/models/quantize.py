@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from draftbench.decode import streamed
 from draftbench.decode.general import GeneralRunner, general_obstacle
 from draftbench.decode.kernels import Int4Linear, multiplies_bfloat16
 from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.recorded import CudaGraphs
+from draftbench.decode.recorded import CudaGraphs, Recorder
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
@@ -31,7 +32,7 @@ from draftbench.records import ModelFacts
 
 # Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
 # shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
-LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
+LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "fp8-weight": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # Dimensions of the weights of all experts of a layer in one.
@@ -46,14 +47,15 @@ _STORED_CAVEAT = {
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a runner: precision, level, device, and whether a level without a kernel may be
-    simulated.
+    """How to build a runner: precision, level, device, whether a level without a kernel may be
+    simulated, and whether a GPU's short passes are compiled before they are recorded.
     """
 
     dtype: torch.dtype
     level: str
     device: str
     simulate: bool = False
+    compiled: bool = False
 
 
 def default_dtype(device: str) -> torch.dtype:
@@ -258,25 +260,43 @@ def _runner(
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
-            return lean, run_whole(lean)
+            return lean, run_whole(lean, compiled=build.compiled)
         obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
         _leave_the_file(model)
     general = GeneralRunner(model, build.level, simulate=simulate)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
+    how += ", nor compiled" * build.compiled
     return general, [f"runs through transformers' own forward pass{how}: {obstacle}"]
 
 
-def run_whole(runner: LeanRunner) -> list[str]:
+def run_whole(runner: LeanRunner, *, compiled: bool = False) -> list[str]:
     """Have the runner's short passes run without Python between their layers; or what that fails
-    for.
+    for. On a GPU they may be `compiled` first.
     """
     if runner.device.startswith("cuda"):
         stream = torch.cuda.Stream(runner.device)
-        obstacle = runner.record_with(lambda: CudaGraphs(stream))
-        return [f"launches its steps call by call, not as CUDA graphs: {obstacle}"] * bool(obstacle)
+        return record_whole(runner, lambda: CudaGraphs(stream), compiled=compiled)
     obstacle = runner.trace()
     return [f"runs its steps call by call, not as traces: {obstacle}"] * bool(obstacle)
+
+
+def record_whole(
+    runner: LeanRunner, make_recorder: Callable[[], Recorder], *, compiled: bool
+) -> list[str]:
+    """Have the runner record its short passes, as they are if they cannot be compiled; or what that
+    fails for.
+    """
+    found = []
+    if compiled:
+        obstacle = runner.record_with(make_recorder, compiled=True)
+        if obstacle is None:
+            return []
+        found.append(f"its passes are not compiled: {obstacle}")
+    obstacle = runner.record_with(make_recorder)
+    if obstacle:
+        found.append(f"launches its steps call by call, not as CUDA graphs: {obstacle}")
+    return found
 
 
 def set_threads(threads: int | None) -> int:

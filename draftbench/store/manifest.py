@@ -61,6 +61,7 @@ class Question(Record, frozen=True):
     max_new_tokens: int | None
     temperature: float | None
     batches: tuple[int, ...] = (1,)
+    compile_passes: bool = False
 
 
 class TrafficFacts(Record, frozen=True):

@@ -65,6 +65,10 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = _device(options.device)
+    if options.compile_passes and device == "cpu":
+        raise UsageError(
+            "passes are compiled on a GPU only", hint="leave `--compile` out: a CPU traces them"
+        )
     threads = set_threads(options.threads)
     dtype = _dtype(options.dtype, device)
     target = ModelSource(options.target, options.trust)
@@ -85,7 +89,13 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         traffic=_facts(traffic, len(prompts), left_out),
         environment=environment(threads, accelerator),
     )
-    build = Build(dtype, options.target_quant, device, options.simulate_quant)
+    build = Build(
+        dtype,
+        options.target_quant,
+        device,
+        simulate=options.simulate_quant,
+        compiled=options.compile_passes,
+    )
     return Prepared(
         options,
         target,
@@ -189,6 +199,7 @@ def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) 
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         batches=options.batches,
+        compile_passes=options.compile_passes,
     )
 
 

@@ -47,7 +47,7 @@ def bash(*words):
         (["sweep", "--traffic", "suite", ":"], sorted(suite_names())),
         (["gate", "--traffic", "su"], [f"suite:{name}" for name in sorted(suite_names())]),
         (["sweep", "--quant", "none,int"], ["none,int8", "none,int4"]),
-        (["sweep", "--target-quant", "f"], ["fp8"]),
+        (["sweep", "--target-quant", "f"], ["fp8", "fp8-weight"]),
         (["check", "--traffic", "samp"], []),
         (["export", "RUN", "--engine", "v"], ["vllm"]),
         (["export", "RUN", "--engine", "ten"], ["tensorrt-llm"]),

@@ -18,7 +18,7 @@ from draftbench.decode.kernels import (
     multiplies_bfloat16,
     multiplies_integers,
 )
-from draftbench.decode.linear import fits_level, make_linear
+from draftbench.decode.linear import fits_level, make_linear, torchao_linear
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded
@@ -51,6 +51,16 @@ def test_simulation_errs_as_much_as_the_grid():
     weight, x, exact = matrices()
     got = make_linear(weight, None, "fp8", simulate=True)(x).float()
     assert (got - exact).norm() / exact.norm() == pytest.approx(FP8_ERROR, rel=0.15)
+
+
+@pytest.mark.parametrize(("level", "error"), [("fp8-weight", FP8_ERROR), ("int8", 0.0073)])
+def test_a_layer_by_torchao_errs_as_much_as_its_grid_and_keeps_the_weights_apart(level, error):
+    """Those of its levels that it also computes without a GPU; a tied embedding stays as it is."""
+    weight, x, exact = matrices()
+    before = weight.clone()
+    got = torchao_linear(weight, None, level)(x).float()
+    assert (got - exact).norm() / exact.norm() == pytest.approx(error, rel=0.15)
+    assert torch.equal(weight, before)
 
 
 def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():

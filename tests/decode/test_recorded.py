@@ -5,6 +5,7 @@ with, and knows nothing of the Python that led to them.
 
 import copy
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from draftbench.decode import attention
 from draftbench.decode.lean import LeanRunner
 from draftbench.decode.recorded import STRIDE
+from draftbench.models.quantize import record_whole
 from tests.decode.test_runners import (
     LEAN,
     assert_agrees_with_full_pass,
@@ -87,6 +89,46 @@ def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(re
     )
     assert runner.name == "draftbench lean (float32, cpu, call by call)"
     assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+
+
+class Repeated:
+    """Runs the pass itself again."""
+
+    def __call__(self, work):
+        return work
+
+
+def test_a_compiled_pass_gives_the_logits_of_transformers(monkeypatch):
+    """Without the last step, in which a C++ compiler takes a minute: the same operations, as they
+    are captured with variables for what differs between two passes.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    model = random_model(LEAN["qwen3"])
+    ids, expected = full_pass(model)
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert record_whole(runner, Repeated, compiled=True) == []
+    assert runner.name == "draftbench lean (float32, cpu, compiled)"
+    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
+
+
+def test_passes_that_cannot_be_compiled_are_recorded_as_they_are_and_say_why(monkeypatch):
+    def unable(*_, **__):
+        raise RuntimeError("no Triton here\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: unable)
+    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    assert record_whole(runner, Traced, compiled=True) == [
+        "its passes are not compiled: RuntimeError: no Triton here"
+    ]
+    assert runner.name == "draftbench lean (float32, cpu)"
+
+
+def test_what_can_be_neither_compiled_nor_recorded_says_both():
+    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    compiled, recorded = record_whole(runner, Unable, compiled=True)
+    assert compiled.startswith("its passes are not compiled: RuntimeError")
+    assert recorded.startswith("launches its steps call by call, not as CUDA graphs: RuntimeError")
 
 
 def test_a_row_may_be_full_while_others_go_on():

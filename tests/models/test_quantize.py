@@ -39,7 +39,8 @@ def built(source, level, dtype=torch.bfloat16, *, simulate=False):
 def test_which_levels_have_kernels():
     table = {name: sorted(level.kernels) for name, level in LEVELS.items()}
     both = ["cpu", "cuda"]
-    assert table == {"none": both, "fp8": ["cuda"], "int8": both, "int4": both}
+    eights = {"fp8": ["cuda"], "fp8-weight": ["cuda"]}
+    assert table == {"none": both, **eights, "int8": both, "int4": both}
 
 
 def test_the_table_says_what_each_level_is_on_a_device():
@@ -48,10 +49,11 @@ def test_the_table_says_what_each_level_is_on_a_device():
     assert {name: row.bytes_per_weight for name, row in rows.items()} == {
         "none": None,
         "fp8": 1.0,
+        "fp8-weight": 1.0,
         "int8": 1.0,
         "int4": 0.625,  # half a byte, and 2 + 2 bytes for every 32
     }
-    assert [name for name, row in rows.items() if row.kernel is None] == ["fp8"]
+    assert [name for name, row in rows.items() if row.kernel is None] == ["fp8", "fp8-weight"]
     assert all(row.kernel for row in level_table("cuda:1"))
     assert all("the output head included" in row.layers for row in rows.values())
 
@@ -68,7 +70,7 @@ def test_a_level_without_a_kernel_is_refused_unless_simulated():
 def test_an_unknown_level_lists_the_known_ones():
     with pytest.raises(ModelError, match="unknown quantization `int5`") as caught:
         check_level("int5", "cpu", simulate=False)
-    assert "none, fp8, int8, int4" in caught.value.hint
+    assert "none, fp8, fp8-weight, int8, int4" in caught.value.hint
 
 
 def test_unquantized_weights_are_counted_by_their_type(workshop):
