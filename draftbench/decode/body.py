@@ -56,15 +56,16 @@ class Body:
         self._inner, self._signs = config.intermediate_size, mirror_signs(self.embedding)
         self.linears: list[nn.Module] = []
 
-        def take(weight: Tensor, bias: Tensor | None) -> Product:
-            self.linears.append(make_linear(weight, bias, level, simulate=simulate))
+        def take(weight: Tensor, bias: Tensor | None, *, own: bool = False) -> Product:
+            self.linears.append(make_linear(weight, bias, level, simulate=simulate, own=own))
             return as_function(self.linears[-1])
 
         self.layers = []
         for index in range(len(body.layers)):
             self.layers.append(_take_layer(body.layers[index], take))
             body.layers[index] = nn.Identity()
-        self._head = take(head.weight.detach(), head.bias)
+        tied = head.weight is body.embed_tokens.weight
+        self._head = take(head.weight.detach(), head.bias, own=tied)
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""
@@ -128,14 +129,14 @@ def _rotary_tables(rotary: Any, like: Tensor, positions: int) -> tuple[Tensor, T
     return cos[0].unsqueeze(1), signed.unsqueeze(1)
 
 
-def _take_layer(layer: Any, take: Callable[[Tensor, Tensor | None], Product]) -> Layer:
+def _take_layer(layer: Any, take: Callable[..., Product]) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
 
     def joined(*parts: nn.Linear) -> Product:
         weight = torch.cat([part.weight.detach() for part in parts])
         biases = [part.bias for part in parts]
         bias = torch.cat([b.detach() for b in biases]) if biases[0] is not None else None
-        return take(weight, bias)
+        return take(weight, bias, own=True)
 
     return Layer(
         input_norm=_taken_norm(layer.input_layernorm),

@@ -85,12 +85,16 @@ def multiplies_integers() -> bool:
     return any(found.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
-def unquantized_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+def unquantized_linear(weight: Tensor, bias: Tensor | None, *, own: bool = True) -> nn.Module:
     """The fastest for its type on this device: small float32 matrices stay in the cache of a CPU,
     where a plain layer is.
+
+    Args:
+        own: the weight is no piece of a mapped file, of which a layer would keep the whole in
+            memory.
     """
     if multiplies_bfloat16() and streamed.fits(weight) and (kernel := streamed.kernel()):
-        return StreamedLinear(weight, bias, kernel)
+        return StreamedLinear(weight if own else weight.clone(), bias, kernel)
     packable = weight.device.type == "cpu" and (
         (weight.dtype == torch.bfloat16 and multiplies_bfloat16())
         or (weight.dtype == torch.float32 and weight.nbytes >= CACHED_BYTES and has_onednn())
@@ -130,16 +134,16 @@ def int8_linear(x: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) ->
 
 
 class StreamedLinear(nn.Linear):
-    """bfloat16 weights as they lie in memory, by the kernel compiled for this machine. A tied head
-    shares them with its embedding.
+    """bfloat16 weights as they lie in memory, by the kernel compiled for this machine.
+
+    Args:
+        weight: [out, in], not copied.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kernel: streamed.Kernel) -> None:
         outputs, inputs = weight.shape
         super().__init__(inputs, outputs, bias=bias is not None, device="meta")
-        # A piece of a mapped file would keep the whole of it in memory.
-        alone = weight.untyped_storage().nbytes() == weight.nbytes and weight.is_contiguous()
-        held = weight if alone else weight.clone(memory_format=torch.contiguous_format)
+        held = weight.contiguous()
         _holding(self, held, bias)
 
         def product(x: Tensor) -> Tensor:

@@ -54,7 +54,9 @@ def fits_level(weight: Tensor, level: str) -> bool:
     return level != "int4" or (weight.shape[1] % INT4_GROUP == 0 and weight.shape[0] % 16 == 0)
 
 
-def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bool) -> nn.Module:
+def make_linear(
+    weight: Tensor, bias: Tensor | None, level: str, *, simulate: bool, own: bool = False
+) -> nn.Module:
     """The layer that computes `x @ weight.T + bias` at `level`.
 
     Args:
@@ -62,9 +64,10 @@ def make_linear(weight: Tensor, bias: Tensor | None, level: str, *, simulate: bo
         bias: [out] or None.
         level: none, int8, int4, fp8 or fp8-weight.
         simulate: round the weights instead of using a kernel.
+        own: the weight is no piece of a mapped file.
     """
     if level == "none" or not fits_level(weight, level):
-        return unquantized_linear(weight, bias)
+        return unquantized_linear(weight, bias, own=own)
     if simulate:
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":

@@ -243,7 +243,16 @@ class Worker:
         return Contender(candidate, runner)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        if facts not in self.folder.records(ModelFacts):
+        """Keep them, once; a model that now runs in another way than in this run does not go on."""
+        kept = list(self.folder.records(ModelFacts))
+        for other in kept:
+            same = (other.draft, other.quant) == (facts.draft, facts.quant)
+            if same and other.runner != facts.runner:
+                raise ModelError(
+                    f"it runs as `{facts.runner}` now and ran as `{other.runner}` in this run",
+                    hint="times of both would mix: measure it with another --out",
+                )
+        if facts not in kept:
             self.sink.append([facts])
 
 

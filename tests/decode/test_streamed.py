@@ -111,14 +111,13 @@ def test_sizes_that_the_kernel_does_not_take_are_refused_by_it_and_left_to_other
 
 
 @needs_kernel
-def test_a_matrix_of_its_own_stays_where_it_is_and_a_piece_of_a_file_does_not():
+def test_a_piece_of_a_mapped_file_is_copied_and_a_matrix_of_its_own_is_not():
     """A tied head and its embedding are one; a piece would keep the whole file in memory."""
-    whole = random(3, 8, 64)
-    own, piece = whole[0].clone(), whole[1]
-    assert make_linear(own, None, "none", simulate=False).weight.data_ptr() == own.data_ptr()
-    copied = make_linear(piece, None, "none", simulate=False).weight
-    assert copied.untyped_storage().nbytes() == piece.nbytes
-    assert torch.equal(copied, piece)
+    weight = random(8, 64)
+    for own in (True, False):
+        layer = make_linear(weight, None, "none", simulate=False, own=own)
+        assert (layer.weight.data_ptr() == weight.data_ptr()) is own
+        assert torch.equal(layer.weight, weight)
 
 
 class Tied:
@@ -126,7 +125,7 @@ class Tied:
 
     def __init__(self):
         self.embedding = random(8, 64)
-        self.head = make_linear(self.embedding, None, "none", simulate=False)
+        self.head = make_linear(self.embedding, None, "none", simulate=False, own=True)
 
     def tensors(self):
         yield self.embedding

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from draftbench.errors import RunFolderError
+from draftbench.decode.lean import LeanRunner
+from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
 from draftbench.records import Failure
 from draftbench.store.folder import RunFolder, RunWriter
@@ -235,3 +236,11 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(tmp_path, small):
     (draft / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
     with pytest.raises(RunFolderError, match="the draft `draft` changed"):
         run(small.prepared(draft), tmp_path / "run", small.notes())
+
+
+def test_a_model_that_now_runs_in_another_way_is_refused(tmp_path, small, monkeypatch):
+    """Without the compiler that was there, say: the times of two kernels would mix."""
+    run(small.prepared(), tmp_path / "run", small.notes())
+    monkeypatch.setattr(LeanRunner, "name", "by another kernel")
+    with pytest.raises(ModelError, match="runs as `by another kernel` now and ran as `draftbench"):
+        run(small.prepared(ks=(1, 2), controls=True), tmp_path / "run", small.notes())
