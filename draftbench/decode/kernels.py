@@ -93,8 +93,9 @@ def unquantized_linear(weight: Tensor, bias: Tensor | None, *, own: bool = True)
         own: the weight is no piece of a mapped file, of which a layer would keep the whole in
             memory.
     """
-    if multiplies_bfloat16() and streamed.fits(weight) and (kernel := streamed.kernel()):
-        return StreamedLinear(weight if own else weight.clone(), bias, kernel)
+    streams = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
+    if streams and (kernels := streamed.kernels_for(weight)):
+        return StreamedLinear(weight if own else weight.clone(), bias, kernels)
     packable = weight.device.type == "cpu" and (
         (weight.dtype == torch.bfloat16 and multiplies_bfloat16())
         or (weight.dtype == torch.float32 and weight.nbytes >= CACHED_BYTES and has_onednn())
@@ -140,8 +141,11 @@ class StreamedLinear(nn.Linear):
         weight: [out, in], not copied.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kernel: streamed.Kernel) -> None:
+    streams = True
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernels: streamed.Kernels) -> None:
         outputs, inputs = weight.shape
+        kernel = kernels.bfloat16
         super().__init__(inputs, outputs, bias=bias is not None, device="meta")
         held = weight.contiguous()
         _holding(self, held, bias)
@@ -228,8 +232,9 @@ class Int8Linear(nn.Module):
 
 
 class Int8WeightOnlyLinear(nn.Module):
-    """int8 weights with one scale per output channel, activations in bfloat16. For a CPU that does
-    not multiply integers: smaller than bfloat16, and faster where that is not multiplied either.
+    """int8 weights with one scale per output channel, activations in bfloat16. By the kernel
+    compiled for this machine, or for a CPU that does not multiply integers: smaller than bfloat16,
+    and faster where that is not multiplied either.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -240,17 +245,27 @@ class Int8WeightOnlyLinear(nn.Module):
         # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
         codes = (exact / self.scale.float()[:, None]).round_()
         self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
-        self.bias = bias
-        self.weight_bytes = self.weight.numel() + 2 * self.scale.numel()
+        kernels = streamed.kernels_for(weight)
+        self.streams = kernels is not None
+        weight, scale = self.weight, self.scale
+        scales = scale.float() if self.streams else scale
+        self.weight_bytes = weight.nbytes + scales.nbytes
+
+        def product(x: Tensor) -> Tensor:
+            flat = x.to(torch.bfloat16)
+            if kernels is not None:
+                out = kernels.int8(flat, weight, scales, None)
+            elif flat.shape[0] <= INT8_KERNEL_ROWS:
+                out = torch._weight_int8pack_mm(flat, weight, scale)
+            else:  # integers up to 128 are exact in bfloat16, so this is the same product
+                wide = functional.linear(_padded(flat).to(_wide()), weight.to(_wide()))
+                out = wide[: len(flat)] * scale
+            return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
+
+        self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, self.in_features).to(torch.bfloat16)
-        if flat.shape[0] <= INT8_KERNEL_ROWS:
-            out = torch._weight_int8pack_mm(flat, self.weight, self.scale)
-        else:  # integers up to 128 are exact in bfloat16, so this is the same product
-            wide = functional.linear(_padded(flat).to(_wide()), self.weight.to(_wide()))
-            out = wide[: len(flat)] * self.scale
-        out = out.to(x.dtype) if self.bias is None else out.to(x.dtype).add_(self.bias)
+        out = self.product(x.reshape(-1, self.in_features))
         return out.view(*x.shape[:-1], self.out_features)
 
 
@@ -279,7 +294,7 @@ class Int4Linear(nn.Module):
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
         wide_dtype = self.wide_dtype = _wide()
         twin = unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None)
-        self.packed = getattr(twin, "packed", [])
+        self.packed, self.streams = getattr(twin, "packed", []), hasattr(twin, "streams")
         wide = as_function(twin)
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 

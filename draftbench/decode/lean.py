@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from draftbench.decode.attention import PIECE, EvenRows, ManyRows, OneRow
 from draftbench.decode.body import Body
-from draftbench.decode.kernels import StreamedLinear
 from draftbench.decode.recorded import Append, Lender, RecordedPasses, Recorder
 from draftbench.decode.runner import last_of_each, on_device, only_row
 from draftbench.decode.traced import Traceable, trace
@@ -104,7 +103,7 @@ class LeanRunner:
 
     @property
     def name(self) -> str:
-        streams = any(isinstance(layer, StreamedLinear) for layer in self._body.linears)
+        streams = any(getattr(layer, "streams", False) for layer in self._body.linears)
         whole = self._traces is not None or self._lender is not None
         how = ", streamed" * streams + ", compiled" * (whole and self._compiled)
         how += ", call by call" * (not whole)

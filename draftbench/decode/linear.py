@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.decode import streamed
 from draftbench.decode.kernels import (
     INT4_GROUP,
     Int4Linear,
@@ -72,7 +73,8 @@ def make_linear(
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":
         return torchao_linear(weight, bias, level)
-    int8 = Int8Linear if multiplies_integers() else Int8WeightOnlyLinear
+    weight_only = streamed.kernels_for(weight) or not multiplies_integers()
+    int8 = Int8WeightOnlyLinear if weight_only else Int8Linear
     return {"int8": int8, "int4": Int4Linear}[level](weight, bias)
 
 

@@ -1,10 +1,12 @@
-// Rows x [n, inputs] times a bfloat16 matrix [outputs, inputs] as it lies in memory: for few rows as
-// fast as the matrix can be read. A sum is taken in the same order whatever n is, so that what
-// becomes of a token does not depend on how many are read with it.
+// Rows x [n, inputs] in bfloat16 times a matrix [outputs, inputs] of 16- or 8-bit weights: for few
+// rows as fast as the matrix can be read. A sum is taken in the same order whatever n is, so that it
+// does not depend on how many tokens are read together.
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
+
+#include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,13 +18,13 @@ namespace {
 
 using torch::stable::Tensor;
 
-// Floats in a register, and weights in a line of the cache.
-constexpr int LANES = 16, LINE = 2 * LANES;
+// Floats in a register, and weights of a row that are taken at once.
+constexpr int LANES = 16, STEP = 2 * LANES;
 // Rows of the matrix that are read beside each other, and the most rows of x whose sums fit into
 // registers beside them.
 constexpr int BESIDE = 4, MOST = 6;
-// Weights that each row is asked for ahead of their use.
-constexpr int64_t AHEAD = 1024;
+// Bytes of each row that are asked for ahead of their use, and bytes that come at once.
+constexpr int64_t AHEAD = 2048, LINE = 64;
 // Bytes of the matrix that stay in a core's cache while all rows of x pass by.
 constexpr int64_t KEPT = 1 << 18;
 // Multiplications that are worth another thread.
@@ -49,20 +51,51 @@ uint16_t narrowed(float value) {
   return value != value ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// Rows x as floats, the even places of each line before the odd ones: so two operations widen a
-// line of weights.
-std::vector<float> by_parity(const Tensor& x) {
+// What a matrix is made of. Either `half` of the STEP weights from the matrix's `first` on is LANES
+// floats; `scaled` is what the sum of a row of the matrix stands for.
+
+struct BFloat16 {
+  // One operation widens every other weight of a step: half 0 is the even ones.
+  static constexpr bool BY_PARITY = true;
+  static constexpr int64_t STEP_BYTES = 2 * STEP;
+  const uint16_t* weights;
+
+  const void* place(int64_t first) const { return weights + first; }
+  Floats half(int64_t first, int which) const {
+    const auto pairs = at<Words>(weights + first);
+    const Words wide = which == 0 ? pairs << 16 : pairs & 0xffff0000u;
+    return at<Floats>(&wide);
+  }
+  float scaled(float sum, int64_t) const { return sum; }
+};
+
+struct Int8 {
+  static constexpr bool BY_PARITY = false;
+  static constexpr int64_t STEP_BYTES = STEP;
+  const int8_t* codes;
+  const float* scales;
+
+  const void* place(int64_t first) const { return codes + first; }
+  Floats half(int64_t first, int which) const {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(at<__m128i>(codes + first + which * LANES)));
+  }
+  float scaled(float sum, int64_t row) const { return sum * scales[row]; }
+};
+
+// Rows x as floats, each step in the order of its halves.
+template <typename Matrix>
+std::vector<float> arranged(const Tensor& x) {
   const int64_t inputs = x.size(1), apart = x.stride(0);
   const auto* given = static_cast<const uint16_t*>(x.const_data_ptr());
   std::vector<float> found(x.size(0) * inputs);
   torch::stable::parallel_for(0, x.size(0), WORK / inputs + 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row++) {
-      for (int64_t line = 0; line < inputs; line += LINE) {
-        const uint16_t* from = given + row * apart + line;
-        float* to = found.data() + row * inputs + line;
+      for (int64_t first = 0; first < inputs; first += STEP) {
+        const uint16_t* from = given + row * apart + first;
+        float* to = found.data() + row * inputs + first;
         for (int lane = 0; lane < LANES; lane++) {
-          to[lane] = widened(from[2 * lane]);
-          to[LANES + lane] = widened(from[2 * lane + 1]);
+          to[lane] = widened(from[Matrix::BY_PARITY ? 2 * lane : lane]);
+          to[LANES + lane] = widened(from[Matrix::BY_PARITY ? 2 * lane + 1 : LANES + lane]);
         }
       }
     }
@@ -70,69 +103,73 @@ std::vector<float> by_parity(const Tensor& x) {
   return found;
 }
 
-// BESIDE rows of the matrix times N rows of x, which `by_parity` arranged.
-template <int N>
-void multiply(const uint16_t* matrix, const float* x, int64_t inputs, const uint16_t* bias,
-              int64_t outputs, uint16_t* out) {
+// The matrix's rows from `output` on, BESIDE of them, times N rows of x, which `arranged` gave.
+template <int N, typename Matrix>
+void multiply(const Matrix& matrix, int64_t output, const float* x, int64_t inputs,
+              const uint16_t* bias, int64_t outputs, uint16_t* out) {
+  constexpr int64_t FORESEEN = AHEAD / Matrix::STEP_BYTES * STEP;
+  constexpr int64_t IN_LINE = LINE / Matrix::STEP_BYTES * STEP;
   Floats sums[BESIDE][N] = {};
-  const int64_t blocks = AHEAD / inputs, rest = AHEAD % inputs;
-  for (int64_t line = 0; line < inputs; line += LINE) {
-    // A processor foresees how a row goes on, not that the rows of the next call follow.
-    const int64_t later = line + rest < inputs ? blocks : blocks + 1;
-    const int64_t ahead = line + AHEAD + later * (BESIDE - 1) * inputs;
-    for (int row = 0; row < BESIDE; row++) __builtin_prefetch(matrix + row * inputs + ahead);
-    for (int parity = 0; parity < 2; parity++) {
+  const int64_t start = output * inputs, blocks = FORESEEN / inputs, rest = FORESEEN % inputs;
+  for (int64_t from = 0; from < inputs; from += STEP) {
+    if (from % IN_LINE == 0) {
+      // A processor foresees how a row goes on, not that the rows of the next call follow.
+      const int64_t later = from + rest < inputs ? blocks : blocks + 1;
+      const int64_t ahead = start + from + FORESEEN + later * (BESIDE - 1) * inputs;
+      for (int row = 0; row < BESIDE; row++) __builtin_prefetch(matrix.place(ahead + row * inputs));
+    }
+    for (int which = 0; which < 2; which++) {
       Floats weights[BESIDE];
       for (int row = 0; row < BESIDE; row++) {
-        const auto pairs = at<Words>(matrix + row * inputs + line);
-        const Words wide = parity == 0 ? pairs << 16 : pairs & 0xffff0000u;
-        weights[row] = at<Floats>(&wide);
+        weights[row] = matrix.half(start + row * inputs + from, which);
       }
       for (int n = 0; n < N; n++) {
-        const auto values = at<Floats>(x + n * inputs + line + parity * LANES);
+        const auto values = at<Floats>(x + n * inputs + from + which * LANES);
         for (int row = 0; row < BESIDE; row++) sums[row][n] += weights[row] * values;
       }
     }
   }
   for (int n = 0; n < N; n++) {
     for (int row = 0; row < BESIDE; row++) {
-      float total = bias == nullptr ? 0 : widened(bias[row]);
-      for (int lane = 0; lane < LANES; lane++) total += sums[row][n][lane];
-      out[n * outputs + row] = narrowed(total);
+      float sum = 0;
+      for (int lane = 0; lane < LANES; lane++) sum += sums[row][n][lane];
+      const float added = bias == nullptr ? 0 : widened(bias[output + row]);
+      out[n * outputs + output + row] = narrowed(matrix.scaled(sum, output + row) + added);
     }
   }
 }
 
-template <int N, typename... Arguments>
-void multiply_any(int64_t rows, Arguments... arguments) {
+template <int N, typename Matrix, typename... Arguments>
+void multiply_any(int64_t rows, const Matrix& matrix, Arguments... arguments) {
   if (rows == N) {
-    multiply<N>(arguments...);
+    multiply<N>(matrix, arguments...);
   } else if constexpr (N > 1) {
-    multiply_any<N - 1>(rows, arguments...);
+    multiply_any<N - 1>(rows, matrix, arguments...);
   }
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const int64_t rows = x.size(0), inputs = x.size(1), outputs = weight.size(0);
-  STD_TORCH_CHECK(inputs % LINE == 0 && outputs % BESIDE == 0, "sizes that no line divides");
+template <typename Matrix>
+Tensor linear(const Tensor& x, const Matrix& matrix, int64_t outputs,
+              const std::optional<Tensor>& bias) {
+  const int64_t rows = x.size(0), inputs = x.size(1);
+  STD_TORCH_CHECK(inputs % STEP == 0 && outputs % BESIDE == 0, "sizes that no step divides");
   STD_TORCH_CHECK(x.stride(1) == 1, "a row whose values are apart");
   Tensor out = torch::stable::new_empty(x, {rows, outputs});
-  const std::vector<float> values = by_parity(x);
-  const auto* matrix = static_cast<const uint16_t*>(weight.const_data_ptr());
+  const std::vector<float> values = arranged<Matrix>(x);
   const auto* added = bias ? static_cast<const uint16_t*>(bias->const_data_ptr()) : nullptr;
   auto* results = static_cast<uint16_t*>(out.mutable_data_ptr());
   // Groups of nearly the same size: of 7 rows 3 and 4, not 6 and 1.
   const int64_t groups = (rows + MOST - 1) / MOST;
-  const int64_t held = std::max<int64_t>(1, KEPT / (BESIDE * inputs * sizeof(uint16_t)));
+  const int64_t row_bytes = inputs / STEP * Matrix::STEP_BYTES;
+  const int64_t held = std::max<int64_t>(1, KEPT / (BESIDE * row_bytes));
   const auto part = [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; block += held) {
       const int64_t first = block * BESIDE, last = std::min(block + held, end) * BESIDE;
       for (int64_t group = 0; group < groups; group++) {
         const int64_t from = rows * group / groups, to = rows * (group + 1) / groups;
         for (int64_t output = first; output < last; output += BESIDE) {
-          multiply_any<MOST>(to - from, matrix + output * inputs, values.data() + from * inputs,
-                             inputs, added ? added + output : nullptr, outputs,
-                             results + from * outputs + output);
+          multiply_any<MOST>(to - from, matrix, output, values.data() + from * inputs, inputs, added,
+                             outputs, results + from * outputs);
         }
       }
     }
@@ -141,12 +178,26 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   return out;
 }
 
+Tensor bfloat16_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const BFloat16 matrix{static_cast<const uint16_t*>(weight.const_data_ptr())};
+  return linear(x, matrix, weight.size(0), bias);
+}
+
+Tensor int8_linear(const Tensor& x, const Tensor& codes, const Tensor& scales,
+                   const std::optional<Tensor>& bias) {
+  const Int8 matrix{static_cast<const int8_t*>(codes.const_data_ptr()),
+                    static_cast<const float*>(scales.const_data_ptr())};
+  return linear(x, matrix, codes.size(0), bias);
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(draftbench, library) {
-  library.def("streamed_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  library.def("bfloat16_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  library.def("int8_linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(draftbench, CPU, library) {
-  library.impl("streamed_linear", TORCH_BOX(&linear));
+  library.impl("bfloat16_linear", TORCH_BOX(&bfloat16_linear));
+  library.impl("int8_linear", TORCH_BOX(&int8_linear));
 }

@@ -1,8 +1,8 @@
-"""`streamed.cpp` → an operation of PyTorch, compiled once for this machine.
+"""`streamed.cpp` → operations of PyTorch, compiled once for this machine.
 
-On a CPU with AVX-512 and without AMX, oneDNN's products in bfloat16 leave a fifth of the memory's
-speed unused for one token, and more for several: the kernel in `streamed.cpp` does not. It needs a
-C++ compiler; where it cannot be built, `obstacle` says why. Knows nothing of layers.
+On a CPU with AVX-512 and without AMX, oneDNN's products leave a fifth of the memory's speed unused
+for one token, and more for several: the kernels in `streamed.cpp` do not. They need a C++ compiler;
+where they cannot be built, `obstacle` says why. Know nothing of layers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# (x [n, inputs], weight [outputs, inputs], bias [outputs] or None) → [n, outputs], in bfloat16.
-Kernel = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
 SOURCE = Path(__file__).with_name("streamed.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 # Not for the machine that compiles (`-march=native`): a cache may be shared by several.
@@ -33,42 +30,49 @@ FLAGS = ("-O3", "-std=c++20", "-mavx512f", "-mprefer-vector-width=512", "-shared
 # The interface that PyTorch 2.10 and all later ones keep.
 INTERFACE = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 SECONDS = 300.0
-# Sizes of a matrix that the kernel takes are multiples of these.
+# Sizes of a matrix that the kernels take are multiples of these.
 INPUTS, OUTPUTS = 32, 4
 _MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class _Build:
-    """A kernel, or why there is none."""
+class Kernels:
+    """x [n, inputs], a matrix [outputs, inputs] and a bias [outputs] or None → [n, outputs].
 
-    kernel: Kernel | None = None
+    All of it is bfloat16, but for int8's codes and scales: after the matrix of codes it takes a
+    float32 for each output.
+    """
+
+    bfloat16: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    int8: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class _Build:
+    """The kernels, or why there are none."""
+
+    kernels: Kernels | None = None
     obstacle: str | None = None
 
 
 @cache
 def is_faster_here() -> bool:
-    """Whether this is a machine on which the kernel, once built, beats oneDNN."""
+    """Whether this is a machine on which the kernels, once built, beat oneDNN's."""
     found = torch.cpu.get_capabilities()
     plain = found.get("avx512_f") and not found.get("amx_bf16")
     return bool(plain) and (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 
-def kernel() -> Kernel | None:
-    """The kernel, where it is faster and can be built."""
-    return _build().kernel if is_faster_here() else None
+def kernels_for(weight: Tensor) -> Kernels | None:
+    """The kernels, where they are faster, can be built, and take a matrix of this size."""
+    outputs, inputs = weight.shape
+    takes = weight.device.type == "cpu" and inputs % INPUTS == 0 and outputs % OUTPUTS == 0
+    return _build().kernels if takes and is_faster_here() else None
 
 
 def obstacle() -> str | None:
-    """Why the kernel is not used though it would be faster."""
+    """Why the kernels are not used though they would be faster."""
     return _build().obstacle if is_faster_here() else None
-
-
-def fits(weight: Tensor) -> bool:
-    """Whether the kernel takes this matrix."""
-    outputs, inputs = weight.shape
-    cut = inputs % INPUTS or outputs % OUTPUTS
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and not cut
 
 
 @cache
@@ -118,12 +122,14 @@ def _cache() -> Path:
 
 def _loaded(library: Path) -> _Build:
     torch.ops.load_library(str(library))
-    kernel = torch.ops.draftbench.streamed_linear.default
-    # Compilers have bugs as well.
+    found = torch.ops.draftbench
+    kernels = Kernels(found.bfloat16_linear.default, found.int8_linear.default)
+    # Compilers have bugs as well. These integers are their own codes, and exact in bfloat16.
     made = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(7, 64, generator=made), torch.randn(8, 64, generator=made)
-    x, weight = x.bfloat16(), weight.bfloat16()
-    expected = functional.linear(x.float(), weight.float())
-    if not torch.allclose(kernel(x, weight, None).float(), expected, rtol=1e-2, atol=1e-2):
+    x, codes = (torch.randint(-8, 9, (n, 64), generator=made).float() for n in (7, 8))
+    expected = functional.linear(x, codes).bfloat16()
+    x, weight, scales = x.bfloat16(), codes.bfloat16(), torch.ones(8)
+    results = (kernels.bfloat16(x, weight, None), kernels.int8(x, codes.char(), scales, None))
+    if not all(torch.equal(result, expected) for result in results):
         return _Build(obstacle="its results are wrong as this compiler makes it")
-    return _Build(kernel)
+    return _Build(kernels)

@@ -30,7 +30,7 @@ LEVELS = {
     "none": Level(
         "weights as loaded",
         {
-            "cpu": "oneDNN, packed; draftbench's own in bfloat16, where a C++ compiler is"
+            "cpu": "draftbench's own in bfloat16 where a C++ compiler is; oneDNN, packed"
             if streamed.is_faster_here()
             else "oneDNN, packed",
             "cuda": "cuBLAS",
@@ -53,7 +53,9 @@ LEVELS = {
     "int8": Level(
         "8-bit weights, one scale per output",
         {
-            "cpu": "oneDNN, activations in 8 bits too, one scale per token"
+            "cpu": "draftbench's own, weight-only, where a C++ compiler is"
+            if streamed.is_faster_here()
+            else "oneDNN, activations in 8 bits too, one scale per token"
             if multiplies_integers()
             else "PyTorch, weight-only",
             "cuda": "torchao, weight-only",

@@ -128,6 +128,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats=(
             *caveats,
             *_by_type(source, replace(build, level=level), draft),
+            *_by_kernel(replace(build, level=level)),
             *_coverage(source, runner, build),
         ),
         has_kernel=real,
@@ -198,14 +199,19 @@ def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
             "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a step "
             "for each, which in float32 (the default here) it does not"
         ]
-    if build.device == "cpu" and build.dtype == torch.bfloat16 and streamed.obstacle():
-        return [f"reads its weights slower than this machine can: {streamed.obstacle()}"]
     if draft is None and build.dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
         return [
             "its checkpoint has two bytes a weight and runs in float32: plain decoding reads twice "
             "the bytes, and a runner that does not gains less from speculation"
         ]
     return []
+
+
+def _by_kernel(build: Build) -> list[str]:
+    """Why not the fastest kernel that there is for the weights."""
+    streams = build.level == "int8" or (build.level, build.dtype) == ("none", torch.bfloat16)
+    obstacle = streamed.obstacle() if streams and build.device == "cpu" else None
+    return [f"reads its weights slower than this machine can: {obstacle}"] if obstacle else []
 
 
 def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:

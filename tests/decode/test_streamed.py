@@ -18,7 +18,8 @@ from draftbench.decode.linear import make_linear
 from draftbench.models.counting import weight_bytes
 
 needs_kernel = pytest.mark.skipif(
-    streamed.kernel() is None, reason="this machine has no use or no compiler for the kernel"
+    streamed.kernels_for(torch.zeros(4, 32)) is None,
+    reason="this machine has no use or no compiler for the kernel",
 )
 needs_use = pytest.mark.skipif(
     not (streamed.is_faster_here() and multiplies_bfloat16()),
@@ -39,6 +40,10 @@ def anew(monkeypatch, tmp_path):
     streamed._build.cache_clear()
 
 
+def kernel():
+    return streamed.kernels_for(torch.zeros(4, 32)).bfloat16
+
+
 def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
@@ -55,8 +60,30 @@ def random(*shape, seed=0):
 def test_a_product_is_the_exact_one_rounded_once(rows, inputs, outputs, biased, seed):
     x, weight = random(rows, inputs, seed=seed), random(outputs, inputs, seed=seed + 1)
     bias = random(outputs, seed=seed + 2) if biased else None
-    got = streamed.kernel()(x, weight, bias).double()
+    got = kernel()(x, weight, bias).double()
     wide = x.double(), weight.double()
+    exact = functional.linear(*wide, None if bias is None else bias.double())
+    size = wide[0].abs() @ wide[1].abs().T + 4
+    assert ((got - exact).abs() <= ROUNDING * exact.abs() + ADDING * size).all()
+
+
+@needs_kernel
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 20),
+    inputs=st.integers(1, 70).map(lambda lines: 32 * lines),
+    outputs=st.integers(1, 9).map(lambda blocks: 4 * blocks),
+    biased=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_a_product_of_bytes_is_the_exact_one_rounded_once(rows, inputs, outputs, biased, seed):
+    made = torch.Generator().manual_seed(seed)
+    x = random(rows, inputs, seed=seed)
+    codes = torch.randint(-127, 128, (outputs, inputs), generator=made).char()
+    scales = torch.rand(outputs, generator=made)
+    bias = random(outputs, seed=seed + 2) if biased else None
+    got = streamed.kernels_for(codes).int8(x, codes, scales, bias).double()
+    wide = x.double(), codes.double() * scales.double()[:, None]
     exact = functional.linear(*wide, None if bias is None else bias.double())
     size = wide[0].abs() @ wide[1].abs().T + 4
     assert ((got - exact).abs() <= ROUNDING * exact.abs() + ADDING * size).all()
@@ -66,8 +93,8 @@ def test_a_product_is_the_exact_one_rounded_once(rows, inputs, outputs, biased, 
 @pytest.mark.parametrize("rows", [2, 5, 6, 7, 13, 64])
 def test_a_token_gives_the_same_bits_alone_and_in_company(rows):
     x, weight = random(rows, 1056), random(40, 1056, seed=1)
-    together = streamed.kernel()(x, weight, None)
-    alone = torch.cat([streamed.kernel()(row[None], weight, None) for row in x])
+    together = kernel()(x, weight, None)
+    alone = torch.cat([kernel()(row[None], weight, None) for row in x])
     assert torch.equal(together, alone)
 
 
@@ -76,7 +103,7 @@ def test_results_are_rounded_to_the_nearest_and_ties_to_even():
     """By hand: 8 bits of mantissa hold 256 and 258, not 257 nor 259; 260 and 257.5 are above."""
     weight = torch.zeros(4, 32).bfloat16()
     weight[:, :2] = torch.tensor([[256, 1], [256, 3], [256, 1.5], [256, 0.5]])
-    got = streamed.kernel()(torch.ones(1, 32).bfloat16(), weight, None)
+    got = kernel()(torch.ones(1, 32).bfloat16(), weight, None)
     assert got.tolist() == [[256.0, 260.0, 258.0, 256.0]]
 
 
@@ -85,7 +112,7 @@ def test_results_are_rounded_to_the_nearest_and_ties_to_even():
 def test_what_is_no_number_or_too_large_for_one_stays_so(value):
     weight = torch.zeros(4, 32).bfloat16()
     weight[0, 0] = value
-    got = streamed.kernel()(torch.full((1, 32), 2.0).bfloat16(), weight, None)[0, :2]
+    got = kernel()(torch.full((1, 32), 2.0).bfloat16(), weight, None)[0, :2]
     expected = torch.tensor([2 * torch.tensor(value).bfloat16().float(), 0.0]).bfloat16()
     torch.testing.assert_close(got, expected, equal_nan=True)
 
@@ -93,20 +120,20 @@ def test_what_is_no_number_or_too_large_for_one_stays_so(value):
 @needs_kernel
 def test_rows_may_lie_apart_and_values_may_not():
     x, weight = random(3, 128), random(8, 64, seed=1)
-    apart = streamed.kernel()(x[:, :64], weight, None)
-    assert torch.equal(apart, streamed.kernel()(x[:, :64].contiguous(), weight, None))
+    apart = kernel()(x[:, :64], weight, None)
+    assert torch.equal(apart, kernel()(x[:, :64].contiguous(), weight, None))
     with pytest.raises(RuntimeError, match="values are apart"):
-        streamed.kernel()(x[:, ::2], weight, None)
+        kernel()(x[:, ::2], weight, None)
 
 
 @needs_kernel
 def test_sizes_that_the_kernel_does_not_take_are_refused_by_it_and_left_to_others():
     x = random(1, 48)
-    with pytest.raises(RuntimeError, match="no line divides"):
-        streamed.kernel()(x, random(8, 48), None)
+    with pytest.raises(RuntimeError, match="no step divides"):
+        kernel()(x, random(8, 48), None)
     for outputs, inputs in ((8, 48), (6, 64)):
         weight = random(outputs, inputs)
-        assert not streamed.fits(weight)
+        assert streamed.kernels_for(weight) is None
         assert not isinstance(make_linear(weight, None, "none", simulate=False), StreamedLinear)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decode import kernels
+from draftbench.decode import kernels, streamed
 from draftbench.decode.general import GeneralRunner
 from draftbench.decode.kernels import INT4_GROUP, multiplies_bfloat16, multiplies_integers
 from draftbench.errors import ModelError
@@ -105,7 +105,8 @@ def test_stacked_experts_are_not_copied_out_of_the_file():
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
     facts = built(workshop.weighted("model"), "int8")
-    scale = FLOAT32 if multiplies_integers() else BFLOAT16
+    wide = multiplies_integers() or streamed.is_faster_here()
+    scale = FLOAT32 if wide else BFLOAT16
     head = EMBEDDING + scale * 300
     rest = BFLOAT16 * (NORMS + EMBEDDING)
     assert facts.quantized_share == 1.0
@@ -163,7 +164,8 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     """
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
-    assert (facts.runner, facts.has_kernel) == ("draftbench lean (float32, cpu)", True)
+    assert facts.runner.startswith("draftbench lean (float32, cpu")
+    assert facts.has_kernel
     tokens = torch.arange(1, 25)
     whole = runner.forward(tokens, runner.new_cache(24), every=True)
     cache = runner.new_cache(24)
