@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 
 from draftbench.decode.lean import LeanRunner
 from draftbench.errors import DraftbenchError
-from draftbench.models.quantize import check_level, default_dtype, run_whole, set_threads
+from draftbench.models.quantize import check_level, default_dtype, set_threads
+from draftbench.models.whole import run_whole
 
 # Hidden size, intermediate size, layers, heads, key heads, vocabulary.
 SHAPES = {

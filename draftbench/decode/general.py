@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
+from draftbench.decode.kernels import streams
 from draftbench.decode.linear import make_linear
 from draftbench.decode.runner import only_row
 
@@ -166,8 +167,10 @@ class GeneralRunner:
 
     @property
     def name(self) -> str:
-        rows = "" if self._side_by_side else ", rows one by one"
-        return f"transformers forward ({self.dtype}, {self.device}{rows})".replace("torch.", "")
+        how = ", streamed" * streams(self.modules()) + ", rows one by one" * (
+            not self._side_by_side
+        )
+        return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
         """Every layer, for counting."""

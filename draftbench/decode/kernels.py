@@ -1,36 +1,28 @@
-"""A weight matrix → a layer that multiplies it on a CPU, packed for oneDNN or quantized.
+"""A weight matrix → a layer that multiplies it on a CPU, by a kernel compiled for this machine or
+packed for oneDNN; and what this CPU can.
 
-Weights are packed once: a step then runs near the memory's read bandwidth, and a pass over several
-tokens costs little more. int8 multiplies bytes where the CPU can, int4 uses the weight-only kernel
-that PyTorch carries. Activations are never quantized per tensor: a token's result must not depend
-on its neighbours, or replay would not predict the decoder.
+A step is to read its weights at the speed of the memory, and a pass over several tokens to cost
+little more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.nn import functional
 
 from draftbench.decode import streamed
 from draftbench.decode.traced import scripted
 
 Product = Callable[[Tensor], Tensor]
-INT4_GROUP = 32
-# The weight-only kernels take as long again for every row: beyond so many rows another way is
-# faster.
-INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
 # Under so many bytes oneDNN's call takes longer than it saves.
 CACHED_BYTES = 1 << 20
-# The largest code, and the code of zero where codes are unsigned.
-INT8_TOP, UINT8_ZERO = 127, 128
-# In place of the largest value of a row of zeros.
-SMALLEST = 1e-8
+# Of 8-bit activations, whose codes are unsigned.
+UINT8_ZERO = 128
 # Up to so many rows a product is made at its own size.
 OWN_SIZE_ROWS = 32
 
@@ -48,7 +40,7 @@ def at_a_common_size(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def _padded(x: Tensor) -> Tensor:
+def padded(x: Tensor) -> Tensor:
     """x [rows, inputs] with zeros below, up to a common size."""
     missing = at_a_common_size(len(x)) - len(x)
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
@@ -63,6 +55,11 @@ def as_function(layer: nn.Module) -> Product:
     return getattr(layer, "product", layer)
 
 
+def streams(layers: Iterable[nn.Module]) -> bool:
+    """Whether one of them reads its weights by a kernel that was compiled for this machine."""
+    return any(getattr(layer, "streams", False) for layer in layers)
+
+
 def has_onednn() -> bool:
     """Whether PyTorch was built with it."""
     return torch.backends.mkldnn.is_available()
@@ -74,7 +71,7 @@ def multiplies_bfloat16() -> bool:
     return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def _wide() -> torch.dtype:
+def wide_dtype() -> torch.dtype:
     """What passes of quantized weights over many tokens are multiplied in on this CPU."""
     return torch.bfloat16 if multiplies_bfloat16() else torch.float32
 
@@ -93,8 +90,8 @@ def unquantized_linear(weight: Tensor, bias: Tensor | None, *, own: bool = True)
         own: the weight is no piece of a mapped file, of which a layer would keep the whole in
             memory.
     """
-    streams = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
-    if streams and (kernels := streamed.kernels_for(weight)):
+    narrow = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
+    if narrow and (kernels := streamed.kernels_for(weight)):
         return StreamedLinear(weight if own else weight.clone(), bias, kernels)
     packable = weight.device.type == "cpu" and (
         (weight.dtype == torch.bfloat16 and multiplies_bfloat16())
@@ -117,7 +114,7 @@ def _holding(layer: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear
 
 
 @cache
-def _scripted() -> Any:
+def onednn() -> Any:
     return scripted(_SCRIPT)
 
 
@@ -151,9 +148,10 @@ class StreamedLinear(nn.Linear):
         _holding(self, held, bias)
 
         def product(x: Tensor) -> Tensor:
-            if x.ndim == 2:
-                return kernel(x, held, bias)
-            return kernel(x.reshape(-1, inputs), held, bias).view(*x.shape[:-1], outputs)
+            rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+            rows = rows if rows.stride(1) == 1 else rows.contiguous()
+            out = kernel(rows, held, bias)
+            return out if x.ndim == 2 else out.view(*x.shape[:-1], outputs)
 
         self.product = product
 
@@ -172,143 +170,17 @@ class PackedLinear(nn.Module):
         self.weight_bytes = weight.numel() * weight.element_size()
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
         self.packed = [packed]
-        kernel = _scripted().packed_linear
+        kernel = onednn().packed_linear
         own_size = OWN_SIZE_ROWS * inputs
 
         def product(x: Tensor) -> Tensor:
             if x.numel() <= own_size:
                 return kernel(x, packed, bias)  # type: ignore[no-any-return]
             rows = x.reshape(-1, inputs)
-            out = kernel(_padded(rows), packed, bias)[: len(rows)]
+            out = kernel(padded(rows), packed, bias)[: len(rows)]
             return out.view(*x.shape[:-1], outputs)  # type: ignore[no-any-return]
 
         self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x)
-
-
-class Int8Linear(nn.Module):
-    """int8 weights with one scale per output channel times 8-bit activations with one scale per
-    token: their products are summed as integers, exactly, at the speed of the memory.
-
-    Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but without AMX have no kernel
-    for a product of signed bytes, and oneDNN's reference takes hundreds of times as long.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        exact = weight.float()
-        largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
-        codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
-        packed = torch.ops.onednn.qlinear_prepack(codes, None)
-        self.packed = [packed]
-        kernel = _scripted().int8_linear
-        # Of weight and activation: a product of their codes stands for both largest values / 127².
-        scale = largest[:, 0] / INT8_TOP**2
-        zero_point = torch.zeros(self.out_features, dtype=torch.int32)
-        # Conversion cuts digits off: with a half more it rounds.
-        middle = torch.tensor(UINT8_ZERO + 0.5)
-        self.weight_bytes = codes.numel() + 4 * scale.numel()
-        own_size = OWN_SIZE_ROWS * self.in_features
-
-        def product(x: Tensor) -> Tensor:
-            rows = x if x.numel() <= own_size else _padded(x)
-            largest = vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
-            # A row of zeros has no code, and whatever it becomes is multiplied by 0.
-            codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
-            # The kernel takes one scale for all tokens; theirs are applied afterwards.
-            sums = kernel(codes, packed, scale, zero_point)
-            out = sums.mul_(largest).to(x.dtype)
-            out = out if bias is None else out.add_(bias)
-            return out if rows is x else out[: len(x)]
-
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
-
-
-class Int8WeightOnlyLinear(nn.Module):
-    """int8 weights with one scale per output channel, activations in bfloat16. By the kernel
-    compiled for this machine, or for a CPU that does not multiply integers: smaller than bfloat16,
-    and faster where that is not multiplied either.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        exact = weight.float()
-        self.scale = (exact.abs().amax(1).clamp(min=SMALLEST) / INT8_TOP).to(torch.bfloat16)
-        # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
-        codes = (exact / self.scale.float()[:, None]).round_()
-        self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
-        kernels = streamed.kernels_for(weight)
-        self.streams = kernels is not None
-        weight, scale = self.weight, self.scale
-        scales = scale.float() if self.streams else scale
-        self.weight_bytes = weight.nbytes + scales.nbytes
-
-        def product(x: Tensor) -> Tensor:
-            flat = x.to(torch.bfloat16)
-            if kernels is not None:
-                out = kernels.int8(flat, weight, scales, None)
-            elif flat.shape[0] <= INT8_KERNEL_ROWS:
-                out = torch._weight_int8pack_mm(flat, weight, scale)
-            else:  # integers up to 128 are exact in bfloat16, so this is the same product
-                wide = functional.linear(_padded(flat).to(_wide()), weight.to(_wide()))
-                out = wide[: len(flat)] * scale
-            return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
-
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
-
-
-class Int4Linear(nn.Module):
-    """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
-
-    Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
-    (prompts, replay, verification): the 4-bit kernel takes as long again for every row.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        groups = weight.float().reshape(self.out_features, -1, INT4_GROUP)
-        low, high = groups.amin(2), groups.amax(2)
-        scale = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16)
-        # The kernel computes (code - 8) · scale + offset.
-        offset = (low + 8 * scale.float()).to(torch.bfloat16)
-        shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
-        codes = (shift.round() + 8).clamp(0, 15)
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
-            codes.to(torch.int32).reshape(weight.shape), 1
-        )
-        scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
-        kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-        exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        wide_dtype = self.wide_dtype = _wide()
-        twin = unquantized_linear(exact.reshape(weight.shape).to(wide_dtype), None)
-        self.packed, self.streams = getattr(twin, "packed", []), hasattr(twin, "streams")
-        wide = as_function(twin)
-        self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
-
-        def product(x: Tensor) -> Tensor:
-            if x.shape[0] <= INT4_KERNEL_ROWS:
-                # The kernel refuses rows that do not follow each other in memory.
-                narrow = x.to(torch.bfloat16).contiguous()
-                out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
-            else:
-                out = wide(x.to(wide_dtype)).to(x.dtype)
-            return out if bias is None else out.add_(bias)
-
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)

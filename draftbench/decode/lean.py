@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from draftbench.decode.attention import PIECE, EvenRows, ManyRows, OneRow
 from draftbench.decode.body import Body
+from draftbench.decode.kernels import streams
 from draftbench.decode.recorded import Append, Lender, RecordedPasses, Recorder
 from draftbench.decode.runner import last_of_each, on_device, only_row
 from draftbench.decode.traced import Traceable, trace
@@ -29,6 +30,8 @@ LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 # in the second of a width. bfloat16's noise in a deep model is .98.
 TRIED = ((2, 1), (1, 1), (2, 2), (1, 1), (1, 2), (2, 2), (0, 2), (1, 0), (0, 1), (2, 0))
 LEAST_COSINE = 0.9
+# Of the passes of one model; five were counted for eleven shapes of caches.
+MOST_COMPILATIONS = 64
 # Of a library's reason for what it cannot do.
 MOST_CHARACTERS = 200
 
@@ -103,9 +106,8 @@ class LeanRunner:
 
     @property
     def name(self) -> str:
-        streams = any(getattr(layer, "streams", False) for layer in self._body.linears)
         whole = self._traces is not None or self._lender is not None
-        how = ", streamed" * streams + ", compiled" * (whole and self._compiled)
+        how = ", streamed" * streams(self.modules()) + ", compiled" * (whole and self._compiled)
         how += ", call by call" * (not whole)
         return f"draftbench lean ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
@@ -130,9 +132,9 @@ class LeanRunner:
         """
         append: Append = partial(_append_rows, self._body, self.context_length - 1)
         if compiled:
-            # Twice or thrice: what differs between two passes becomes a variable of the next.
+            # A few times: what differs between two passes becomes a variable of the next.
             append = torch.compile(  # type: ignore[call-overload]
-                append, fullgraph=True, isolate_recompiles=True
+                append, fullgraph=True, isolate_recompiles=True, recompile_limit=MOST_COMPILATIONS
             )
         self._compiled = compiled
         self._lender = Lender(self._body.new_slabs, append, make_recorder)

@@ -1,7 +1,7 @@
 """A weight matrix → the fastest linear layer this device has for it, at a quantization level.
 
-A CPU has kernels of its own (`kernels`); on CUDA, levels go through torchao. Knows nothing of
-models; which layers are quantized is decided in `quantize`.
+A CPU has kernels of its own (`kernels`, `quantized`); on CUDA, levels go through torchao. Knows
+nothing of models; which layers are quantized is decided in `quantize`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decode import streamed
-from draftbench.decode.kernels import (
-    INT4_GROUP,
-    Int4Linear,
-    Int8Linear,
-    Int8WeightOnlyLinear,
-    multiplies_integers,
-    plain_linear,
-    unquantized_linear,
-)
+from draftbench.decode.kernels import multiplies_integers, plain_linear, unquantized_linear
+from draftbench.decode.quantized import INT4_GROUP, Int4Linear, Int8Linear, Int8WeightOnlyLinear
 
 
 class SimulatedLinear(nn.Module):

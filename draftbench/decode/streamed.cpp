@@ -16,6 +16,7 @@
 
 namespace {
 
+using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 // Floats in a register, and weights of a row that are taken at once.
@@ -152,8 +153,6 @@ template <typename Matrix>
 Tensor linear(const Tensor& x, const Matrix& matrix, int64_t outputs,
               const std::optional<Tensor>& bias) {
   const int64_t rows = x.size(0), inputs = x.size(1);
-  STD_TORCH_CHECK(inputs % STEP == 0 && outputs % BESIDE == 0, "sizes that no step divides");
-  STD_TORCH_CHECK(x.stride(1) == 1, "a row whose values are apart");
   Tensor out = torch::stable::new_empty(x, {rows, outputs});
   const std::vector<float> values = arranged<Matrix>(x);
   const auto* added = bias ? static_cast<const uint16_t*>(bias->const_data_ptr()) : nullptr;
@@ -178,13 +177,34 @@ Tensor linear(const Tensor& x, const Matrix& matrix, int64_t outputs,
   return out;
 }
 
+// What the kernels rely on: whoever calls them with something else gets an error and no number.
+void check(const Tensor& x, const Tensor& matrix, ScalarType type,
+           const std::optional<Tensor>& bias) {
+  STD_TORCH_CHECK(x.dim() == 2 && matrix.dim() == 2, "not rows and a matrix");
+  STD_TORCH_CHECK(x.size(1) == matrix.size(1), "rows of another size than the matrix's");
+  STD_TORCH_CHECK(x.scalar_type() == ScalarType::BFloat16 && matrix.scalar_type() == type,
+                  "another type than the kernel's");
+  STD_TORCH_CHECK(matrix.numel() > 0 && matrix.size(1) % STEP == 0 && matrix.size(0) % BESIDE == 0,
+                  "sizes that no step divides");
+  STD_TORCH_CHECK(x.stride(1) == 1, "a row whose values are apart");
+  STD_TORCH_CHECK(matrix.is_contiguous(), "a matrix whose values are apart");
+  STD_TORCH_CHECK(!bias || (bias->scalar_type() == ScalarType::BFloat16 && bias->is_contiguous() &&
+                            bias->numel() == matrix.size(0)),
+                  "a bias that is not one of each output");
+}
+
 Tensor bfloat16_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  check(x, weight, ScalarType::BFloat16, bias);
   const BFloat16 matrix{static_cast<const uint16_t*>(weight.const_data_ptr())};
   return linear(x, matrix, weight.size(0), bias);
 }
 
 Tensor int8_linear(const Tensor& x, const Tensor& codes, const Tensor& scales,
                    const std::optional<Tensor>& bias) {
+  check(x, codes, ScalarType::Char, bias);
+  STD_TORCH_CHECK(scales.scalar_type() == ScalarType::Float && scales.is_contiguous() &&
+                      scales.numel() == codes.size(0),
+                  "scales that are not one of each output");
   const Int8 matrix{static_cast<const int8_t*>(codes.const_data_ptr()),
                     static_cast<const float*>(scales.const_data_ptr())};
   return linear(x, matrix, codes.size(0), bias);

@@ -1,8 +1,9 @@
 """`streamed.cpp` → operations of PyTorch, compiled once for this machine.
 
-On a CPU with AVX-512 and without AMX, oneDNN's products leave a fifth of the memory's speed unused
-for one token, and more for several: the kernels in `streamed.cpp` do not. They need a C++ compiler;
-where they cannot be built, `obstacle` says why. Know nothing of layers.
+On the CPU that it was measured on, a Xeon with AVX-512 and without AMX, oneDNN's products left a
+fifth of the memory's speed unused for one token and more for several; the kernels in `streamed.cpp`
+do not. They need a C++ compiler: where they cannot be built, `obstacle` says why. Knows nothing of
+layers.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
+import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -32,7 +36,8 @@ INTERFACE = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 SECONDS = 300.0
 # Sizes of a matrix that the kernels take are multiples of these.
 INPUTS, OUTPUTS = 32, 4
-_MOST_CHARACTERS = 200
+# Of a compiler's own words; they name no file.
+_ERROR = re.compile(r"\berror: ([\w\s#‘’'\"(),.:;<>=*&+-]{1,120})")
 
 
 @dataclass(frozen=True)
@@ -55,72 +60,129 @@ class _Build:
     obstacle: str | None = None
 
 
+class _ObstacleError(Exception):
+    """Why there are none, in words that name no file of the user's."""
+
+
 @cache
 def is_faster_here() -> bool:
-    """Whether this is a machine on which the kernels, once built, beat oneDNN's."""
+    """Whether this is a machine on which the kernels, once built, should beat oneDNN's."""
     found = torch.cpu.get_capabilities()
     plain = found.get("avx512_f") and not found.get("amx_bf16")
     return bool(plain) and (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 
 def kernels_for(weight: Tensor) -> Kernels | None:
-    """The kernels, where they are faster, can be built, and take a matrix of this size."""
+    """The kernels, where they should be faster, can be built, and take a matrix of this size."""
     outputs, inputs = weight.shape
-    takes = weight.device.type == "cpu" and inputs % INPUTS == 0 and outputs % OUTPUTS == 0
-    return _build().kernels if takes and is_faster_here() else None
+    whole = inputs % INPUTS == 0 and outputs % OUTPUTS == 0 and weight.numel() > 0
+    return _build().kernels if whole and weight.device.type == "cpu" and is_faster_here() else None
 
 
 def obstacle() -> str | None:
-    """Why the kernels are not used though they would be faster."""
+    """Why the kernels are not used though they should be faster."""
     return _build().obstacle if is_faster_here() else None
 
 
 @cache
 def _build() -> _Build:
     try:
-        return _loaded(_compiled())
-    except subprocess.CalledProcessError as error:
-        said = [line for line in error.stderr.splitlines() if "error" in line] or [str(error)]
-        return _Build(obstacle=f"it could not be compiled: {said[0][:_MOST_CHARACTERS]}")
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return _Build(obstacle=str(error)[:_MOST_CHARACTERS])
+        return _Build(_loaded(_library()))
+    except _ObstacleError as error:
+        return _Build(obstacle=str(error))
+    except OSError as error:
+        return _Build(
+            obstacle=f"the kernel cannot be kept or loaded: {error.strerror or 'refused'}"
+        )
+    # What else a library raises must not end a sweep that can do without.
+    except Exception as error:
+        return _Build(obstacle=f"the kernel cannot be loaded ({type(error).__name__})")
 
 
-def _compiled() -> Path:
-    """The library that PyTorch loads, from this user's cache if it is there."""
-    source, include = SOURCE.read_bytes(), Path(torch.__file__).parent / "include"
-    command = [*_compiler(), *FLAGS, INTERFACE, f"-isystem{include}", str(SOURCE)]
+def _library() -> Path:
+    """What PyTorch loads: from this user's cache, if it is there and whole."""
+    told = [torch.__version__, INTERFACE, *FLAGS, *platform.libc_ver()]
+    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join(told).encode()).hexdigest()[:16]
+    folder = _cache()
+    for found in sorted(folder.glob(f"streamed-{key}-*.so")):
+        if _is_ours(found) and found.stem.endswith(f"-{_digest(found)}"):
+            return found
+    with tempfile.TemporaryDirectory() as building:
+        built = _compiled(Path(building, "streamed.so"))
+        # A loaded library must not change: written beside it, and renamed when whole.
+        target = folder / f"streamed-{key}-{_digest(built)}.so"
+        whole = target.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(built, whole)
+        whole.replace(target)
+    return target
+
+
+def _compiled(target: Path) -> Path:
+    include = Path(torch.__file__).parent / "include"
     linked = [f"-L{include.parent / 'lib'}", "-ltorch_cpu"]
-    told = "\0".join([torch.__version__, *FLAGS, INTERFACE]).encode()
-    target = _cache() / f"streamed-{hashlib.sha256(source + told).hexdigest()[:16]}.so"
-    if not target.exists():
-        # Beside it, and renamed when whole: others may be looking for it, or building it too.
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            built = Path(folder, target.name)
-            said = [*command, "-o", str(built), *linked]
-            subprocess.run(said, check=True, capture_output=True, text=True, timeout=SECONDS)
-            built.replace(target)
+    compiler = _compiler()
+    command = [*compiler, *FLAGS, INTERFACE, f"-isystem{include}", str(SOURCE), "-o", str(target)]
+    name = Path(compiler[0]).name
+    try:
+        running = subprocess.Popen(
+            [*command, *linked],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=os.environ | {"LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _ObstacleError(f"the C++ compiler `{name}` cannot be run: {error.strerror}") from None
+    with running:
+        try:
+            said = running.communicate(timeout=SECONDS)[1]
+        except subprocess.TimeoutExpired:
+            # It starts others, which would run on beside what is timed next.
+            os.killpg(running.pid, signal.SIGKILL)
+            reason = f"the C++ compiler `{name}` took longer than {SECONDS:g} seconds"
+            raise _ObstacleError(reason) from None
+    if running.returncode or not target.exists():
+        found = _ERROR.search(said)
+        why = found[1].splitlines()[0].strip() if found else f"exit {running.returncode}"
+        raise _ObstacleError(f"the C++ compiler `{name}` failed: {why}")
     return target
 
 
 def _compiler() -> list[str]:
     """What the environment names, or the first that is installed."""
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:
+        raise _ObstacleError("what `CXX` names is no command") from None
     found = named or [path for name in COMPILERS if (path := shutil.which(name))][:1]
     if not found:
-        raise OSError(f"no C++ compiler was found ({', '.join(COMPILERS)})")
+        raise _ObstacleError(f"no C++ compiler was found ({', '.join(COMPILERS)})")
     return found
 
 
 def _cache() -> Path:
-    """This user's folder for what can be made again."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(named) if named else Path("~/.cache").expanduser()) / "draftbench"
-    folder.mkdir(parents=True, exist_ok=True)
+    """This user's folder for what can be made again; nobody else may put code there."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = (named if named.is_absolute() else Path("~/.cache").expanduser()) / "draftbench"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(folder):
+        raise _ObstacleError("others may write to the folder of its cache")
     return folder
 
 
-def _loaded(library: Path) -> _Build:
+def _is_ours(path: Path) -> bool:
+    """Whether nobody but this user can have written it."""
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _loaded(library: Path) -> Kernels:
     torch.ops.load_library(str(library))
     found = torch.ops.draftbench
     kernels = Kernels(found.bfloat16_linear.default, found.int8_linear.default)
@@ -131,5 +193,5 @@ def _loaded(library: Path) -> _Build:
     x, weight, scales = x.bfloat16(), codes.bfloat16(), torch.ones(8)
     results = (kernels.bfloat16(x, weight, None), kernels.int8(x, codes.char(), scales, None))
     if not all(torch.equal(result, expected) for result in results):
-        return _Build(obstacle="its results are wrong as this compiler makes it")
-    return _Build(kernels)
+        raise _ObstacleError("its results are wrong as this compiler makes it")
+    return kernels

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decode.kernels import Int4Linear, Int8Linear, Int8WeightOnlyLinear, PackedLinear
+from draftbench.decode.kernels import PackedLinear
 from draftbench.decode.linear import SimulatedLinear
+from draftbench.decode.quantized import Int4Linear, Int8Linear, Int8WeightOnlyLinear
 from draftbench.decode.runner import Runner
 from draftbench.models.stored import StoredLinear, tensor_bytes
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftbench.decode import streamed
-from draftbench.decode.kernels import INT4_GROUP, multiplies_integers
+from draftbench.decode.kernels import multiplies_integers
+from draftbench.decode.quantized import INT4_GROUP
 from draftbench.models.facts import LevelRow
 
 

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from draftbench.decode.general import general_obstacle
-from draftbench.decode.kernels import INT4_GROUP, multiplies_integers
+from draftbench.decode.kernels import multiplies_integers
 from draftbench.decode.linear import fits_level
+from draftbench.decode.quantized import INT4_GROUP
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token
 from draftbench.models.engines import engine_answers

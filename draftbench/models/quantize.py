@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +18,16 @@ from torch import nn
 
 from draftbench.decode import streamed
 from draftbench.decode.general import GeneralRunner, general_obstacle
-from draftbench.decode.kernels import Int4Linear, multiplies_bfloat16
+from draftbench.decode.kernels import multiplies_bfloat16
 from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.recorded import CudaGraphs, Recorder
+from draftbench.decode.quantized import Int4Linear
 from draftbench.decode.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
 from draftbench.models.levels import LEVELS, kind_of
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import StoredLinear, format_of, load_stored, stored_level
+from draftbench.models.whole import run_whole
 from draftbench.records import ModelFacts
 
 # Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
@@ -209,9 +209,12 @@ def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
 
 def _by_kernel(build: Build) -> list[str]:
     """Why not the fastest kernel that there is for the weights."""
-    streams = build.level == "int8" or (build.level, build.dtype) == ("none", torch.bfloat16)
-    obstacle = streamed.obstacle() if streams and build.device == "cpu" else None
-    return [f"reads its weights slower than this machine can: {obstacle}"] if obstacle else []
+    # int4 keeps bfloat16 weights beside its own; a stored checkpoint may have been unpacked.
+    narrow = build.dtype == torch.bfloat16 or build.level in ("int8", "int4")
+    obstacle = streamed.obstacle() if narrow and build.device == "cpu" else None
+    if obstacle is None:
+        return []
+    return [f"oneDNN multiplies its weights, and no faster kernel compiled here: {obstacle}"]
 
 
 def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
@@ -274,35 +277,6 @@ def _runner(
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     how += ", nor compiled" * build.compiled
     return general, [f"runs through transformers' own forward pass{how}: {obstacle}"]
-
-
-def run_whole(runner: LeanRunner, *, compiled: bool = False) -> list[str]:
-    """Have the runner's short passes run without Python between their layers; or what that fails
-    for. On a GPU they may be `compiled` first.
-    """
-    if runner.device.startswith("cuda"):
-        stream = torch.cuda.Stream(runner.device)
-        return record_whole(runner, lambda: CudaGraphs(stream), compiled=compiled)
-    obstacle = runner.trace()
-    return [f"runs its steps call by call, not as traces: {obstacle}"] * bool(obstacle)
-
-
-def record_whole(
-    runner: LeanRunner, make_recorder: Callable[[], Recorder], *, compiled: bool
-) -> list[str]:
-    """Have the runner record its short passes, as they are if they cannot be compiled; or what that
-    fails for.
-    """
-    found = []
-    if compiled:
-        obstacle = runner.record_with(make_recorder, compiled=True)
-        if obstacle is None:
-            return []
-        found.append(f"its passes are not compiled: {obstacle}")
-    obstacle = runner.record_with(make_recorder)
-    if obstacle:
-        found.append(f"launches its steps call by call, not as CUDA graphs: {obstacle}")
-    return found
 
 
 def set_threads(threads: int | None) -> int:

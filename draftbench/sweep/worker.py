@@ -26,7 +26,7 @@ from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
 from draftbench.models.quantize import build_runner
-from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Observation
+from draftbench.records import LOOKUP, SELF, Candidate, CostPoint, Failure, ModelFacts, Observation
 from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
 from draftbench.store.key import keyed_hash
 from draftbench.store.machine import Watch
@@ -243,15 +243,17 @@ class Worker:
         return Contender(candidate, runner)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        """Keep them, once; a model that now runs in another way than in this run does not go on."""
-        kept = list(self.folder.records(ModelFacts))
-        for other in kept:
-            same = (other.draft, other.quant) == (facts.draft, facts.quant)
-            if same and other.runner != facts.runner:
-                raise ModelError(
-                    f"it runs as `{facts.runner}` now and ran as `{other.runner}` in this run",
-                    hint="times of both would mix: measure it with another --out",
-                )
+        """Keep them, once. A model that was timed does not go on in another way."""
+        own, kept = (facts.draft, facts.quant), list(self.folder.records(ModelFacts))
+        ran = [other.runner for other in kept if (other.draft, other.quant) == own]
+        timed = any((p.draft, p.quant) == own for p in self.folder.records(CostPoint))
+        if timed and ran and facts.runner != ran[-1]:
+            who = "the target" if facts.draft is None else f"the draft `{facts.draft}`"
+            raise ModelError(
+                f"{who} runs as `{facts.runner}` now and was timed as `{ran[-1]}`",
+                hint="their times would mix: bring back what it ran with (a compiler, memory, a version), "
+                "or use another --out",
+            )
         if facts not in kept:
             self.sink.append([facts])
 

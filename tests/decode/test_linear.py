@@ -9,16 +9,13 @@ import pytest
 import torch
 
 from draftbench.decode.kernels import (
-    INT4_GROUP,
-    Int4Linear,
-    Int8Linear,
-    Int8WeightOnlyLinear,
     PackedLinear,
     at_a_common_size,
     multiplies_bfloat16,
     multiplies_integers,
 )
 from draftbench.decode.linear import fits_level, make_linear, torchao_linear
+from draftbench.decode.quantized import INT4_GROUP, Int4Linear, Int8Linear, Int8WeightOnlyLinear
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded

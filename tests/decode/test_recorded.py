@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from draftbench.decode import attention
 from draftbench.decode.lean import LeanRunner
 from draftbench.decode.recorded import STRIDE
-from draftbench.models.quantize import record_whole
+from draftbench.models.whole import record_whole
 from tests.decode.test_runners import (
     LEAN,
     assert_agrees_with_full_pass,

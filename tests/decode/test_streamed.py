@@ -3,8 +3,10 @@ it cannot be built.
 """
 
 import os
+import platform
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,13 +15,14 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from draftbench.decode import streamed
-from draftbench.decode.kernels import PackedLinear, StreamedLinear, multiplies_bfloat16
+from draftbench.decode.kernels import PackedLinear, multiplies_bfloat16
 from draftbench.decode.linear import make_linear
 from draftbench.models.counting import weight_bytes
 
+RUNS = torch.cpu.get_capabilities().get("avx512_f", False) and platform.system() == "Linux"
 needs_kernel = pytest.mark.skipif(
-    streamed.kernels_for(torch.zeros(4, 32)) is None,
-    reason="this machine has no use or no compiler for the kernel",
+    not RUNS or streamed._build().kernels is None,
+    reason="this machine has no AVX-512 or no compiler for the kernels",
 )
 needs_use = pytest.mark.skipif(
     not (streamed.is_faster_here() and multiplies_bfloat16()),
@@ -41,7 +44,7 @@ def anew(monkeypatch, tmp_path):
 
 
 def kernel():
-    return streamed.kernels_for(torch.zeros(4, 32)).bfloat16
+    return streamed._build().kernels.bfloat16
 
 
 def random(*shape, seed=0):
@@ -82,7 +85,7 @@ def test_a_product_of_bytes_is_the_exact_one_rounded_once(rows, inputs, outputs,
     codes = torch.randint(-127, 128, (outputs, inputs), generator=made).char()
     scales = torch.rand(outputs, generator=made)
     bias = random(outputs, seed=seed + 2) if biased else None
-    got = streamed.kernels_for(codes).int8(x, codes, scales, bias).double()
+    got = streamed._build().kernels.int8(x, codes, scales, bias).double()
     wide = x.double(), codes.double() * scales.double()[:, None]
     exact = functional.linear(*wide, None if bias is None else bias.double())
     size = wide[0].abs() @ wide[1].abs().T + 4
@@ -127,17 +130,50 @@ def test_rows_may_lie_apart_and_values_may_not():
 
 
 @needs_kernel
-def test_sizes_that_the_kernel_does_not_take_are_refused_by_it_and_left_to_others():
-    x = random(1, 48)
-    with pytest.raises(RuntimeError, match="no step divides"):
-        kernel()(x, random(8, 48), None)
-    for outputs, inputs in ((8, 48), (6, 64)):
-        weight = random(outputs, inputs)
-        assert streamed.kernels_for(weight) is None
-        assert not isinstance(make_linear(weight, None, "none", simulate=False), StreamedLinear)
+@pytest.mark.parametrize(
+    ("x", "weight", "bias", "why"),
+    [
+        (random(1, 48), random(8, 48), None, "no step divides"),
+        (random(1, 64), random(6, 64), None, "no step divides"),
+        (random(1, 0), random(8, 0), None, "no step divides"),
+        (random(64), random(8, 64), None, "not rows and a matrix"),
+        (random(2, 32), random(8, 64), None, "of another size"),
+        (random(2, 64).float(), random(8, 64), None, "another type"),
+        (random(2, 64), random(8, 64).float(), None, "another type"),
+        (random(2, 64), random(64, 8).T, None, "a matrix whose values are apart"),
+        (random(2, 64), random(8, 64), random(8).float(), "a bias"),
+        (random(2, 64), random(8, 64), random(2), "a bias"),
+        (random(2, 64), random(8, 64), random(16)[::2], "a bias"),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_an_error_and_no_number(x, weight, bias, why):
+    with pytest.raises(RuntimeError, match=why):
+        kernel()(x, weight, bias)
 
 
-@needs_kernel
+@needs_use
+@pytest.mark.parametrize(("outputs", "inputs"), [(8, 48), (6, 64)])
+def test_a_matrix_that_the_kernel_does_not_take_is_packed(outputs, inputs):
+    layer = make_linear(random(outputs, inputs), None, "none", simulate=False)
+    assert isinstance(layer, PackedLinear)
+
+
+@needs_use
+@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
+@pytest.mark.parametrize("level", ["none", "int8"])
+def test_a_layer_takes_any_dimensions_and_strides(level):
+    layer = make_linear(random(8, 64), None, level, simulate=False)
+    x = random(2, 3, 64)
+    assert layer.streams
+    expected = layer(x.reshape(6, 64)).view(2, 3, 8)
+    assert torch.equal(layer(x), expected)
+    assert torch.equal(layer(x.transpose(1, 2).contiguous().transpose(1, 2)), expected)
+    with pytest.raises(RuntimeError):
+        layer(random(2, 32))
+
+
+@needs_use
+@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
 def test_a_piece_of_a_mapped_file_is_copied_and_a_matrix_of_its_own_is_not():
     """A tied head and its embedding are one; a piece would keep the whole file in memory."""
     weight = random(8, 64)
@@ -161,14 +197,15 @@ class Tied:
         yield self.head
 
 
-@needs_kernel
+@needs_use
+@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
 def test_a_head_that_shares_its_weights_counts_once():
     assert weight_bytes(Tied()) == 8 * 64 * 2
 
 
 def built_elsewhere(cache, lines="", **environment):
     """Why another process has no kernel, in its words: none is loaded twice into one."""
-    code = f"from draftbench.decode import streamed\n{lines}\nprint(streamed.obstacle())"
+    code = f"from draftbench.decode import streamed\n{lines}\nprint(streamed._build().obstacle)"
     given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
     ran = subprocess.run(
         [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True
@@ -187,6 +224,26 @@ def test_the_kernel_is_built_once_and_found_again(tmp_path):
 
 
 @needs_kernel
+@pytest.mark.parametrize("left", [0, 100, 8192])
+def test_a_damaged_library_is_built_again_and_never_loaded(tmp_path, left):
+    """A loader that reads beyond the end of a file ends the process."""
+    assert built_elsewhere(tmp_path) == "None"
+    [built] = (tmp_path / "draftbench").iterdir()
+    whole = built.read_bytes()
+    built.write_bytes(whole[:left])
+    assert "no C++ compiler" not in built_elsewhere(tmp_path)
+    assert built.read_bytes() == whole or len(list((tmp_path / "draftbench").iterdir())) > 1
+    assert built_elsewhere(tmp_path) == "None"
+
+
+@needs_kernel
+def test_code_that_others_may_have_put_there_is_not_loaded(tmp_path):
+    (tmp_path / "draftbench").mkdir()
+    (tmp_path / "draftbench").chmod(0o777)
+    assert built_elsewhere(tmp_path) == "others may write to the folder of its cache"
+
+
+@needs_kernel
 def test_a_kernel_that_computes_something_else_is_not_used(tmp_path):
     wrong = tmp_path / "wrong.cpp"
     wrong.write_text(streamed.SOURCE.read_text().replace("0xffff0000u", "0xff000000u"))
@@ -194,8 +251,12 @@ def test_a_kernel_that_computes_something_else_is_not_used(tmp_path):
     assert built_elsewhere(tmp_path, lines) == "its results are wrong as this compiler makes it"
 
 
-def refuse(*_, **__):
-    raise subprocess.TimeoutExpired("c++", streamed.SECONDS)
+def compiler(folder, *lines):
+    """A program that stands for one."""
+    program = folder / "cc"
+    program.write_text("\n".join(["#!/bin/sh", *lines]))
+    program.chmod(0o700)
+    return str(program)
 
 
 def failing(monkeypatch, tmp_path, how):
@@ -205,23 +266,36 @@ def failing(monkeypatch, tmp_path, how):
         return "no C++ compiler was found (c++, g++, clang++)"
     if how == "not what it says":
         monkeypatch.setenv("CXX", "/no/such/compiler")
-        return "No such file or directory: '/no/such/compiler'"
+        return "the C++ compiler `compiler` cannot be run: No such file or directory"
+    if how == "half a command":
+        monkeypatch.setenv("CXX", "c++ '")
+        return "what `CXX` names is no command"
     if how == "a compiler's error":
-        broken = tmp_path / "broken.cpp"
-        broken.write_text("#error too old")
-        monkeypatch.setattr(streamed, "SOURCE", broken)
-        return "it could not be compiled: "
+        monkeypatch.setenv(
+            "CXX", compiler(tmp_path, "echo '/home/a.cpp:1: error: old' >&2; exit 1")
+        )
+        return "the C++ compiler `cc` failed: old"
+    if how == "a compiler without words":
+        monkeypatch.setenv("CXX", compiler(tmp_path, "exit 3"))
+        return "the C++ compiler `cc` failed: exit 3"
+    if how == "a compiler that makes nothing":
+        monkeypatch.setenv("CXX", "true")
+        return "the C++ compiler `true` failed: exit 0"
     if how == "too slow":
-        monkeypatch.setattr(streamed.subprocess, "run", refuse)
-        return "timed out after 300.0 seconds"
+        monkeypatch.setattr(streamed, "SECONDS", 0.5)
+        monkeypatch.setenv("CXX", compiler(tmp_path, f"sleep 3 && touch {tmp_path}/ran-on"))
+        return "the C++ compiler `cc` took longer than 0.5 seconds"
     (tmp_path / "draftbench").write_text("")
-    return "File exists"
+    return "the kernel cannot be kept or loaded: File exists"
 
 
 HOWS = [
     "no compiler",
     "not what it says",
+    "half a command",
     "a compiler's error",
+    "a compiler without words",
+    "a compiler that makes nothing",
     "too slow",
     "a file for a folder",
 ]
@@ -231,9 +305,17 @@ HOWS = [
 @pytest.mark.parametrize("how", HOWS)
 def test_what_keeps_it_from_being_built_is_said_and_onednn_serves(anew, tmp_path, how):
     expected = failing(anew, tmp_path, how)
-    assert expected in streamed.obstacle()
+    assert streamed.obstacle() == expected
     layer = make_linear(random(8, 64), None, "none", simulate=False)
     assert isinstance(layer, PackedLinear)
+
+
+@needs_use
+def test_a_compiler_that_is_stopped_leaves_nothing_running(anew, tmp_path):
+    failing(anew, tmp_path, "too slow")
+    assert streamed.obstacle() is not None
+    time.sleep(3.5)
+    assert not (tmp_path / "ran-on").exists()
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,15 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decode import kernels, streamed
 from draftbench.decode.general import GeneralRunner
-from draftbench.decode.kernels import INT4_GROUP, multiplies_bfloat16, multiplies_integers
+from draftbench.decode.kernels import multiplies_bfloat16, multiplies_integers
+from draftbench.decode.lean import LeanRunner
+from draftbench.decode.quantized import INT4_GROUP
 from draftbench.errors import ModelError
 from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
 from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
+from tests.decode.test_runners import GENERAL, LEAN, random_model
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
@@ -211,3 +214,34 @@ def test_a_lean_runner_that_disagrees_is_replaced_by_the_general_one(workshop, m
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert isinstance(runner, GeneralRunner)
     assert "the lean runner's logits differ" in facts.caveats[0]
+
+
+NO_COMPILER = "oneDNN multiplies its weights, and no faster kernel compiled here: no compiler"
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "told"),
+    [
+        ("none", torch.bfloat16, True),
+        ("int8", torch.float32, True),
+        ("int4", torch.bfloat16, True),
+        ("none", torch.float32, False),
+    ],
+)
+def test_a_kernel_that_could_not_be_built_is_a_caveat(workshop, monkeypatch, level, dtype, told):
+    monkeypatch.setattr(streamed, "obstacle", lambda: "no compiler")
+    facts = built(workshop.weighted("model"), level, dtype)
+    assert (NO_COMPILER in facts.caveats) is told
+
+
+@pytest.mark.skipif(
+    streamed.kernels_for(torch.zeros(4, 32)) is None, reason="no kernel is compiled here"
+)
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("level", ["none", "int8", "int4"])
+def test_a_runner_says_that_it_streams_whatever_streams_in_it(family, level):
+    """The wide twin of an int4 layer too: prompts and verification run by it."""
+    model = random_model({**LEAN, **GENERAL}[family]).bfloat16()
+    kind = LeanRunner if family == "llama" else GeneralRunner
+    assert ", streamed" in kind(model, level, simulate=False).name
+    assert ", streamed" not in kind(random_model(LEAN["llama"]), "none", simulate=False).name

@@ -9,7 +9,7 @@ import pytest
 from draftbench.decode.lean import LeanRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
-from draftbench.records import Failure
+from draftbench.records import Failure, ModelFacts
 from draftbench.store.folder import RunFolder, RunWriter
 from draftbench.store.observed import read_run
 from draftbench.sweep import run
@@ -238,9 +238,16 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(tmp_path, small):
         run(small.prepared(draft), tmp_path / "run", small.notes())
 
 
-def test_a_model_that_now_runs_in_another_way_is_refused(tmp_path, small, monkeypatch):
+def test_a_timed_model_that_now_runs_in_another_way_is_refused(tmp_path, small, monkeypatch):
     """Without the compiler that was there, say: the times of two kernels would mix."""
     run(small.prepared(), tmp_path / "run", small.notes())
     monkeypatch.setattr(LeanRunner, "name", "by another kernel")
-    with pytest.raises(ModelError, match="runs as `by another kernel` now and ran as `draftbench"):
-        run(small.prepared(ks=(1, 2), controls=True), tmp_path / "run", small.notes())
+    with pytest.raises(ModelError, match="the target runs as `by another kernel` now"):
+        run(small.prepared(controls=True), tmp_path / "run", small.notes())
+
+
+def test_a_model_that_was_not_timed_may_run_in_another_way(tmp_path, small, monkeypatch):
+    run(small.prepared(measure="replay"), tmp_path / "run", small.notes())
+    monkeypatch.setattr(LeanRunner, "name", "by another kernel")
+    ended = run(small.prepared(measure="replay", controls=True), tmp_path / "run", small.notes())
+    assert "by another kernel" in {facts.runner for facts in ended.records(ModelFacts)}
