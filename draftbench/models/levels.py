@@ -31,7 +31,7 @@ LEVELS = {
     "none": Level(
         "weights as loaded",
         {
-            "cpu": "draftbench's own in bfloat16 where a C++ compiler is; oneDNN, packed"
+            "cpu": "compiled for bfloat16 where it can be, else oneDNN"
             if streamed.is_faster_here()
             else "oneDNN, packed",
             "cuda": "cuBLAS",
@@ -54,7 +54,7 @@ LEVELS = {
     "int8": Level(
         "8-bit weights, one scale per output",
         {
-            "cpu": "draftbench's own, weight-only, where a C++ compiler is"
+            "cpu": "compiled where it can be, weight-only"
             if streamed.is_faster_here()
             else "oneDNN, activations in 8 bits too, one scale per token"
             if multiplies_integers()

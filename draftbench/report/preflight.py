@@ -116,7 +116,8 @@ def _rooms(answer: Preflight, pair: PairSheet) -> Section:
 
 def _sizes(answer: Preflight) -> Section:
     sheets = [answer.target, *(p.draft for p in answer.pairs if p.draft != answer.target)]
-    levels = list(answer.target.weight_bytes)
+    # `fp8-weight` takes what `fp8` does, and the page is narrow.
+    levels = [level for level in answer.target.weight_bytes if level != "fp8-weight"]
     rows = [
         [
             sheet.name,

@@ -251,8 +251,7 @@ class Worker:
             who = "the target" if facts.draft is None else f"the draft `{facts.draft}`"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was timed as `{ran[-1]}`",
-                hint="their times would mix: bring back what it ran with (a compiler, memory, a version), "
-                "or use another --out",
+                hint="bring back what it ran with (a compiler, memory), or use another --out",
             )
         if facts not in kept:
             self.sink.append([facts])
