@@ -51,45 +51,41 @@ def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@needs_kernel
-@settings(max_examples=60, deadline=None)
-@given(
+PRODUCTS = given(
     rows=st.integers(1, 20),
     inputs=st.integers(1, 70).map(lambda lines: 32 * lines),
     outputs=st.integers(1, 9).map(lambda blocks: 4 * blocks),
     biased=st.booleans(),
     seed=st.integers(0, 1000),
 )
+
+
+def assert_rounded_once(got, x, weight, bias):
+    """`got` is the exact product with float64 weights, but for its one rounding."""
+    exact = functional.linear(x.double(), weight, None if bias is None else bias.double())
+    size = x.double().abs() @ weight.abs().T + 4
+    assert ((got.double() - exact).abs() <= ROUNDING * exact.abs() + ADDING * size).all()
+
+
+@needs_kernel
+@settings(max_examples=60, deadline=None)
+@PRODUCTS
 def test_a_product_is_the_exact_one_rounded_once(rows, inputs, outputs, biased, seed):
     x, weight = random(rows, inputs, seed=seed), random(outputs, inputs, seed=seed + 1)
     bias = random(outputs, seed=seed + 2) if biased else None
-    got = kernel()(x, weight, bias).double()
-    wide = x.double(), weight.double()
-    exact = functional.linear(*wide, None if bias is None else bias.double())
-    size = wide[0].abs() @ wide[1].abs().T + 4
-    assert ((got - exact).abs() <= ROUNDING * exact.abs() + ADDING * size).all()
+    assert_rounded_once(kernel()(x, weight, bias), x, weight.double(), bias)
 
 
 @needs_kernel
 @settings(max_examples=30, deadline=None)
-@given(
-    rows=st.integers(1, 20),
-    inputs=st.integers(1, 70).map(lambda lines: 32 * lines),
-    outputs=st.integers(1, 9).map(lambda blocks: 4 * blocks),
-    biased=st.booleans(),
-    seed=st.integers(0, 1000),
-)
+@PRODUCTS
 def test_a_product_of_bytes_is_the_exact_one_rounded_once(rows, inputs, outputs, biased, seed):
     made = torch.Generator().manual_seed(seed)
-    x = random(rows, inputs, seed=seed)
     codes = torch.randint(-127, 128, (outputs, inputs), generator=made).char()
-    scales = torch.rand(outputs, generator=made)
+    x, scales = random(rows, inputs, seed=seed), torch.rand(outputs, generator=made)
     bias = random(outputs, seed=seed + 2) if biased else None
-    got = streamed._build().kernels.int8(x, codes, scales, bias).double()
-    wide = x.double(), codes.double() * scales.double()[:, None]
-    exact = functional.linear(*wide, None if bias is None else bias.double())
-    size = wide[0].abs() @ wide[1].abs().T + 4
-    assert ((got - exact).abs() <= ROUNDING * exact.abs() + ADDING * size).all()
+    got = streamed._build().kernels.int8(x, codes, scales, bias)
+    assert_rounded_once(got, x, codes.double() * scales.double()[:, None], bias)
 
 
 @needs_kernel
