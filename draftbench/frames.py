@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from draftbench.plan.recommend import recommend
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.planner.recommend import recommend
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 if TYPE_CHECKING:
     import pandas as pd

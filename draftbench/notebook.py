@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from draftbench import frames
 from draftbench.errors import UsageError
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import Observed, read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import Observed, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from draftbench.acceptance.card import AcceptanceReport
-    from draftbench.plan.recommendation import Recommendation
+    from draftbench.planner.recommendation import Recommendation
     from draftbench.report.comparing import Comparison
 
 Flag = str | int | float | bool | Path | Sequence[str | Path]
@@ -72,7 +72,7 @@ class Run:
         self, *, min_speedup: float = 1.0, concurrency: Sequence[int] = ()
     ) -> Recommendation:
         """Whether to speculate, and how."""
-        from draftbench.plan.recommend import recommend
+        from draftbench.planner.recommend import recommend
 
         return recommend(self.observed, min_speedup=min_speedup, concurrency=concurrency)
 

@@ -143,6 +143,11 @@ class Replay(Observation, frozen=True):
     overlap: tuple[float, ...] | None = None
     kinds: dict[str, tuple[int, float, float]] = {}
 
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return Candidate(draft=self.draft, quant=self.quant)
+
 
 class LookupReplay(Observation, frozen=True):
     """Prompt lookup along one trajectory: its proposal depends on where the round started.
@@ -158,6 +163,11 @@ class LookupReplay(Observation, frozen=True):
     window: int
     proposed: tuple[int, ...]
     matched: tuple[int, ...]
+
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return Candidate(draft=self.draft, quant=self.quant)
 
 
 class Decode(Observation, frozen=True):
@@ -198,6 +208,11 @@ class Decode(Observation, frozen=True):
     active: tuple[int, ...] = ()
     stop_below: float | None = None
 
+    @property
+    def candidate(self) -> Candidate | None:
+        """The draft at its quantization level; None for the target."""
+        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
+
 
 class CostPoint(Observation, frozen=True):
     """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache filled with
@@ -219,6 +234,11 @@ class CostPoint(Observation, frozen=True):
     block: str
     runner: str
     process: str
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The draft at its quantization level; None for the target."""
+        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
 
 
 class ModelFacts(Observation, frozen=True):
@@ -246,6 +266,11 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: float | None
     parts: dict[str, str] = {}
 
+    @property
+    def candidate(self) -> Candidate | None:
+        """The draft at its quantization level; None for the target."""
+        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
+
 
 class Failure(Observation, frozen=True):
     """A candidate, or one request of it, that could not be measured. `draft` None is the target.
@@ -261,6 +286,11 @@ class Failure(Observation, frozen=True):
     hint: str
     request: str | None = None
     resolved: bool = False
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The draft at its quantization level; None for the target."""
+        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
 
 
 AnyObservation = Trajectory | Replay | LookupReplay | Decode | CostPoint | ModelFacts | Failure

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from draftbench.decode.clock import clock_for
-from draftbench.decode.sampling import best
+from draftbench.decoder.clock import clock_for
+from draftbench.decoder.sampling import best
 from draftbench.models.counting import layer_bytes, linears
 
 REPEATS = 9

@@ -34,9 +34,9 @@ from bench_costs import measure_costs, resident_bytes
 from bench_peers import PeerError, Transformers, Vllm
 from bench_ratios import CONSOLE, Part, show, verdict
 
-from draftbench.decode.clock import HostClock
-from draftbench.decode.drafters import ModelDrafter
-from draftbench.decode.loop import decode
+from draftbench.decoder.clock import HostClock
+from draftbench.decoder.drafters import ModelDrafter
+from draftbench.decoder.loop import decode
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of

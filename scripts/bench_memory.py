@@ -20,10 +20,10 @@ from pathlib import Path
 from rich.console import Console
 
 import draftbench
-from draftbench.plan.recommend import recommend
+from draftbench.planner.recommend import recommend
 from draftbench.report.progress import TerminalWatcher
-from draftbench.store.key import request_key
-from draftbench.store.observed import read_run
+from draftbench.run_folder.key import request_key
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
 

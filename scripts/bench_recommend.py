@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from draftbench.plan.recommend import recommend
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.planner.recommend import recommend
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 REPEATS = 5
 

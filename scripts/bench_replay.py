@@ -19,9 +19,9 @@ import torch
 
 from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.decode.clock import HostClock
-from draftbench.decode.drafters import ModelDrafter
-from draftbench.decode.loop import decode
+from draftbench.decoder.clock import HostClock
+from draftbench.decoder.drafters import ModelDrafter
+from draftbench.decoder.loop import decode
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay_model
 from draftbench.measure.trajectories import Given, generate, score, task_of

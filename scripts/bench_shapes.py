@@ -16,7 +16,7 @@ from bench_costs import measure_costs
 from bench_ratios import CONSOLE
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from draftbench.decode.lean import LeanRunner
+from draftbench.decoder.lean import LeanRunner
 from draftbench.errors import DraftbenchError
 from draftbench.models.quantize import check_level, default_dtype, set_threads
 from draftbench.models.whole import run_whole

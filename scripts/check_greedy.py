@@ -23,18 +23,18 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from draftbench.decode.clock import HostClock
-from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decode.loop import decode_all
-from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import Uniforms
-from draftbench.decode.task import Response, Task
+from draftbench.decoder.clock import HostClock
+from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftbench.decoder.loop import decode_all
+from draftbench.decoder.runner import Runner
+from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.task import Response, Task
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.teacher import top_two_margin
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Sampling
-from draftbench.store.key import request_key
+from draftbench.run_folder.key import request_key
 from draftbench.traffic import TrafficQuery, load
 
 GREEDY = Sampling()

@@ -12,10 +12,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from draftbench.plan.recommend import recommend
-from draftbench.plan.sources import RunCosts
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import Observed, read_run
+from draftbench.planner.recommend import recommend
+from draftbench.planner.sources import RunCosts
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import Observed, read_run
 
 
 def errors(observed: Observed, k: int | None = None) -> list[float]:

@@ -25,17 +25,17 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.history import HistoryEntry
 from draftbench.gate.result import GateResult
 from draftbench.models.facts import Preflight
-from draftbench.plan import engine_costs
-from draftbench.plan.advice import Advice
-from draftbench.plan.formula import Table
-from draftbench.plan.pairings import Suggestion
-from draftbench.plan.recommendation import Recommendation
-from draftbench.plan.roofline import Pairing, Roofline
+from draftbench.planner import engine_costs
+from draftbench.planner.advice import Advice
+from draftbench.planner.formula import Table
+from draftbench.planner.pairings import Suggestion
+from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.comparing import Comparison
 from draftbench.report.dry_run import DryRun
 from draftbench.report.recommendation import FIGURES as CSV_FIGURES
-from draftbench.store.folder import (
+from draftbench.run_folder.folder import (
     DRAFTED,
     LOCK,
     MANIFEST,
@@ -44,8 +44,8 @@ from draftbench.store.folder import (
     PrivateDraft,
     PrivateText,
 )
-from draftbench.store.machine import MachineState
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.machine import MachineState
+from draftbench.run_folder.manifest import Manifest
 from draftbench.traffic.forms import FORMS
 from draftbench.traffic.suites import Suite
 

@@ -139,7 +139,7 @@ def terminated() -> list[str]:
 
 def stopped_by(number: signal.Signals) -> list[str]:
     """The signal comes when the run folder is there."""
-    from draftbench.store.folder import RunFolder
+    from draftbench.run_folder.folder import RunFolder
 
     create = RunFolder.create
 

@@ -120,7 +120,7 @@ def _manifest(folder: Path) -> Reader:
 
 
 def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
-    from draftbench.store.folder import RunFolder
+    from draftbench.run_folder.folder import RunFolder
 
     shutil.copytree(RUN, folder / "run")
     (folder / "run" / "private").mkdir()

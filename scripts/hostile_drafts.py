@@ -23,7 +23,7 @@ from pathlib import Path
 import draftbench
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
-from draftbench.store.observed import read_run
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
 

@@ -27,12 +27,12 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
 import draftbench
-import draftbench.store.lines as lines
-from draftbench.plan.recommend import recommend
+import draftbench.run_folder.lines as lines
+from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
-from draftbench.store.folder import RunFolder, RunWriter
-from draftbench.store.machine import MachineState
-from draftbench.store.observed import read_run
+from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.machine import MachineState
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import Prepared, SweepOptions, prepare, responses, run
 from draftbench.traffic import TrafficQuery
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from draftbench.records import CostPoint, Decode, DraftingMode, Replay, Sampling, Trajectory
-from draftbench.store.folder import RunFolder
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.manifest import Manifest
 
 TOKENS, BATCH, DECODED, KS = 60, 16, 24, (1, 2, 3, 4)
 DRAFTS = {"small": 0.6, "middle": 0.7, "large": 0.8}

@@ -32,7 +32,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from draftbench.store.key import request_key
+from draftbench.run_folder.key import request_key
 from draftbench.traffic import TrafficQuery, load
 
 TEMPLATE = "chat_template.jinja"

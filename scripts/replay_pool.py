@@ -19,8 +19,8 @@ from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question
 from draftbench.gate.comparison import samples_of
 from draftbench.gate.pinning import METRIC_VERSION, request_counts
 from draftbench.records import Sampling, Trajectory
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 NEAR = 8
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from draftbench.records import DraftingMode
-from draftbench.store.manifest import (
+from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Environment,
     Manifest,

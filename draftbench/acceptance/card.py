@@ -35,7 +35,7 @@ from draftbench.acceptance.templating import template_may_differ
 from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 

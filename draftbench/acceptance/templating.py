@@ -7,7 +7,7 @@ reads them worse. Plain prompts are rendered by none.
 from __future__ import annotations
 
 from draftbench.records import SELF, Candidate, ModelFacts
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 # Forms of traffic whose prompts are texts; an OpenAI request may be either.
 PLAIN = frozenset({"prompt", "--prompt-field"})

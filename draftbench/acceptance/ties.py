@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftbench.records import NEAR_TIE_MARGIN
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 
 def near_tie(observed: Observed) -> float:

@@ -20,10 +20,10 @@ from draftbench.cli.values import (
 from draftbench.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
-    from draftbench.plan.recommendation import Recommendation
-    from draftbench.plan.sources import CostSource
+    from draftbench.planner.recommendation import Recommendation
+    from draftbench.planner.sources import CostSource
     from draftbench.records import Candidate
-    from draftbench.store.observed import Observed
+    from draftbench.run_folder.observed import Observed
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder that `sweep` made.", metavar="RUN")]
 CostsOption = Annotated[
@@ -78,10 +78,10 @@ def recommend(
     draftbench recommend results/runs/RUN --costs vllm.yaml
     draftbench recommend results/runs/RUN --format json | jq .choice
     """
-    from draftbench.plan.objective import Limits, Objective
-    from draftbench.plan.recommend import recommend as decide
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.planner.objective import Limits, Objective
+    from draftbench.planner.recommend import recommend as decide
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     one_of("--format", output_format, FORMATS)
     one_of("--objective", objective, OBJECTIVES)
@@ -107,7 +107,7 @@ def show_recommendation(
     observed: Observed, output_format: str, output: str, min_speedup: float = 1.0
 ) -> int:
     """Decide and write."""
-    from draftbench.plan.recommend import recommend as decide
+    from draftbench.planner.recommend import recommend as decide
 
     answer = decide(measured(observed), min_speedup=min_speedup)
     return _show(answer, observed, output_format, output)
@@ -175,10 +175,10 @@ def cost_source(path: Path | None, observed: Observed) -> CostSource | None:
     """
     if path is None:
         return None
-    from draftbench.plan.engine_costs import read_engine_costs
-    from draftbench.plan.sources import costs_of_run
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.planner.engine_costs import read_engine_costs
+    from draftbench.planner.sources import costs_of_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     if path.is_dir():
         return costs_of_run(read_run(RunFolder(path)), observed, f"`{path}`")

@@ -17,8 +17,8 @@ from draftbench.errors import ModelError, RunFolderError, UsageError
 if TYPE_CHECKING:
     from draftbench.acceptance.breakdown import Disagreement
     from draftbench.records import Candidate
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import Observed
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import Observed
 
 
 def acceptance(
@@ -55,8 +55,8 @@ def acceptance(
     """
     from draftbench.acceptance.card import acceptance_report
     from draftbench.report.card import render
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     values.one_of("--format", output_format, values.FORMATS)
     values.check_output(output)

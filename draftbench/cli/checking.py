@@ -99,7 +99,7 @@ def _bytes(text: str) -> int:
 def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
     """How often each of the target's tokens stands in the requests and their logged answers."""
     from draftbench.measure.prompts import TextSide
-    from draftbench.store.key import request_key
+    from draftbench.run_folder.key import request_key
     from draftbench.traffic import TrafficQuery, load
 
     query = TrafficQuery(traffic, sample, 0, None, None, None, False, request_key())

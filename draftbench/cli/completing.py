@@ -56,7 +56,7 @@ def engines(incomplete: str) -> list[str]:
 
 def cards(incomplete: str) -> list[str]:
     """The cards that `estimate` knows."""
-    from draftbench.plan.cards import CARDS
+    from draftbench.planner.cards import CARDS
 
     return list(CARDS)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftbench.errors import UsageError
-from draftbench.reading import UnreadableError, read_yaml
+from draftbench.safe_files import UnreadableError, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -57,7 +57,7 @@ def demo(
 def _options(threads: int) -> SweepOptions:
     """Three drafts of the embedded target, one of which cannot draft for it."""
     from draftbench.records import DraftingMode
-    from draftbench.store.key import request_key
+    from draftbench.run_folder.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
 

@@ -21,7 +21,7 @@ from draftbench.cli.values import (
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftbench.plan.roofline import Load
+    from draftbench.planner.roofline import Load
 
 _FORMS = (
     "`draftbench estimate --alpha 0.75 --draft-cost 0.05` or "
@@ -97,7 +97,7 @@ def _closed_form(
     round_terms: tuple[float | None, float | None],
     style: str,
 ) -> str:
-    from draftbench.plan.formula import table
+    from draftbench.planner.formula import table
     from draftbench.report.estimate import render_table
 
     verify = 1.0 if round_terms[0] is None else round_terms[0]
@@ -106,7 +106,7 @@ def _closed_form(
 
 
 def _load(concurrency: int | None, context: int | None, share: float | None) -> Load:
-    from draftbench.plan.roofline import MEMORY_SHARE, Load
+    from draftbench.planner.roofline import MEMORY_SHARE, Load
 
     share = MEMORY_SHARE if share is None else share
     if not 0 < share <= 1:
@@ -119,8 +119,8 @@ def _load(concurrency: int | None, context: int | None, share: float | None) -> 
 def _roofline(
     models: tuple[Path, Path], hardware: str, load: Load, ks: tuple[int, ...], style: str
 ) -> str:
-    from draftbench.plan.cards import card_named
-    from draftbench.plan.roofline import read_shape, roofline
+    from draftbench.planner.cards import card_named
+    from draftbench.planner.roofline import read_shape, roofline
     from draftbench.report.estimate import render_roofline
 
     card = card_named(hardware)

@@ -52,10 +52,10 @@ def export(
     """
     from draftbench.export import export as configure
     from draftbench.export.setting import setting_of
-    from draftbench.plan.recommend import recommend
+    from draftbench.planner.recommend import recommend
     from draftbench.report.text import plain
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     check_output(output)
     observed = read_run(RunFolder(run))

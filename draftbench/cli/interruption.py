@@ -47,7 +47,7 @@ def kept_in(out: Path) -> Iterator[None]:
         TerminatedRunError: by SIGTERM.
         RunFolderError: what was measured cannot be written.
     """
-    from draftbench.store.folder import MANIFEST
+    from draftbench.run_folder.folder import MANIFEST
 
     try:
         yield

@@ -14,8 +14,8 @@ from draftbench.errors import AuditError
 if TYPE_CHECKING:
     from draftbench.records import Observation
     from draftbench.report.progress import TerminalWatcher
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import Observed
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import Observed
     from draftbench.sweep import SweepOptions
 
 _LIMIT = "--cell-timeout"
@@ -29,7 +29,7 @@ def run_sweep(
     rendering: tuple[str, str],
 ) -> int:
     """Prepare, run, and show the recommendation that the run gives; at the end what is left."""
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.observed import read_run
 
     with kept_in(out):
         with watcher:
@@ -59,10 +59,9 @@ def _not_whole(observed: Observed) -> dict[str, str]:
     """The candidates that failed at their work, as the same command tries again, with the reason; a
     pair that cannot work is none, nor what cannot be loaded.
     """
-    from draftbench.records import Candidate
 
     return {
-        str(Candidate(draft=failure.draft, quant=failure.quant)): failure.reason
+        str(failure.candidate): failure.reason
         for failure in observed.failures
         if failure.draft is not None and failure.stage == "measure"
     }
@@ -87,7 +86,7 @@ def _audited(observed: Observed) -> str:
     Raises:
         AuditError: some are not the target's own, where it is no near tie.
     """
-    from draftbench.plan.measured import audit
+    from draftbench.planner.measured import audit
 
     found = audit(observed)
     if found is None:
@@ -107,8 +106,8 @@ def _audited(observed: Observed) -> str:
 def _earlier(out: Path) -> list[Observation]:
     """What an interrupted run of this folder kept, for the running figures."""
     from draftbench.errors import RunFolderError
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     try:
         found = read_run(RunFolder(out))

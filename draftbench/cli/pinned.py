@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from draftbench.gate.baseline import Baseline
-    from draftbench.store.observed import Observed
+    from draftbench.run_folder.observed import Observed
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
 
@@ -61,9 +61,8 @@ def save(run: Path, file: Path, candidate: str | None, k: int | None) -> None:
 def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
     """A run reduced to one candidate at one k; by default what the run recommends."""
     from draftbench.gate.pinning import make_baseline
-    from draftbench.plan.recommend import recommend
-    from draftbench.records import Candidate
-    from draftbench.store.folder import RunFolder
+    from draftbench.planner.recommend import recommend
+    from draftbench.run_folder.folder import RunFolder
 
     observed = _read(run)
     texts = RunFolder(run).private_texts()
@@ -76,7 +75,7 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
             raise UsageError(
                 "this run recommends no candidate", hint="name one with --candidate and --k"
             )
-        chosen = Candidate(draft=best.draft, quant=best.quant)
+        chosen = best.candidate
         return make_baseline(observed, chosen, k or best.k, texts)
     chosen = candidate_named(observed, candidate)
     cells = [c for c in answer.candidates if (c.draft, c.quant) == (chosen.draft, chosen.quant)]
@@ -129,7 +128,7 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
 def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
     """As many as the baseline ran on, so that its passes are these, where the machine has them."""
     from draftbench.gate.tested import threads_of
-    from draftbench.store.manifest import cores_here
+    from draftbench.run_folder.manifest import cores_here
 
     recorded, here = threads_of(baseline.tested), cores_here()
     if recorded is None:
@@ -144,7 +143,7 @@ def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
 def _options(baseline: Baseline, job: Job) -> SweepOptions:
     """The baseline's question, put to what may have changed since."""
     from draftbench.records import DraftingMode
-    from draftbench.store.key import request_key
+    from draftbench.run_folder.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
 
@@ -189,7 +188,7 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
 
 
 def _read(path: Path) -> Observed:
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     return read_run(RunFolder(path))

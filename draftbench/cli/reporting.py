@@ -48,8 +48,8 @@ def report(
         check_output(str(html))
     from draftbench.report.page import examine, page
     from draftbench.report.several import render_runs
-    from draftbench.store.folder import RunFolder
-    from draftbench.store.observed import read_run
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.observed import read_run
 
     examined = []
     for run in runs:

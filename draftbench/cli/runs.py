@@ -79,7 +79,7 @@ def _row(run: dict[str, str | int | None]) -> tuple[str, ...]:
 
 def _runs(folder: Path) -> list[dict[str, str | int | None]]:
     """One row a run; a folder that cannot be read is a row with its problem."""
-    from draftbench.store.folder import MANIFEST, RunFolder
+    from draftbench.run_folder.folder import MANIFEST, RunFolder
 
     rows: list[dict[str, str | int | None]] = []
     for path in sorted(entry.parent for entry in folder.glob(f"*/{MANIFEST}")):
@@ -117,7 +117,7 @@ def prune(
     """
     import shutil
 
-    from draftbench.store.folder import RunFolder
+    from draftbench.run_folder.folder import RunFolder
 
     known = [run for run in _newest_first(folder) if not run["problem"]]
     for run in known[keep:]:
@@ -142,7 +142,7 @@ def redact(
 
     draftbench runs redact results/runs/RUN
     """
-    from draftbench.store.folder import RunFolder
+    from draftbench.run_folder.folder import RunFolder
 
     RunFolder(run).redact()
     typer.echo(f"deleted the private part of {run}; its figures are as before", err=True)

@@ -202,7 +202,7 @@ def sweep(
     from draftbench.models.source import Trust
     from draftbench.records import DraftingMode
     from draftbench.report.progress import TerminalWatcher
-    from draftbench.store.key import request_key
+    from draftbench.run_folder.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 
 # First and last number of requests at once, and the draft length there; 0 is plain decoding.
 Schedule = tuple[tuple[int, int, int], ...]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.export.schedule import Schedule, schedule_of
-from draftbench.plan.recommendation import Pick, Recommendation
-from draftbench.records import LOOKUP, Candidate, DraftingMode
-from draftbench.store.manifest import Question, short_name, unpinned
-from draftbench.store.observed import Observed
+from draftbench.planner.recommendation import Pick, Recommendation
+from draftbench.records import LOOKUP, DraftingMode
+from draftbench.run_folder.manifest import Question, short_name, unpinned
+from draftbench.run_folder.observed import Observed
 
 
 class NotRecommendedError(DraftbenchError):
@@ -145,5 +145,5 @@ def _require_writable(name: str) -> None:
 
 def _vocabularies(pick: Pick, observed: Observed) -> tuple[int, int] | None:
     facts = observed.facts_of(None)
-    own = observed.facts_of(Candidate(draft=pick.draft, quant=pick.quant))
+    own = observed.facts_of(pick.candidate)
     return (facts.vocab_size, own.vocab_size) if facts and own else None

@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.reading import UnreadableError, json_without_controls, read_limited
 from draftbench.records import DraftingMode, Record
-from draftbench.store.lines import sync_folder
-from draftbench.store.schema import refuse_newer
+from draftbench.run_folder.lines import sync_folder
+from draftbench.run_folder.schema import refuse_newer
+from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 SCHEMA_VERSION = 2

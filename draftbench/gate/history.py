@@ -18,10 +18,10 @@ from draftbench.errors import RunFolderError
 from draftbench.gate.limits import TIMED, Limit
 from draftbench.gate.noninferiority import TAIL, Verdict, student_quantile
 from draftbench.gate.result import RESULT_SCHEMA_VERSION, Check, GateResult, Level
-from draftbench.reading import json_without_controls
 from draftbench.records import Record
-from draftbench.store.lines import MAX_LINE_BYTES, append_line, whole_lines
-from draftbench.store.schema import refuse_newer
+from draftbench.run_folder.lines import MAX_LINE_BYTES, append_line, whole_lines
+from draftbench.run_folder.schema import refuse_newer
+from draftbench.safe_files import json_without_controls
 
 # Two points are one comparison, which the gate has judged; a line has a spread from three on, and a
 # useful one from five.

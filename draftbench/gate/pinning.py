@@ -25,9 +25,9 @@ from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question, RequestCounts, Speed
 from draftbench.gate.tested import tested_of
 from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, Sampling, Trajectory
-from draftbench.store.folder import PrivateText
-from draftbench.store.manifest import Manifest
-from draftbench.store.observed import Observed
+from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.observed import Observed
 
 # Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
 METRIC_VERSION = 1

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from draftbench.records import Candidate, LookupReplay, ModelFacts
-from draftbench.store.manifest import Environment
-from draftbench.store.observed import Observed
+from draftbench.run_folder.manifest import Environment
+from draftbench.run_folder.observed import Observed
 
 
 def tested_of(observed: Observed, candidate: Candidate) -> dict[str, str]:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from msgspec.structs import replace as with_fields
 
-from draftbench.decode.clock import Clock
-from draftbench.decode.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decode.runner import Runner
+from draftbench.decoder.clock import Clock
+from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftbench.decoder.runner import Runner
 from draftbench.measure.cost import CostGrid, measure_costs
 from draftbench.measure.decoding import Bench, Between, Cell, Chosen, run_in_turn, run_together
 from draftbench.measure.kinds import tally
@@ -32,7 +32,7 @@ from draftbench.records import (
     Replay,
     Trajectory,
 )
-from draftbench.store.folder import Key, PrivateDraft, PrivateText
+from draftbench.run_folder.folder import Key, PrivateDraft, PrivateText
 
 Material = tuple[Prompt, PrivateText, Trajectory]
 # How often each row of a batch is filled, at least.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from draftbench.decode.clock import Clock
-from draftbench.decode.drafters import LookupDrafter, LookupIndex
-from draftbench.decode.runner import KVCache, Runner
-from draftbench.decode.sampling import best
+from draftbench.decoder.clock import Clock
+from draftbench.decoder.drafters import LookupDrafter, LookupIndex
+from draftbench.decoder.runner import KVCache, Runner
+from draftbench.decoder.sampling import best
 from draftbench.records import Candidate, CostPoint
 
 REPEATS = 6

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decode.drafters import LookupIndex
-from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import best, distribution, temperature_only
+from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.runner import Runner
+from draftbench.decoder.sampling import best, distribution, temperature_only
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
-from draftbench.store.folder import PrivateDraft, PrivateText
+from draftbench.run_folder.folder import PrivateDraft, PrivateText
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48

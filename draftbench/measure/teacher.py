@@ -13,8 +13,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from draftbench.decode.attention import PIECE
-from draftbench.decode.runner import Runner
+from draftbench.decoder.attention import PIECE
+from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError
 
 CHUNK = 128

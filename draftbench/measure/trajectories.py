@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftbench.decode.clock import Clock
-from draftbench.decode.loop import decode_all
-from draftbench.decode.runner import Runner
-from draftbench.decode.sampling import Uniforms, best, distribution
-from draftbench.decode.task import Task
+from draftbench.decoder.clock import Clock
+from draftbench.decoder.loop import decode_all
+from draftbench.decoder.runner import Runner
+from draftbench.decoder.sampling import Uniforms, best, distribution
+from draftbench.decoder.task import Task
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
 from draftbench.records import Trajectory
-from draftbench.store.folder import PrivateText
+from draftbench.run_folder.folder import PrivateText
 
 # Responses that are written side by side. More would be faster, but what is interrupted is redone.
 RESPONSE_ROWS = 8

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from draftbench.reading import UnreadableError, read_limited
+from draftbench.safe_files import UnreadableError, read_limited
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_TOKENIZER_BYTES = 256 << 20

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decode.kernels import PackedLinear
-from draftbench.decode.linear import SimulatedLinear
-from draftbench.decode.quantized import Int4Linear, Int8Linear, Int8WeightOnlyLinear
-from draftbench.decode.runner import Runner
+from draftbench.decoder.kernels import PackedLinear
+from draftbench.decoder.linear import SimulatedLinear
+from draftbench.decoder.quantized import Int4Linear, Int8Linear, Int8WeightOnlyLinear
+from draftbench.decoder.runner import Runner
 from draftbench.models.stored import StoredLinear, tensor_bytes
 
 _OURS = PackedLinear | Int8Linear | Int8WeightOnlyLinear | Int4Linear | SimulatedLinear

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from draftbench.decode import streamed
-from draftbench.decode.kernels import multiplies_integers
-from draftbench.decode.quantized import INT4_GROUP
+from draftbench.decoder import streamed
+from draftbench.decoder.kernels import multiplies_integers
+from draftbench.decoder.quantized import INT4_GROUP
 from draftbench.models.facts import LevelRow
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from draftbench.decode.general import general_obstacle
-from draftbench.decode.kernels import multiplies_integers
-from draftbench.decode.linear import fits_level
-from draftbench.decode.quantized import INT4_GROUP
+from draftbench.decoder.general import general_obstacle
+from draftbench.decoder.kernels import multiplies_integers
+from draftbench.decoder.linear import fits_level
+from draftbench.decoder.quantized import INT4_GROUP
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token
 from draftbench.models.engines import engine_answers

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from draftbench.decode import streamed
-from draftbench.decode.general import GeneralRunner, general_obstacle
-from draftbench.decode.kernels import multiplies_bfloat16
-from draftbench.decode.lean import LeanRunner, lean_obstacle
-from draftbench.decode.quantized import Int4Linear
-from draftbench.decode.runner import Runner
+from draftbench.decoder import streamed
+from draftbench.decoder.general import GeneralRunner, general_obstacle
+from draftbench.decoder.kernels import multiplies_bfloat16
+from draftbench.decoder.lean import LeanRunner, lean_obstacle
+from draftbench.decoder.quantized import Int4Linear
+from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError
 from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
 from draftbench.models.levels import LEVELS, kind_of

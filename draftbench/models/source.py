@@ -20,7 +20,7 @@ import torch
 from draftbench.errors import ModelError
 from draftbench.hub import hub_answers, names_model
 from draftbench.models.checkpoint import check_files
-from draftbench.reading import UnreadableError
+from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")

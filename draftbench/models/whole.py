@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import torch
 
-from draftbench.decode.lean import LeanRunner
-from draftbench.decode.recorded import CudaGraphs, Recorder
+from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.recorded import CudaGraphs, Recorder
 
 
 def run_whole(runner: LeanRunner, *, compiled: bool = False) -> list[str]:

@@ -19,8 +19,8 @@ from draftbench.gate.noninferiority import gain_of
 from draftbench.gate.pairing import pair_up
 from draftbench.gate.pinning import make_baseline
 from draftbench.gate.repeats import independent_change
-from draftbench.plan.measured import MeasuredCell
-from draftbench.store.observed import Observed
+from draftbench.planner.measured import MeasuredCell
+from draftbench.run_folder.observed import Observed
 
 _SPEED = Limit(metric="speedup", value=0.02, relative=True)
 _ONE = "only one run has it"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, DraftingMode
 from draftbench.report.speedups import requests_in_words
 

@@ -14,13 +14,13 @@ from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.gate.pinning import sampling_label
-from draftbench.plan.measured import MeasuredCell, measured_cells
-from draftbench.plan.predict import Entrant, entrant_of, grid
-from draftbench.plan.recommend import recommend
+from draftbench.planner.measured import MeasuredCell, measured_cells
+from draftbench.planner.predict import Entrant, entrant_of, grid
+from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay, ModelFacts
 from draftbench.report.changes import FigureChange, counted, elsewhere, speed, timed
-from draftbench.store.manifest import differing_environment, differing_question
-from draftbench.store.observed import Observed
+from draftbench.run_folder.manifest import differing_environment, differing_question
+from draftbench.run_folder.observed import Observed
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Side:
     @classmethod
     def of(cls, observed: Observed) -> _Side:
         answer = recommend(observed)
-        best = {Candidate(draft=c.draft, quant=c.quant): c.k for c in answer.candidates if c.best}
+        best = {c.candidate: c.k for c in answer.candidates if c.best}
         return cls(observed, best, measured_cells(observed))
 
 

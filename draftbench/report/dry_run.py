@@ -16,7 +16,7 @@ from draftbench.models.facts import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.report.sections import Section
 from draftbench.report.text import memory
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
 # or a small server, and of one data-centre card: too slow for the best of each.

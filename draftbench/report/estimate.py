@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from draftbench.plan.formula import Table
-from draftbench.plan.roofline import Load, Pairing, Practice, Roofline
+from draftbench.planner.formula import Table
+from draftbench.planner.roofline import Load, Pairing, Practice, Roofline
 from draftbench.report.sections import Section
 from draftbench.report.text import memory
 

@@ -19,13 +19,13 @@ from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
 from draftbench.acceptance.templating import template_may_differ
-from draftbench.plan.measured import MeasuredCell, measured_cells
-from draftbench.plan.predict import grid
-from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
-from draftbench.plan.steady import steady
+from draftbench.planner.measured import MeasuredCell, measured_cells
+from draftbench.planner.predict import grid
+from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.steady import steady
 from draftbench.records import SELF, Candidate, Decode, Trajectory
 from draftbench.report.recommendation import shown
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 Cells = Mapping[tuple[Candidate, int], MeasuredCell]
@@ -113,7 +113,7 @@ def figures_of(observed: Observed, answer: Recommendation) -> Figures:
         RunFolderError: replays that do not fit their responses.
     """
     mode = observed.manifest.question.mode
-    order = [Candidate(draft=cell.draft, quant=cell.quant) for cell in shown(answer)]
+    order = [cell.candidate for cell in shown(answer)]
     pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
     pick, target = answer.choice or answer.leader, observed.facts_of(None)
     cells = measured_cells(observed, answer.concurrency)
@@ -158,7 +158,7 @@ def _positions(candidate: Candidate, pairs: Pairs, k: int) -> DraftPositions:
 def _lengths(
     figures: CellFigures, pairs: Mapping[Candidate, Pairs], cells: Cells, k: int
 ) -> AcceptedLengths | None:
-    candidate = Candidate(draft=figures.draft, quant=figures.quant)
+    candidate = figures.candidate
     trajectories, rounds = _rounds(pairs[candidate], k)
     expected = _shares(trajectories, rounds)
     if expected is None:
@@ -242,7 +242,7 @@ def _crossed(breakdowns: Mapping[str, Breakdown]) -> Crossed | None:
 
 def _token_times(pick: Pick, cells: Cells) -> TokenTimes | None:
     """A request's steady rounds, averaged over its repeats."""
-    candidate = Candidate(draft=pick.draft, quant=pick.quant)
+    candidate = pick.candidate
     cell = cells.get((candidate, pick.k))
     sides = [] if cell is None else [_paces(cell.baseline), _paces(cell.runs)]
     both = [key for key in sides[0] if key in sides[1]] if sides else []

@@ -5,9 +5,8 @@ Renders what the planner decided and computes nothing.
 
 from __future__ import annotations
 
-from draftbench.plan.latency import Distribution, Latency, Side
-from draftbench.plan.recommendation import Level, Pick, Recommendation
-from draftbench.records import Candidate
+from draftbench.planner.latency import Distribution, Latency, Side
+from draftbench.planner.recommendation import Level, Pick, Recommendation
 from draftbench.report.text import figure
 
 Table = tuple[list[str], list[list[str]]]
@@ -75,7 +74,7 @@ def stopped(answer: Recommendation) -> Table | None:
     head = ["draft", "at most k", "stops below", "tokens per round", "measured ×", "requests"]
     rows = [
         [
-            str(Candidate(draft=cell.draft, quant=cell.quant)),
+            str(cell.candidate),
             str(cell.k),
             f"{cell.stop_below:g}",
             figure(cell.tokens_per_round),
@@ -186,7 +185,7 @@ def _k(k: int | None) -> str:
 
 
 def _name(pick: Pick) -> str:
-    return str(Candidate(draft=pick.draft, quant=pick.quant))
+    return str(pick.candidate)
 
 
 def _ms(seconds: float | None) -> str:

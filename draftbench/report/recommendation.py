@@ -14,9 +14,9 @@ from textwrap import indent
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.advice import advice
-from draftbench.plan.objective import RANKS_BY
-from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.advice import advice
+from draftbench.planner.objective import RANKS_BY
+from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import SELF, Candidate, Failure
 from draftbench.report.checks import checks
 from draftbench.report.load import (
@@ -37,7 +37,7 @@ from draftbench.report.speedups import (
     without_interval,
 )
 from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 HEADLINES = {
     "speculate": "Speculate",
@@ -137,7 +137,7 @@ def _would_tell(cell: CellFigures, requests: int) -> str:
 
 
 def _name(pick: Pick) -> str:
-    return str(Candidate(draft=pick.draft, quant=pick.quant))
+    return str(pick.candidate)
 
 
 def shown(answer: Recommendation) -> list[CellFigures]:

@@ -16,7 +16,7 @@ from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_lengt
 from draftbench.acceptance.intervals import RESAMPLES, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.records import Candidate, Decode, LookupReplay, Observation, Replay, Trajectory
+from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
 from draftbench.report.text import figure
 
 USUAL_K = 4
@@ -62,7 +62,7 @@ class Running:
                     bare = msgspec.structs.replace(record, margins=(), argmax=())
                     self._written[record.request, record.sample] = bare
                 case Replay() | LookupReplay():
-                    name = str(Candidate(draft=record.draft, quant=record.quant))
+                    name = str(record.candidate)
                     response = self._written.get((record.request, record.sample))
                     if response is not None:
                         replayed.setdefault(name, []).append((response, record))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from draftbench.plan.pairings import KnownPairing, Proposal, Suggestion
+from draftbench.planner.pairings import KnownPairing, Proposal, Suggestion
 from draftbench.report.sections import Section
 
 _IN_USE = (

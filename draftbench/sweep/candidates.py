@@ -15,7 +15,7 @@ from draftbench.models.quantize import check_level
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import stored_level
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
-from draftbench.store.manifest import portable
+from draftbench.run_folder.manifest import portable
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions
 

@@ -16,7 +16,7 @@ import torch
 
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.records import Candidate, Failure
-from draftbench.store.manifest import portable
+from draftbench.run_folder.manifest import portable
 
 MOST_CHARACTERS = 300
 _AGAIN = "the same command tries this candidate again"

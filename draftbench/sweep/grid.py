@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.decode.audit import law_fault
+from draftbench.decoder.audit import law_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
-from draftbench.store.folder import RunFolder, RunWriter
-from draftbench.store.observed import observed
+from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.observed import observed
 from draftbench.sweep.isolation import Isolated
 from draftbench.sweep.kept import standing_failures, unmeasured
 from draftbench.sweep.options import Watcher

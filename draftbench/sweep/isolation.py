@@ -22,7 +22,7 @@ from draftbench.errors import DraftbenchError, ModelError, RunFolderError, Traff
 from draftbench.models.quantize import set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, Observation
-from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
+from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
 from draftbench.sweep.failures import failure
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared

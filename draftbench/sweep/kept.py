@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.measure.candidate import Contender
-from draftbench.plan.recommend import best_cells
+from draftbench.planner.recommend import best_cells
 from draftbench.records import (
     LOOKUP,
     SELF,
@@ -23,8 +23,8 @@ from draftbench.records import (
     Replay,
     Trajectory,
 )
-from draftbench.store.folder import Key, RunFolder
-from draftbench.store.observed import Observed, comparable, observed
+from draftbench.run_folder.folder import Key, RunFolder
+from draftbench.run_folder.observed import Observed, comparable, observed
 from draftbench.sweep.options import SweepOptions
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.responses import Responses
@@ -48,7 +48,7 @@ def unmeasured(prepared: Prepared, folder: RunFolder) -> tuple[Candidate, ...]:
 def standing_failures(folder: RunFolder) -> set[Candidate]:
     """The candidates that failed and did not go through later."""
     failures = observed(folder.manifest, list(folder.records(Failure))).failures
-    return {Candidate(draft=f.draft, quant=f.quant) for f in failures if f.draft is not None}
+    return {f.candidate for f in failures if f.candidate is not None}
 
 
 class Kept:

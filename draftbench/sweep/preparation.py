@@ -22,8 +22,8 @@ from draftbench.models.pair import context_of
 from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
-from draftbench.store.key import key_id, keyed_hash
-from draftbench.store.manifest import (
+from draftbench.run_folder.key import key_id, keyed_hash
+from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
     Question,

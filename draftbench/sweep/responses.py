@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from draftbench.decode.clock import clock_for
-from draftbench.decode.runner import Runner
+from draftbench.decoder.clock import clock_for
+from draftbench.decoder.runner import Runner
 from draftbench.errors import TrafficError
 from draftbench.measure.candidate import Material
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import Given, LogCheck, generate, logged, score
 from draftbench.records import Observation
-from draftbench.store.folder import Key, PrivateDraft, PrivateText, RunFolder
+from draftbench.run_folder.folder import Key, PrivateDraft, PrivateText, RunFolder
 from draftbench.sweep.preparation import Prepared
 
 GROUP = 16

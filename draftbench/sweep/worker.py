@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 import torch
 
-from draftbench.decode.clock import clock_for
+from draftbench.decoder.clock import clock_for
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import Contender, Setting, costs, decode_cells, repeats_of
 from draftbench.measure.candidate import replay as replay_all
@@ -27,9 +27,9 @@ from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import stepping_disagreement
 from draftbench.models.quantize import build_runner
 from draftbench.records import LOOKUP, SELF, Candidate, CostPoint, Failure, ModelFacts, Observation
-from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
-from draftbench.store.key import keyed_hash
-from draftbench.store.machine import Watch
+from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.kept import Kept
 from draftbench.sweep.options import Watcher

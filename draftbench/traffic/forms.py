@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from draftbench.reading import without_controls
 from draftbench.records import Request
+from draftbench.safe_files import without_controls
 from draftbench.traffic.conversations import read_messages, split_answer, split_sharegpt
 from draftbench.traffic.parameters import request_fields
 from draftbench.traffic.problems import BadRowError, NotRepresentableError

@@ -20,7 +20,7 @@ from typing import Any
 
 from draftbench.errors import DraftbenchError, TrafficError
 from draftbench.hub import hub_answers
-from draftbench.reading import read_limited
+from draftbench.safe_files import read_limited
 from draftbench.traffic.readers import Row, can_read, read_rows
 
 MAX_METADATA_BYTES = 4 << 20

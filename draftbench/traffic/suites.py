@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.errors import TrafficError
-from draftbench.reading import UnreadableError, read_yaml
+from draftbench.safe_files import UnreadableError, read_yaml
 
 _PACKAGE = Path(__file__).parents[1]
 

@@ -9,7 +9,7 @@ from scenes import manifest
 
 from draftbench.acceptance.card import AcceptanceReport, Card, acceptance_report
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
-from draftbench.store.observed import Observed, observed
+from draftbench.run_folder.observed import Observed, observed
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]

@@ -12,7 +12,7 @@ from draftbench.acceptance.breakdown import TEMPLATE
 from draftbench.acceptance.card import acceptance_report
 from draftbench.acceptance.templating import template_may_differ
 from draftbench.records import Candidate, ModelFacts, Replay, Trajectory
-from draftbench.store.observed import Observed, observed
+from draftbench.run_folder.observed import Observed, observed
 
 SMALL, SELF = Candidate(draft="small"), Candidate(draft="self")
 

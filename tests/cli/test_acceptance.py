@@ -6,7 +6,7 @@ import pytest
 from scenes import manifest
 
 from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
-from draftbench.store.folder import PrivateDraft, PrivateText, RunFolder
+from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
 
 
 def along(request, draft, accept):

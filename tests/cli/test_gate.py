@@ -237,7 +237,7 @@ def test_a_machine_with_fewer_cores_than_the_baseline_had_threads_takes_what_it_
         baseline["tested"]["machine"] = machine.replace(" 1 threads", " 4 threads")
 
     edited(pinned, on_four_threads)
-    monkeypatch.setattr("draftbench.store.manifest.cores_here", lambda: 2)
+    monkeypatch.setattr("draftbench.run_folder.manifest.cores_here", lambda: 2)
     outcome = command(*without_threads(measured()))
     assert "CPU threads: 2, all there are; the baseline ran on 4\n" in outcome.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["environment"]["threads"] == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftbench.cli import main
-from draftbench.store.folder import RunFolder
+from draftbench.run_folder.folder import RunFolder
 
 SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-1"
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from draftbench.cli.planned import tell_preparation
-from draftbench.plan.disturbed import LOAD
-from draftbench.store.manifest import portable
+from draftbench.planner.disturbed import LOAD
+from draftbench.run_folder.manifest import portable
 
 
 def told(load):

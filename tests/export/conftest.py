@@ -14,7 +14,7 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.store.folder import RunFolder
+from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import yaml
 from draftbench.export import export
 from draftbench.export.schedule import schedule_of
 from draftbench.export.setting import setting_of
-from draftbench.plan.recommend import recommend
-from draftbench.plan.recommendation import Step
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Step
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 

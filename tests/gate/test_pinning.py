@@ -22,8 +22,8 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.store.folder import PrivateText
-from draftbench.store.observed import Observed, observed
+from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.observed import Observed, observed
 
 SMALL = Candidate(draft="small", quant="int8")
 MANIFEST = manifest(

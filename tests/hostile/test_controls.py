@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.reading import json_without_controls, without_controls
+from draftbench.safe_files import json_without_controls, without_controls
 from draftbench.traffic import TrafficQuery, load
 
 

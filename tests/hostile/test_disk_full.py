@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from draftbench.errors import RunFolderError
 from draftbench.records import Failure
-from draftbench.store.folder import RunFolder
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.manifest import Manifest
 
 def record(number):
     return Failure(draft=f"d{number}", quant="none", stage="s", reason="x" * 3000, hint="h")

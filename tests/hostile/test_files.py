@@ -15,7 +15,7 @@ import draftbench
 from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.source import ModelSource
-from draftbench.reading import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
+from draftbench.safe_files import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
 from draftbench.traffic import TrafficQuery, load, readers
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from draftbench.cli import main
 from draftbench.errors import RunFolderError
-from draftbench.store.folder import RunFolder
+from draftbench.run_folder.folder import RunFolder
 
 SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-2"
 WHOLE = json.loads((SAMPLE / "run.json").read_text())

@@ -18,7 +18,7 @@ import pytest
 import draftbench
 from draftbench.cli import main
 from draftbench.models.source import ModelSource
-from draftbench.store.folder import RunFolder
+from draftbench.run_folder.folder import RunFolder
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"

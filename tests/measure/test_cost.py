@@ -6,8 +6,8 @@ A target pass over n tokens takes 1 + n/8 seconds, a draft pass 1/4 + n/16.
 import pytest
 import torch
 
-from draftbench.decode.drafters import LookupDrafter
-from draftbench.decode.scripted import ScriptedClock, ScriptedRunner
+from draftbench.decoder.drafters import LookupDrafter
+from draftbench.decoder.scripted import ScriptedClock, ScriptedRunner
 from draftbench.measure.cost import CostGrid, measure_costs
 from draftbench.records import Candidate
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from draftbench.decode.clock import HostClock
-from draftbench.decode.scripted import ScriptedRunner
+from draftbench.decoder.clock import HostClock
+from draftbench.decoder.scripted import ScriptedRunner
 from draftbench.measure.replay import replay_lookup, replay_model, stepping_disagreement
 from draftbench.measure.trajectories import Given, generate, score
 from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
-from draftbench.store.folder import PrivateText
+from draftbench.run_folder.folder import PrivateText
 
 DRAFT = Candidate(draft="d")
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
-from draftbench.decode.clock import HostClock
-from draftbench.decode.drafters import ModelDrafter
-from draftbench.decode.loop import decode
-from draftbench.decode.scripted import ScriptedRunner
+from draftbench.decoder.clock import HostClock
+from draftbench.decoder.drafters import ModelDrafter
+from draftbench.decoder.loop import decode
+from draftbench.decoder.scripted import ScriptedRunner
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import (
     EXCLUDED,

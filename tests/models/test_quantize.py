@@ -16,20 +16,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.decode.test_runners import GENERAL, LEAN, random_model
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decode import kernels, streamed
-from draftbench.decode.general import GeneralRunner
-from draftbench.decode.kernels import multiplies_bfloat16, multiplies_integers
-from draftbench.decode.lean import LeanRunner
-from draftbench.decode.quantized import INT4_GROUP
+from draftbench.decoder import kernels, streamed
+from draftbench.decoder.general import GeneralRunner
+from draftbench.decoder.kernels import multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.quantized import INT4_GROUP
 from draftbench.errors import ModelError
 from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
 from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
-from tests.decode.test_runners import GENERAL, LEAN, random_model
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TorchAoConfig
 
-from draftbench.decode.general import GeneralRunner
+from draftbench.decoder.general import GeneralRunner
 from draftbench.errors import ModelError
 from draftbench.models import stored
 from draftbench.models.quantize import Build, build_runner, check_level

@@ -18,7 +18,7 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.manifest import Manifest
 
 LENGTH = 9
 

@@ -20,7 +20,7 @@ from draftbench.records import Candidate, DraftingMode
 from draftbench.report.changes import FigureChange
 from draftbench.report.compared import render
 from draftbench.report.comparing import CandidateChange, compare_runs
-from draftbench.store.observed import observed
+from draftbench.run_folder.observed import observed
 
 EIGHT, SIX = 8, 6
 SMALL = Candidate(draft="small")

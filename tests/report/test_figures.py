@@ -1,9 +1,9 @@
 import pytest
 
-from draftbench.plan.recommend import recommend
+from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
 from draftbench.report.figures import figures_of
-from draftbench.store.observed import observed
+from draftbench.run_folder.observed import observed
 
 
 def figures(hand, records, **question):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from draftbench.plan.latency import Distribution, Latency, Side
-from draftbench.plan.objective import Objective
-from draftbench.plan.recommend import recommend
+from draftbench.planner.latency import Distribution, Latency, Side
+from draftbench.planner.objective import Objective
+from draftbench.planner.recommend import recommend
 from draftbench.report.load import of_load, of_waits
-from draftbench.store.observed import observed
+from draftbench.run_folder.observed import observed
 
 
 def side(p50: float, p99: float | None, largest: float) -> Side:

@@ -12,8 +12,8 @@ import pytest
 from draftbench.report.page import examine, page
 from draftbench.report.page.sections import DRAWN
 from draftbench.report.recommendation import FIGURES, render
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import observed, read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import observed, read_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 NOTHING = {key: [] for key, *_ in DRAWN}
@@ -197,7 +197,7 @@ def test_a_provisional_decision_says_so_below_the_headline(run, text, monkeypatc
     monkeypatch.setattr("draftbench.report.page.drawings", lambda answer, figures: NOTHING)
     both = page([examine("a", run), examine("b", run)])
     assert both.count("Speculate: small, k = 2 (provisional)") == 2
-    monkeypatch.setattr("draftbench.plan.recommend.provisional", lambda field, standing: ())
+    monkeypatch.setattr("draftbench.planner.recommend.provisional", lambda field, standing: ())
     assert "Provisional" not in page([examine("run", run)])
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from draftbench.cli import main
 from draftbench.report.page import examine, page
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 FORMAT = ("--format", "json")

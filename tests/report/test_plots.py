@@ -8,15 +8,15 @@ from matplotlib.figure import Figure
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.plan.recommend import recommend
+from draftbench.planner.recommend import recommend
 from draftbench.report.charts import drawings
 from draftbench.report.charts.across import across
 from draftbench.report.charts.groups import crossed
 from draftbench.report.charts.speed import economy
 from draftbench.report.figures import Crossed, figures_of
 from draftbench.report.plots import Drawing, inline, label, save
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import observed, read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import observed, read_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 

@@ -10,11 +10,11 @@ import json
 import msgspec
 import pytest
 
-from draftbench.plan.objective import Objective
-from draftbench.plan.recommend import recommend
+from draftbench.planner.objective import Objective
+from draftbench.planner.recommend import recommend
 from draftbench.report.checks import checks
 from draftbench.report.recommendation import FIGURES, evidence, headline, render, shown
-from draftbench.store.observed import observed
+from draftbench.run_folder.observed import observed
 
 
 def of(records, *names):

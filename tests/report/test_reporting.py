@@ -4,7 +4,7 @@ import json
 import pytest
 
 from draftbench.cli import main
-from draftbench.store.folder import RunFolder
+from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture

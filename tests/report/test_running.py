@@ -7,8 +7,8 @@ from pathlib import Path
 from draftbench.acceptance.card import acceptance_report
 from draftbench.report.card import render
 from draftbench.report.running import Running
-from draftbench.store.folder import RunFolder
-from draftbench.store.observed import read_run
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.observed import read_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.measure import decoding
 from draftbench.records import Candidate
-from draftbench.store.observed import read_run
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import responses, run, worker
 from draftbench.sweep.failures import describe
 

@@ -11,7 +11,7 @@ import signal
 
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
-from draftbench.store.observed import read_run
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import run
 
 # What it leaves behind holds its end of the pipe, and must not be waited for.

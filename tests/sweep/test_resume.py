@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from draftbench.decode.lean import LeanRunner
+from draftbench.decoder.lean import LeanRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
 from draftbench.records import Failure, ModelFacts
-from draftbench.store.folder import RunFolder, RunWriter
-from draftbench.store.observed import read_run
+from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.observed import read_run
 from draftbench.sweep import run
 
 

@@ -5,7 +5,7 @@ Only what was measured is drawn. The functions get axes; matplotlib is not impor
 
 from __future__ import annotations
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts import groups, load, resources, rounds, speed
 from draftbench.report.figures import Figures
 from draftbench.report.plots import Drawing

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.recommendation import CellFigures, Recommendation
+from draftbench.planner.recommendation import CellFigures, Recommendation
 from draftbench.report.charts.look import legend, name_of, reach
 from draftbench.report.plots import INK, MARKERS, PALETTE, Drawing, label
 from draftbench.report.recommendation import shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from draftbench.acceptance.breakdown import THIRDS
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.look import MOST, Look, along, part, reach
 from draftbench.report.figures import ByGroup, Crossed, Figures

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from draftbench.plan.recommendation import Level, Recommendation
+from draftbench.planner.recommendation import Level, Recommendation
 from draftbench.report.charts.look import legend, points
 from draftbench.report.plots import FAINT, INK, PALETTE, Drawing
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
-from draftbench.records import Candidate
+from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.plots import LINES, MARKERS, PALETTE, label
 from draftbench.report.recommendation import shown
 
@@ -41,7 +40,7 @@ class Look:
 
 
 def name_of(cell: CellFigures | Pick) -> str:
-    return str(Candidate(draft=cell.draft, quant=cell.quant))
+    return str(cell.candidate)
 
 
 def reach(estimate: Estimate) -> list[list[float]]:

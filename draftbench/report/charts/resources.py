@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.look import legend, name_of
 from draftbench.report.figures import Figures, TokenTimes
 from draftbench.report.plots import PALETTE, Drawing, label

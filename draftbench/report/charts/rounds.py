@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.look import MOST, Look, along, legend, part
 from draftbench.report.figures import AcceptedLengths, Figures
 from draftbench.report.plots import HEIGHT, PALETTE, Drawing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.formula import speedup
-from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.formula import speedup
+from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.look import Look, legend, name_of, points, reach
 from draftbench.report.plots import FAINT, HEIGHT, INK, Drawing, label

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
-from draftbench.plan.recommend import recommend
+from draftbench.planner.recommend import recommend
 from draftbench.report.charts import drawings
 from draftbench.report.figures import figures_of
 from draftbench.report.markup import Html, element, together
@@ -20,7 +20,7 @@ from draftbench.report.page.reading import how_to_read
 from draftbench.report.page.sections import Run, Section, sections
 from draftbench.report.page.side_by_side import side_by_side
 from draftbench.report.recommendation import headline
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 
 def examine(name: str, observed: Observed, min_speedup: float = 1.0) -> Run:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.breakdown import TENTHS, THIRDS
-from draftbench.plan.formula import break_even_alpha
-from draftbench.plan.recommendation import Recommendation
-from draftbench.records import SELF, Candidate
+from draftbench.planner.formula import break_even_alpha
+from draftbench.planner.recommendation import Recommendation
+from draftbench.records import SELF
 from draftbench.report.figures import ByGroup, Figures
 from draftbench.report.load import by_concurrency, of_load, of_waits, waits
 from draftbench.report.markup import Html, element, together
@@ -31,7 +31,7 @@ def _economy(answer: Recommendation, _: Figures) -> list[Html]:
             verify = cell.verify_ratio.value if cell.verify_ratio else 1.0
             least = break_even_alpha(cell.k, cell.draft_cost_ratio.value, verify=verify)
             needed = "none would do" if least is None else f"{least:.2f}"
-            name = str(Candidate(draft=cell.draft, quant=cell.quant))
+            name = str(cell.candidate)
             cost = number(cell.draft_cost_ratio)
             rows.append([name, str(cell.k), number(cell.alpha), cost, needed])
     return [
@@ -152,7 +152,7 @@ def _response(_: Recommendation, figures: Figures) -> list[Html]:
 def _prediction(answer: Recommendation, _: Figures) -> list[Html]:
     rows = [
         [
-            str(Candidate(draft=cell.draft, quant=cell.quant)),
+            str(cell.candidate),
             str(cell.k),
             number(cell.speedup_measured, "×"),
             f"{cell.prediction_error:+.1%}",
@@ -191,7 +191,7 @@ def _times(answer: Recommendation, figures: Figures) -> list[Html]:
 
 def _memory(answer: Recommendation, figures: Figures) -> list[Html]:
     cells = shown(answer)
-    rows = [[str(Candidate(draft=c.draft, quant=c.quant)), size(c.memory_bytes)] for c in cells]
+    rows = [[str(c.candidate), size(c.memory_bytes)] for c in cells]
     target = memory(figures.target_bytes or 0)
     return [
         table(["draft", "weights and cache"], rows),

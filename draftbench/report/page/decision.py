@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from draftbench.plan.recommendation import CellFigures, Recommendation
+from draftbench.planner.recommendation import CellFigures, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
 from draftbench.report.recommendation import headline, provisional
 from draftbench.report.speedups import off
-from draftbench.store.manifest import Manifest
+from draftbench.run_folder.manifest import Manifest
 
 _SPEED_UP = "speed\N{NON-BREAKING HYPHEN}up"
 

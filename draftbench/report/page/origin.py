@@ -8,11 +8,11 @@ import shlex
 
 import msgspec
 
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page import tables
-from draftbench.store.manifest import Manifest
-from draftbench.store.observed import Observed
+from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.observed import Observed
 
 
 def origin(name: str, observed: Observed, answer: Recommendation) -> tuple[Html, ...]:

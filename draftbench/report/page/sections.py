@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftbench.plan.advice import advice
-from draftbench.plan.recommendation import Recommendation
+from draftbench.planner.advice import advice
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate
 from draftbench.report.checks import checks
 from draftbench.report.figures import Figures
@@ -14,7 +14,7 @@ from draftbench.report.page import tables
 from draftbench.report.page.beside import beside
 from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
-from draftbench.store.observed import Observed
+from draftbench.run_folder.observed import Observed
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from draftbench.report.page import tables
 from draftbench.report.page.decision import leader
 from draftbench.report.page.sections import Run, figure
 from draftbench.report.recommendation import headline
-from draftbench.store.manifest import differing_question
+from draftbench.run_folder.manifest import differing_question
 
 
 def side_by_side(runs: Sequence[Run]) -> Html:

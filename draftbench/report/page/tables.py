@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.plan.recommendation import CellFigures, Pick, Recommendation
-from draftbench.records import Candidate
+from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.recommendation import FIGURES, shown
 from draftbench.report.text import memory
@@ -85,7 +84,7 @@ def every_cell(answer: Recommendation) -> Html:
 def _columns() -> list[tuple[str, str | None, Callable[[CellFigures], str]]]:
     """Heading, class and content of each column."""
     return [
-        ("draft", "word", lambda c: str(Candidate(draft=c.draft, quant=c.quant))),
+        ("draft", "word", lambda c: str(c.candidate)),
         ("k", None, lambda c: str(c.k)),
         ("acceptance rate α", None, lambda c: number(c.alpha)),
         ("accepted length τ", None, lambda c: number(c.mean_accepted_length)),

@@ -1,0 +1,73 @@
+"""Does this decoder leave the target's law alone? A small scripted pair decoded many times → the
+outputs' shares against the exact law.
+
+At temperature 0 real models show it, by comparing outputs; above it only a vocabulary so small that
+every output has a known probability can.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product
+from statistics import NormalDist
+
+import torch
+
+from draftbench.decoder.drafters import ModelDrafter
+from draftbench.decoder.loop import decode_all
+from draftbench.decoder.sampling import Uniforms, distribution
+from draftbench.decoder.scripted import ScriptedRunner, markov
+from draftbench.decoder.task import Task
+from draftbench.records import DraftingMode, Sampling
+
+VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4
+SAMPLINGS = (Sampling(temperature=1.0), Sampling(temperature=0.8, top_p=0.8))
+OUTPUTS, FALSE_ALARMS = 2000, 1e-7
+# χ² is near its law where every outcome is expected so often; rarer ones are counted together.
+LEAST_EXPECTED = 5.0
+
+
+def law_fault(mode: DraftingMode) -> str | None:
+    """What is wrong with sampled outputs in this drafting mode, or None."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
+    noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
+    target = ScriptedRunner(markov(table), VOCABULARY)
+    draft = ScriptedRunner(markov(table + noise), VOCABULARY, target.clock)
+    for sampling in SAMPLINGS:
+        tasks = [
+            Task([0], LENGTH, sampling, Uniforms("audit", seed, LENGTH + 1), lambda output: False)
+            for seed in range(OUTPUTS)
+        ]
+        drafter = ModelDrafter(draft, mode, VOCABULARY)
+        responses = decode_all(tasks, target, drafter, K, target.clock, ROWS)
+        seen = Counter(tuple(response.tokens[:3]) for response in responses)
+        step = distribution(table, sampling).double()
+        expected: dict[tuple[int, ...], float] = {
+            (a, b, c): OUTPUTS * float(step[0, a] * step[a, b] * step[b, c])
+            for a, b, c in product(range(VOCABULARY), repeat=3)
+        }
+        distance, most = _chi_squared(seen, expected)
+        if distance > most:
+            return (
+                f"{OUTPUTS} outputs of {mode} drafting at temperature {sampling.temperature:g} lie "
+                f"{distance:.0f} from the target's law (χ², at most {most:.0f})"
+            )
+    return None
+
+
+def _chi_squared(
+    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
+) -> tuple[float, float]:
+    """Pearson's distance, and the one that chance exceeds with probability FALSE_ALARMS (Wilson and
+    Hilferty 1931).
+    """
+    often = {outcome: n for outcome, n in expected.items() if n >= LEAST_EXPECTED}
+    rest = OUTPUTS - sum(often.values())
+    rest_seen = OUTPUTS - sum(seen[outcome] for outcome in often)
+    distance = sum((seen[outcome] - n) ** 2 / n for outcome, n in often.items())
+    distance += (rest_seen - rest) ** 2 / max(rest, 1.0)
+    spread = 2 / (9 * len(often))
+    z = NormalDist().inv_cdf(1 - FALSE_ALARMS)
+    return distance, len(often) * (1 - spread + z * spread**0.5) ** 3

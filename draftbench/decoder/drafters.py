@@ -1,0 +1,269 @@
+"""What has been said so far → up to k proposed tokens for each row: a draft model, or prompt
+lookup.
+
+A drafter keeps its own state along each response and is told after each round how much of its
+proposal stands. It does not know the target's logits and never decides what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.runner import Runner, on_device
+from draftbench.decoder.sampling import best, distribution, draw, temperature_only
+from draftbench.decoder.task import Task
+from draftbench.records import DraftingMode, Sampling
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Draft tokens [k'] and, where they were sampled, the distributions [k', vocab] that they were
+    drawn from.
+    """
+
+    tokens: Tensor
+    q: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Up to `k` tokens are wanted after the context (prompt and output so far) of one row."""
+
+    row: int
+    context: list[int]
+    k: int
+
+
+class Drafter(Protocol):
+    """Proposes along responses, a row each."""
+
+    def open(self, rows: int, capacity: int) -> None:
+        """Make room for `rows` sequences of `capacity` tokens each."""
+        ...
+
+    def begin(self, row: int, task: Task) -> None:
+        """Read the prompt of a row's next response."""
+        ...
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+        """For each ask a proposal, None where there is nothing to propose."""
+        ...
+
+    def keep(self, row: int, length: int) -> None:
+        """The first `length` tokens of a row's context stand; forget what was drafted beyond."""
+        ...
+
+
+class ModelDrafter:
+    """A model proposes its argmax, or samples; one forward pass a token for all rows, no wait
+    between them.
+
+    Args:
+        runner: the draft (or the target itself, for the control).
+        mode: whether a row whose request samples is drafted by sampling, and from what.
+        vocab_size: the target's; the draft's tokens beyond it are not proposed.
+        stop_below: drafting ends before the first token with a confidence below; None never.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        mode: DraftingMode,
+        vocab_size: int,
+        stop_below: float | None = None,
+    ) -> None:
+        self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
+        self.stop_below = stop_below
+
+    def open(self, rows: int, capacity: int) -> None:
+        """A cache as long as the responses, or as the draft's own context."""
+        self._room = min(capacity, self.runner.context_length)
+        # A round reads one new token, or two after a full one.
+        self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
+        self._laws: list[_Law | None] = [None] * rows
+
+    def begin(self, row: int, task: Task) -> None:
+        """Prefill all of the prompt; the first round reads the first output token."""
+        samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
+        self._laws[row] = _Law.of(task, self.mode, self.runner.device) if samples else None
+        self.cache.rewind(row, 0)
+        if len(task.prompt) <= self._room:
+            self._forward([row], self._readable(task.prompt), [len(task.prompt)])
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+        """Greedy or sampled tokens; fewer than k where the draft's own context ends or it is
+        unsure.
+        """
+        drafts = [
+            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._laws[ask.row])
+            for ask in asks
+        ]
+        going = [draft for draft in drafts if draft.wanted > 0]
+        unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in going]
+        tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
+        while going:
+            logits = self._forward([draft.ask.row for draft in going], tokens, counts)
+            going, logits = self._sure(going, logits)
+            if not going:
+                break
+            tokens = _choose(going, logits)
+            for draft, token in zip(going, tokens.split(1), strict=True):
+                draft.tokens.append(token)
+            on = [at for at, draft in enumerate(going) if len(draft.tokens) < draft.wanted]
+            tokens = tokens if len(on) == len(going) else tokens[on]
+            going, counts = [going[at] for at in on], [1] * len(on)
+        return [draft.proposal(self.vocab_size) for draft in drafts]
+
+    def keep(self, row: int, length: int) -> None:
+        """Rewind the draft's cache to what the target kept."""
+        if self.cache.lengths[row] > length:
+            self.cache.rewind(row, length)
+
+    def _forward(self, rows: Sequence[int], tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """Logits after the last new token of each of `rows`, over the target's vocabulary."""
+        sizes = dict(zip(rows, counts, strict=True))
+        by_row = [sizes.get(row, 0) for row in range(len(self._laws))]
+        logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
+        return logits[:, : self.vocab_size]
+
+    def _sure(self, going: list[_Draft], logits: Tensor) -> tuple[list[_Draft], Tensor]:
+        """Those whose confidence, max q at temperature 1, reaches the threshold. It is looked at
+        before anything is drawn, or sampling would not be lossless; the host waits for it.
+        """
+        if self.stop_below is None:
+            return going, logits
+        confidence = logits.float().softmax(dim=-1).amax(dim=-1)
+        sure = (confidence >= self.stop_below).nonzero()[:, 0].tolist()
+        return [going[at] for at in sure], logits[sure]
+
+    def _readable(self, tokens: list[int]) -> Tensor:
+        """Ids as the draft can read them: a token that it has no row for becomes its last one."""
+        return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
+
+
+@dataclass
+class _Draft:
+    """A proposal in the making: at most `wanted` tokens, and what each was drawn from."""
+
+    ask: Ask
+    wanted: int
+    law: _Law | None
+    tokens: list[Tensor] = field(default_factory=list)
+    drawn_from: list[Tensor] = field(default_factory=list)
+
+    def proposal(self, vocab_size: int) -> Proposal | None:
+        """What was drafted; None where nothing was."""
+        if not self.tokens:
+            return None
+        q = _padded(self.drawn_from, vocab_size) if self.drawn_from else None
+        return Proposal(torch.cat(self.tokens), q)
+
+
+def _choose(drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
+    """The next token of each draft [n] after logits [n, vocab]."""
+    if not any(draft.law for draft in drafts):
+        return best(logits)
+    return torch.cat([_next(d, z) for d, z in zip(drafts, logits.split(1), strict=True)])
+
+
+def _next(draft: _Draft, logits: Tensor) -> Tensor:
+    if draft.law is None:
+        return best(logits)
+    q = distribution(logits, draft.law.filters)
+    draft.drawn_from.append(q)
+    return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens)))
+
+
+@dataclass(frozen=True)
+class _Law:
+    """What the draft samples from along one response, and with which numbers."""
+
+    filters: Sampling
+    uniforms: Tensor
+    prompt_length: int
+
+    @classmethod
+    def of(cls, task: Task, mode: DraftingMode, device: str) -> _Law:
+        whole = mode is DraftingMode.SAMPLED
+        filters = task.sampling if whole else temperature_only(task.sampling)
+        uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
+        return cls(filters, uniforms, len(task.prompt))
+
+    def uniform(self, length: int) -> Tensor:
+        """The number [1] that belongs to the token after a context of `length`."""
+        return self.uniforms.narrow(0, length - self.prompt_length, 1)
+
+
+def _padded(laws: list[Tensor], vocab_size: int) -> Tensor:
+    """Draft distributions over the target's vocabulary; tokens only the target has get q = 0."""
+    q = torch.cat(laws)
+    missing = vocab_size - q.shape[1]
+    return q if missing <= 0 else torch.nn.functional.pad(q, (0, missing))
+
+
+class LookupIndex:
+    """Where each n-gram of a growing sequence last began a continuation; longest n-grams first.
+
+    Args:
+        longest, shortest: n-gram sizes that are looked up (vLLM: prompt_lookup_max,
+        prompt_lookup_min).
+    """
+
+    def __init__(self, longest: int, shortest: int) -> None:
+        self.longest, self.shortest = longest, shortest
+        self.tokens: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def extend(self, tokens: list[int]) -> None:
+        """Append tokens; an n-gram becomes findable once a token follows it."""
+        for token in tokens:
+            end = len(self.tokens)
+            for size in range(self.shortest, min(self.longest, end) + 1):
+                self._after[tuple(self.tokens[end - size :])] = end
+            self.tokens.append(token)
+
+    def lookup(self, k: int) -> list[int]:
+        """The (up to k) tokens that followed the most recent earlier occurrence of the longest
+        matching ending.
+        """
+        end = len(self.tokens)
+        for size in range(min(self.longest, end), self.shortest - 1, -1):
+            start = self._after.get(tuple(self.tokens[end - size :]))
+            if start is not None:
+                return self.tokens[start : start + k]
+        return []
+
+
+class LookupDrafter:
+    """Prompt lookup: copies what followed the same words before; needs no model."""
+
+    def __init__(self, longest: int, shortest: int, device: str) -> None:
+        self.sizes, self.device = (longest, shortest), device
+
+    def open(self, rows: int, capacity: int) -> None:
+        """One index a row."""
+        self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
+
+    def begin(self, row: int, task: Task) -> None:
+        """Index the prompt."""
+        self.indexes[row] = LookupIndex(*self.sizes)
+        self.indexes[row].extend(task.prompt)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+        """A copied continuation for each, or None without a match."""
+        return [self._copied(ask) if ask.k > 0 else None for ask in asks]
+
+    def _copied(self, ask: Ask) -> Proposal | None:
+        index = self.indexes[ask.row]
+        index.extend(ask.context[len(index.tokens) :])
+        found = index.lookup(ask.k)
+        return Proposal(on_device(found, self.device)) if found else None
+
+    def keep(self, row: int, length: int) -> None:
+        """Nothing drafted is stored."""

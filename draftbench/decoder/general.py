@@ -1,0 +1,270 @@
+"""Any transformers causal LM with an ordinary key-value cache → a runner, through the model's own
+forward pass.
+
+The cache is ours: one slab per layer, written in place and rewound by forgetting, since the
+library's own caches concatenate on every step, cannot be rewound past a sliding window, or have one
+length for all rows. For one row the masks are the library's, built from the sizes that our cache
+reports; for several rows at different lengths they are made here, one for each kind of layer. A
+sliding window is kept whole and masked. Recurrent and hybrid caches are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicLayer
+
+from draftbench.decoder.kernels import streams
+from draftbench.decoder.linear import make_linear
+from draftbench.decoder.runner import only_row
+
+# Families that take the masks they are given, so that rows of different lengths may share a pass:
+# seen with random models of each, where every row gets the logits that it gets alone. Others build
+# more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi) and run row by row.
+SIDE_BY_SIDE = frozenset(
+    """
+    cohere cohere2 deepseek_v3 exaone4 gemma gemma2 gemma3_text glm4 gpt2 gpt_bigcode gpt_neox
+    gpt_oss gptj granite llama mistral mixtral olmo olmo2 opt phi phi3 qwen2 qwen3 qwen3_moe smollm3
+    stablelm starcoder2
+    """.split()  # noqa: SIM905
+)
+ATTENTION_LAYERS = ("full_attention", "sliding_attention")
+
+
+def general_obstacle(model: Any) -> str | None:
+    """Why this model has no cache that can be rewound, or None."""
+    config = model.config.get_text_config()
+    kinds = {kind for kind in (getattr(config, "layer_types", None) or ()) if kind is not None}
+    foreign = sorted(kinds.difference(ATTENTION_LAYERS))
+    if foreign:
+        return f"layers of kind {', '.join(foreign)}, whose state cannot be rewound"
+    if getattr(model, "_is_stateful", False):
+        return f"the recurrent state of {config.model_type} cannot be rewound"
+    return None
+
+
+class SlabLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values in memory allocated once, shaped like the first ones it sees."""
+
+    def __init__(self, cache: SlabTransformersCache, *, sliding: bool) -> None:
+        super().__init__()
+        self.owner = cache
+        self.is_sliding = sliding
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate [rows, heads, capacity, head] for keys and for values."""
+        rows, capacity = len(self.owner.lengths), self.owner.capacity
+        self.keys, self.values = (
+            states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
+            for states in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new entries behind the valid ones and return all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        place = self.owner.place
+        if isinstance(place, _LeftPadded):
+            # A model's layers may lie on several devices.
+            row, slot, position = (
+                index.to(self.keys.device) for index in (place.row, place.slot, place.position)
+            )
+            self.keys[row, :, position] = key_states[row, :, slot]
+            self.values[row, :, position] = value_states[row, :, slot]
+            return self.keys[:, :, : place.end], self.values[:, :, : place.end]
+        start = self.owner.lengths[place]
+        end = start + key_states.shape[-2]
+        keys, values = self.keys[place : place + 1], self.values[place : place + 1]
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        """Valid entries of the row that is written; the masks' offset where the library makes
+        them.
+        """
+        place = self.owner.place
+        return 0 if isinstance(place, _LeftPadded) else self.owner.lengths[place]
+
+
+class SlabTransformersCache(Cache):  # type: ignore[misc]
+    """A transformers cache with a valid length per row, and where the tokens of a pass go: one row,
+    or several.
+    """
+
+    def __init__(self, layer_kinds: list[str], capacity: int, rows: int) -> None:
+        self.capacity, self.lengths = capacity, [0] * rows
+        self.place: int | _LeftPadded = 0
+        super().__init__(
+            layers=[SlabLayer(self, sliding=k == "sliding_attention") for k in layer_kinds]
+        )
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget everything after `length` tokens of a row."""
+        self.lengths[row] = length
+
+
+class _LeftPadded:
+    """`counts[r]` new tokens behind the `lengths[r]` valid ones of row r, as [rows, width] that
+    ends with them. Padding reads token 0 at position 0 and is written nowhere.
+    """
+
+    def __init__(self, lengths: list[int], counts: Sequence[int], device: str) -> None:
+        self.rows, self.width = len(counts), max(counts)
+        places = [
+            (row, self.width - count + at, length + at)
+            for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
+            for at in range(count)
+        ]
+        self.row, self.slot, self.position = torch.tensor(places, device=device).unbind(1)
+        self.end = max(length + count for length, count in zip(lengths, counts, strict=True))
+        self.positions = self.padded(self.position)
+
+    def padded(self, values: Tensor) -> Tensor:
+        """Values [n] of the new tokens as [rows, width], 0 at the padding."""
+        wide = values.new_zeros(self.rows, self.width)
+        wide[self.row, self.slot] = values
+        return wide
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive [rows, 1, width, end]: each token sees those up to itself, `window` of them."""
+        seen = torch.arange(self.end, device=self.row.device)
+        last = self.positions.unsqueeze(2)
+        hidden = seen > last
+        if window is not None:
+            hidden |= seen <= last - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=self.row.device)
+        return mask.masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
+
+
+class GeneralRunner:
+    """Runs a transformers model as it is, with its linear layers replaced by faster or smaller
+    ones.
+
+    Args:
+        model: a loaded causal LM without `general_obstacle`.
+        level: quantization level of its linear layers.
+        simulate: round the weights instead of using the level's kernel.
+    """
+
+    def __init__(self, model: Any, level: str, *, simulate: bool) -> None:
+        self.model = model
+        config = model.config.get_text_config()
+        self.vocab_size = config.vocab_size
+        self.context_length = config.max_position_embeddings
+        self.dtype, self.device = model.dtype, str(model.device)
+        self._layer_kinds = _layer_kinds(config)
+        self._window = getattr(config, "sliding_window", None)
+        self._side_by_side = config.model_type in SIDE_BY_SIDE
+        if len({p.device for p in model.parameters()}) == 1:
+            replace_linears(model, level, simulate=simulate)
+
+    @property
+    def name(self) -> str:
+        how = ", streamed" * streams(self.modules()) + ", rows one by one" * (
+            not self._side_by_side
+        )
+        return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Every layer, for counting."""
+        return self.model.modules()  # type: ignore[no-any-return]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Weights that are not in a linear layer."""
+        for module in self.model.modules():
+            if not isinstance(module, nn.Linear):
+                yield from module.parameters(recurse=False)
+
+    def new_cache(
+        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+    ) -> SlabTransformersCache:
+        """Slabs are allocated when the first tokens show their shape."""
+        return SlabTransformersCache(self._layer_kinds, capacity, rows)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: SlabTransformersCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Append tokens [n]; logits after every one, or after each row's last."""
+        counts = counts or [tokens.shape[0]]
+        if self._side_by_side and only_row(counts) is None:
+            logits = self._several(tokens, cache, counts, every=every)
+        else:
+            parts = enumerate(tokens.split(list(counts)))
+            logits = torch.cat([self._one(r, part, cache, every) for r, part in parts if len(part)])
+        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        return logits
+
+    def _one(self, row: int, tokens: Tensor, cache: SlabTransformersCache, every: bool) -> Tensor:
+        cache.place = row
+        positions = torch.arange(len(tokens), device=tokens.device) + cache.lengths[row]
+        logits: Tensor = self._pass(tokens[None], cache, positions[None], every)[0]
+        return logits
+
+    def _several(
+        self, tokens: Tensor, cache: SlabTransformersCache, counts: Sequence[int], *, every: bool
+    ) -> Tensor:
+        """Rows side by side, each padded at its start to the widest."""
+        place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
+        masks = {
+            kind: place.mask(self._window if kind == "sliding_attention" else None, self.dtype)
+            for kind in set(self._layer_kinds)
+        }
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        logits = self._pass(place.padded(tokens), cache, place.positions, every, mask)
+        busy = torch.tensor([row for row, count in enumerate(counts) if count], device=self.device)
+        return logits[place.row, place.slot] if every else logits[busy, -1]
+
+    def _pass(
+        self,
+        ids: Tensor,
+        cache: SlabTransformersCache,
+        positions: Tensor,
+        every: bool,
+        mask: Tensor | dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The model's own forward pass over [rows, width] ids; logits of all or the last."""
+        return self.model(  # type: ignore[no-any-return]
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=0 if every else 1,
+        ).logits
+
+
+def _layer_kinds(config: Any) -> list[str]:
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return list(kinds)
+    window = getattr(config, "sliding_window", None)
+    return ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+
+
+def replace_linears(model: nn.Module, level: str, *, simulate: bool) -> None:
+    """Swap every `nn.Linear` (and GPT-2's transposed `Conv1D`) for `make_linear`'s layer, in place.
+
+    A head that is tied to the embedding becomes a layer of its own; the embedding stays.
+    """
+    for parent in list(model.modules()):
+        for child_name, child in list(parent.named_children()):
+            plain, transposed = isinstance(child, nn.Linear), type(child).__name__ == "Conv1D"
+            if not plain and not transposed:
+                continue
+            layer: Any = child
+            weight = layer.weight.detach().t().contiguous() if transposed else layer.weight.detach()
+            bias = None if layer.bias is None else layer.bias.detach()
+            setattr(parent, child_name, make_linear(weight, bias, level, simulate=simulate))

@@ -1,0 +1,238 @@
+"""Prompts → responses, by rounds of drafting and verification; k = 0 is plain decoding through the
+same code, one response at a time the same as many.
+
+In each round every active row drafts up to k tokens, the target runs once over the last token and
+the proposal of all rows, each row keeps what the acceptance rule accepts plus one token of the
+target's, and both caches are rewound row by row. A row whose response ended takes the next task at
+once. Nothing is drafted past a length limit. Proposals after an accepted end of the response are
+cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.clock import Clock
+from draftbench.decoder.drafters import Ask, Drafter, Proposal
+from draftbench.decoder.runner import KVCache, Runner, on_device
+from draftbench.decoder.sampling import (
+    Verdict,
+    choose,
+    distribution,
+    target_tokens,
+    verify,
+)
+from draftbench.decoder.task import Response, Task
+
+
+def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:
+    """Produce the response to one task; see `decode_all`."""
+    return decode_all([task], target, drafter, k, clock)[0]
+
+
+def decode_all(
+    tasks: Sequence[Task],
+    target: Runner,
+    drafter: Drafter | None,
+    k: int,
+    clock: Clock,
+    rows: int = 1,
+) -> list[Response]:
+    """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
+
+    With k = 0 or no drafter every round is one plain step. At temperature 0 the output is the
+    target's own greedy output up to near ties of its logits; with greedy drafting so is the sampled
+    output above temperature 0.
+    """
+    batch = Batch(tasks, target, drafter, k, clock, rows)
+    while batch.advance():
+        pass
+    return batch.responses
+
+
+class _Row:
+    """One response in the making."""
+
+    def __init__(self, slot: int, task: Task, response: Response, device: str) -> None:
+        self.slot, self.task, self.response = slot, task, response
+        self.context = list(task.prompt)
+        self.streams: dict[str, Tensor] = {}
+        if task.sampling.temperature > 0:
+            purposes = ("target", "accept", "residual")
+            drawn = {p: torch.from_numpy(task.uniforms.stream(p)) for p in purposes}
+            self.streams = {p: uniforms.to(device) for p, uniforms in drawn.items()}
+
+    @property
+    def done(self) -> bool:
+        return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
+
+    def ask(self, k: int) -> Ask:
+        """What a drafter is asked for: nothing beyond the length limit."""
+        left = self.task.limit - len(self.response.tokens)
+        return Ask(self.slot, self.context, min(k, left - 1))
+
+    def answer(self, logits: Tensor, proposal: Proposal | None) -> Tensor:
+        """The target's own tokens [n] for n logits, or beside a sampled proposal what stands of it
+        and what replaces it.
+        """
+        at = len(self.response.tokens)
+        uniforms = {p: stream[at : at + len(logits)] for p, stream in self.streams.items()}
+        if proposal is None or proposal.q is None:
+            return choose(logits, self.task.sampling, uniforms.get("target"))
+        p = distribution(logits, self.task.sampling)
+        three = uniforms["accept"], uniforms["residual"], uniforms["target"]
+        return target_tokens(p, proposal.q, proposal.tokens, three)
+
+    def emit(self, tokens: list[int]) -> int:
+        """Append tokens up to an end of the response; how many were appended."""
+        for count, token in enumerate(tokens, start=1):
+            self.response.tokens.append(token)
+            self.context.append(token)
+            if self.task.ends(self.response.tokens):
+                self.response.finish = "stop"
+                return count
+        return len(tokens)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of one row's proposal."""
+
+    proposed: list[int]
+    verdict: Verdict
+
+
+class Batch:
+    """Tasks on their way through `rows` rows of one target and one drafter."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Runner,
+        drafter: Drafter | None,
+        k: int,
+        clock: Clock,
+        rows: int,
+    ) -> None:
+        self.target, self.clock = target, clock
+        self.drafter = drafter if k > 0 else None
+        self.k = k if self.drafter is not None else 0
+        self.responses = [Response() for _ in tasks]
+        self.waiting = deque(zip(tasks, self.responses, strict=True))
+        self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
+        capacity = max((task.capacity for task in tasks), default=0)
+        # Between the two: the last rounds of a response, in a batch too rare to make ready for.
+        widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
+        self.cache: KVCache = target.new_cache(capacity, len(self.rows), widths)
+        if self.drafter is not None:
+            self.drafter.open(len(self.rows), capacity)
+        self._mark: Any = None
+
+    def advance(self) -> bool:
+        """Fill the empty rows, then one round of all; False when every task is done."""
+        self._fill()
+        active = [row for row in self.rows if row is not None]
+        if active:
+            self._round(active)
+            self.rows = [None if row is None or row.done else row for row in self.rows]
+        return bool(active)
+
+    @property
+    def done_tokens(self) -> int:
+        """Output tokens so far, of all tasks."""
+        return sum(len(response.tokens) for response in self.responses)
+
+    def pause(self) -> None:
+        """Something else runs before the next round: the time until then is not this batch's."""
+        self._mark = None
+
+    def _fill(self) -> None:
+        for slot, row in enumerate(self.rows):
+            while row is None and self.waiting:
+                row = _Row(slot, *self.waiting.popleft(), self.target.device)
+                self._prefill(row)
+                row = None if row.done else row
+                self._mark = None
+            self.rows[slot] = row
+
+    def _prefill(self, row: _Row) -> None:
+        """Read the prompt with both models and emit the first token."""
+        start = self.clock.mark()
+        self.cache.rewind(row.slot, 0)
+        prompt = on_device(row.task.prompt, self.target.device)
+        counts = self._counts([row], [len(prompt)])
+        logits = self.target.forward(prompt, self.cache, every=False, counts=counts)
+        first = int(row.answer(logits, None).item())
+        end = self.clock.mark()
+        row.response.prefill_seconds = self.clock.seconds(start, end)
+        if self.drafter is not None:
+            self.drafter.begin(row.slot, row.task)
+            row.response.draft_prefill_seconds = self.clock.seconds(end, self.clock.mark())
+        row.emit([first])
+
+    def _round(self, active: list[_Row]) -> None:
+        start = self._mark or self.clock.mark()
+        proposals = self._draft(active)
+        drafted = self.clock.mark()
+        for row, outcome in zip(active, self._verify(active, proposals), strict=True):
+            self._settle(row, outcome)
+        self._mark = self.clock.mark()
+        halves = self.clock.seconds(start, drafted), self.clock.seconds(drafted, self._mark)
+        for row in active:
+            row.response.draft_seconds.append(halves[0])
+            row.response.verify_seconds.append(halves[1])
+            row.response.active.append(len(active))
+
+    def _draft(self, active: list[_Row]) -> list[Proposal | None]:
+        if self.drafter is None:
+            return [None] * len(active)
+        return self.drafter.propose([row.ask(self.k) for row in active])
+
+    def _verify(self, active: list[_Row], proposals: list[Proposal | None]) -> list[_Outcome]:
+        """One target pass over the last token and the proposal of every row."""
+        lasts = on_device([row.context[-1] for row in active], self.target.device)
+        drafted = [p.tokens if p else lasts[:0] for p in proposals]
+        sizes = [1 + len(tokens) for tokens in drafted]
+        parts = [part for pair in zip(lasts.split(1), drafted, strict=True) for part in pair]
+        read = torch.cat(parts)
+        counts = self._counts(active, sizes)
+        logits = self.target.forward(read, self.cache, every=True, counts=counts).split(sizes)
+        own = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
+        # Here the host waits for the device: once a round, whatever the rows.
+        tokens, said = torch.stack([read, torch.cat(own)]).tolist()
+        ends = list(accumulate(sizes))
+        return [
+            _Outcome(
+                tokens[end - size + 1 : end],
+                verify(said[end - size : end], tokens[end - size + 1 : end]),
+            )
+            for end, size in zip(ends, sizes, strict=True)
+        ]
+
+    def _settle(self, row: _Row, outcome: _Outcome) -> None:
+        """Emit what stands and forget the rest."""
+        verdict, response = outcome.verdict, row.response
+        emitted = row.emit([*outcome.proposed[: verdict.accepted], verdict.token])
+        proposed = len(outcome.proposed)
+        response.proposed.append(proposed)
+        response.accepted.append(min(emitted, verdict.accepted))
+        # Without the target's own token the response ended inside the proposal: the rest of it is
+        # cut, not rejected.
+        response.cut.append(proposed - emitted if emitted <= verdict.accepted else 0)
+        self.cache.rewind(row.slot, len(row.context) - 1)
+        if self.drafter is not None:
+            self.drafter.keep(row.slot, len(row.context) - 1)
+
+    def _counts(self, active: Sequence[_Row], sizes: Sequence[int]) -> list[int]:
+        """Tokens per row of the cache."""
+        counts = [0] * len(self.rows)
+        for row, size in zip(active, sizes, strict=True):
+            counts[row.slot] = size
+        return counts

@@ -1,0 +1,159 @@
+"""A weight matrix → a layer that multiplies its codes of 8 or 4 bits on a CPU.
+
+int8 has a kernel compiled for this machine, or multiplies bytes where the CPU can; int4 uses the
+weight-only kernel that PyTorch carries. Activations are never quantized per tensor: a token's
+result must not depend on its neighbours, or replay would not predict the decoder.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn import functional
+
+from draftbench.decoder import streamed
+from draftbench.decoder.kernels import (
+    OWN_SIZE_ROWS,
+    UINT8_ZERO,
+    as_function,
+    onednn,
+    padded,
+    unquantized_linear,
+    wide_dtype,
+)
+
+INT4_GROUP = 32
+# The weight-only kernels take as long again for every row: beyond so many rows another way is
+# faster.
+INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
+# The largest code.
+INT8_TOP = 127
+# In place of the largest value of a row of zeros.
+SMALLEST = 1e-8
+
+
+class Int8Linear(nn.Module):
+    """int8 weights with one scale per output channel times 8-bit activations with one scale per
+    token: their products are summed as integers, exactly, at the speed of the memory.
+
+    Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but without AMX have no kernel
+    for a product of signed bytes, and oneDNN's reference takes hundreds of times as long.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        exact = weight.float()
+        largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
+        codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
+        packed = torch.ops.onednn.qlinear_prepack(codes, None)
+        self.packed = [packed]
+        kernel = onednn().int8_linear
+        # Of weight and activation: a product of their codes stands for both largest values / 127².
+        scale = largest[:, 0] / INT8_TOP**2
+        zero_point = torch.zeros(self.out_features, dtype=torch.int32)
+        # Conversion cuts digits off: with a half more it rounds.
+        middle = torch.tensor(UINT8_ZERO + 0.5)
+        self.weight_bytes = codes.numel() + 4 * scale.numel()
+        own_size = OWN_SIZE_ROWS * self.in_features
+
+        def product(x: Tensor) -> Tensor:
+            rows = x if x.numel() <= own_size else padded(x)
+            largest = vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
+            # A row of zeros has no code, and whatever it becomes is multiplied by 0.
+            codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
+            # The kernel takes one scale for all tokens; theirs are applied afterwards.
+            sums = kernel(codes, packed, scale, zero_point)
+            out = sums.mul_(largest).to(x.dtype)
+            out = out if bias is None else out.add_(bias)
+            return out if rows is x else out[: len(x)]
+
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class Int8WeightOnlyLinear(nn.Module):
+    """int8 weights with one scale per output channel, activations in bfloat16. By the kernel
+    compiled for this machine, or for a CPU that does not multiply integers: smaller than bfloat16,
+    and faster where that is not multiplied either.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        exact = weight.float()
+        self.scale = (exact.abs().amax(1).clamp(min=SMALLEST) / INT8_TOP).to(torch.bfloat16)
+        # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
+        codes = (exact / self.scale.float()[:, None]).round_()
+        self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
+        kernels = streamed.kernels_for(weight)
+        self.streams = kernels is not None
+        weight, scale = self.weight, self.scale
+        scales = scale.float() if self.streams else scale
+        self.weight_bytes = weight.nbytes + scales.nbytes
+
+        def product(x: Tensor) -> Tensor:
+            flat = x.to(torch.bfloat16)
+            if kernels is not None:
+                out = kernels.int8(flat, weight, scales, None)
+            elif flat.shape[0] <= INT8_KERNEL_ROWS:
+                out = torch._weight_int8pack_mm(flat, weight, scale)
+            else:  # integers up to 128 are exact in bfloat16, so this is the same product
+                wide = functional.linear(padded(flat).to(wide_dtype()), weight.to(wide_dtype()))
+                out = wide[: len(flat)] * scale
+            return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
+
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class Int4Linear(nn.Module):
+    """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
+
+    Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
+    (prompts, replay, verification): the 4-bit kernel takes as long again for every row.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        groups = weight.float().reshape(self.out_features, -1, INT4_GROUP)
+        low, high = groups.amin(2), groups.amax(2)
+        scale = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16)
+        # The kernel computes (code - 8) · scale + offset.
+        offset = (low + 8 * scale.float()).to(torch.bfloat16)
+        shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
+        codes = (shift.round() + 8).clamp(0, 15)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+            codes.to(torch.int32).reshape(weight.shape), 1
+        )
+        scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
+        kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+        exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
+        wide = self.wide_dtype = wide_dtype()
+        twin = unquantized_linear(exact.reshape(weight.shape).to(wide), None)
+        self.packed, self.streams = getattr(twin, "packed", []), hasattr(twin, "streams")
+        product_of_wide = as_function(twin)
+        self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
+
+        def product(x: Tensor) -> Tensor:
+            if x.shape[0] <= INT4_KERNEL_ROWS:
+                # The kernel refuses rows that do not follow each other in memory.
+                narrow = x.to(torch.bfloat16).contiguous()
+                out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
+            else:
+                out = product_of_wide(x.to(wide)).to(x.dtype)
+            return out if bias is None else out.add_(bias)
+
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)

@@ -1,0 +1,156 @@
+"""Passes of a fixed shape over one cache → recorded once, launched whole.
+
+A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
+step is recorded as one CUDA graph. A recording is bound to its shapes and to the memory that it
+reads and writes. Hence caches are lent from a pool and come back to it, and a recorded pass takes
+as many tokens in every row, at least those of its widest: the surplus lands behind a row's valid
+tokens, where the next pass overwrites it. Knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from draftbench.decoder.runner import on_device
+
+# What is recorded: reads its inputs from where they were then.
+Pass = Callable[[], Tensor]
+# What does the same, with whatever the inputs hold by then.
+Recorder = Callable[[Pass], Pass]
+# A reach of keys, tokens [rows · width], starts [rows], slabs ... → a result for each token.
+Append = Callable[..., Tensor]
+# Capacities are multiples of this, and the shortest reach is.
+STRIDE = 256
+# A library's first calls allocate and choose kernels, which a recording must not hold.
+WARM_PASSES = 2
+
+
+class CudaGraphs:
+    """Records one pass after the other into memory that they share: a result is read before the
+    next pass is launched.
+
+    Args:
+        stream: where passes are warmed and recorded; what libraries allocate there stays for good.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream, self._memory = stream, torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Pass) -> Pass:
+        with torch.cuda.device(self._stream.device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_PASSES):
+                    work()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._memory, stream=self._stream):
+                result = work()
+
+        def launch() -> Tensor:
+            graph.replay()
+            return result
+
+        return launch
+
+
+class RecordedPasses:
+    """Passes of some widths, in tokens a row, over one set of slabs.
+
+    Args:
+        slabs: a layer each; dimension 0 are rows, dimension 3 tokens.
+        recorder: of these passes alone, so that its memory goes when they go.
+    """
+
+    def __init__(self, slabs: list[Tensor], recorder: Recorder) -> None:
+        self.slabs, self._recorder = slabs, recorder
+        self.rows, self.capacity = slabs[0].shape[0], slabs[0].shape[3]
+        self._device = str(slabs[0].device)
+        self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
+        self._tokens: dict[int, Tensor] = {}
+        self._passes: dict[tuple[int, int], Pass] = {}
+
+    @property
+    def reaches(self) -> list[int]:
+        """How far a pass may look, each about twice as far as the one before."""
+        found = [STRIDE]
+        while found[-1] < self.capacity:
+            found.append(min(2 * found[-1], self.capacity))
+        return found
+
+    @property
+    def widest(self) -> int:
+        """The most tokens a row that a pass may bring."""
+        return max(self._tokens, default=0)
+
+    @torch.inference_mode()
+    def record(self, widths: Collection[int], append: Append) -> None:
+        """Record what is missing."""
+        self._starts.zero_()  # what is left of another cache may lie too far for these
+        for width in sorted(set(widths).difference(self._tokens)):
+            tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
+            for reach in self.reaches:
+                if reach >= width:
+                    work = partial(append, reach, tokens, self._starts, *self.slabs)
+                    self._passes[width, reach] = self._recorder(work)
+            self._tokens[width] = tokens
+
+    def append(self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """The result for tokens [n] that lie row after row, `counts[r]` of them behind the
+        `lengths[r]` valid ones of row r. To be read before the next pass.
+        """
+        width = min(width for width in self._tokens if width >= max(counts))
+        farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
+        reach = next(reach for reach in self.reaches if reach >= max(farthest, width))
+        launch, place = self._passes[width, reach], self._tokens[width]
+        self._starts.copy_(on_device(list(lengths), self._device))
+        if min(counts) == width:
+            place.copy_(tokens)
+            return launch()
+        slots = [row * width + slot for row, count in enumerate(counts) for slot in range(count)]
+        taken = on_device(slots, self._device)
+        place[taken] = tokens
+        return launch()[taken]
+
+
+@dataclass(frozen=True)
+class Lender:
+    """Slabs with their recordings, lent to caches and taken back when a cache is forgotten. Slabs
+    that are too small or of other rows than the ones asked for are given up.
+    """
+
+    make_slabs: Callable[[int, int], list[Tensor]]
+    append: Append
+    make_recorder: Callable[[], Recorder]
+    idle: list[RecordedPasses] = field(default_factory=list)
+
+    def lend(self, capacity: int, rows: int, widths: Collection[int]) -> RecordedPasses:
+        """Zeroed slabs for `capacity` tokens in each of `rows` rows and one pass beyond, with
+        passes of these widths recorded.
+        """
+        room = -(-(capacity + max(widths)) // STRIDE) * STRIDE
+        self.idle[:] = [
+            one
+            for one in self.idle
+            # The surplus of its widest pass has to fit too, whoever had that recorded.
+            if one.rows == rows and one.capacity >= max(room, capacity + one.widest)
+        ]
+        passes = (
+            self.idle.pop()
+            if self.idle
+            else RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
+        )
+        passes.record(widths, self.append)
+        for slab in passes.slabs:
+            slab.zero_()
+        return passes
+
+    def take_back(self, passes: RecordedPasses, *, after: object) -> None:
+        """Once the cache `after` is forgotten."""
+        weakref.finalize(after, self.idle.append, passes).atexit = False

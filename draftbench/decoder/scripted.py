@@ -1,0 +1,107 @@
+"""A runner that follows a script, and a clock that it moves: the whole decoder with exact, known
+numbers and no model.
+
+The seam for tests, shipped with the package so that users of the library can test against it too. A
+script is any function from the tokens so far to next-token logits; every pass takes the scripted
+time, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decoder.runner import last_of_each
+
+Script = Callable[[Sequence[int]], Tensor]
+
+
+@dataclass
+class ScriptedClock:
+    """Seconds that pass only when a scripted runner works."""
+
+    now: float = 0.0
+
+    def mark(self) -> float:
+        """The scripted time."""
+        return self.now
+
+    def seconds(self, start: float, end: float) -> float:
+        """Scripted seconds between two marks."""
+        return end - start
+
+
+class ScriptedCache:
+    """The tokens that each row read so far."""
+
+    def __init__(self, rows: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(rows)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each row read."""
+        return [len(tokens) for tokens in self.tokens]
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget what a row read after `length` tokens."""
+        del self.tokens[row][length:]
+
+
+@dataclass
+class ScriptedRunner:
+    """A model that is a function.
+
+    `seconds_per_pass` and `seconds_per_token` are what a pass over n tokens takes on `clock`: first
+    + n · second.
+    """
+
+    script: Script
+    vocab_size: int
+    clock: ScriptedClock = field(default_factory=ScriptedClock)
+    seconds_per_pass: float = 1.0
+    seconds_per_token: float = 0.0
+    context_length: int = 4096
+    device: str = "cpu"
+    name: str = "scripted"
+
+    def new_cache(
+        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+    ) -> ScriptedCache:
+        """An empty cache."""
+        return ScriptedCache(rows)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: ScriptedCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Append tokens [n]; the script's logits after every one or after each row's last."""
+        self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
+        found, new = [], tokens.tolist()
+        for row, count in enumerate(counts or [len(new)]):
+            have = cache.tokens[row]
+            for token in new[:count]:
+                have.append(token)
+                found.append(self.script(have))
+            del new[:count]
+            assert len(have) <= self.context_length
+        return torch.stack(found)[... if every else last_of_each(counts or [len(tokens)])]
+
+    def modules(self) -> Iterator[nn.Module]:
+        """A script has no layers."""
+        return iter(())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """A script has no weights."""
+        return iter(())
+
+
+def markov(table: Tensor) -> Script:
+    """The script of a first-order Markov chain: logits [vocab, vocab], row = last token."""
+    return lambda tokens: table[tokens[-1]]

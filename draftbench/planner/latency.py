@@ -1,0 +1,142 @@
+"""Decoding runs → how long users wait: distributions with and without speculation.
+
+Each percentile names what it is of. With several tokens a round most gaps between tokens are 0, so
+what is shown is a request's time per output token, and the gap between the chunks of a stream: each
+round delivers one chunk, the gap is the round's seconds. A percentile is given where the sample
+supports it (p99 needs 100 values); below, the largest value stands in, and is called so.
+
+Does not know queueing, the network, nor what other requests' prompts take between two rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from draftbench.planner.choice import Cell
+from draftbench.planner.steady import steady
+from draftbench.records import Decode
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds; a percentile is None where fewer values lie beyond it than one."""
+
+    of: str
+    values: int
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    largest: float
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same requests with or without speculation."""
+
+    time_per_output_token: Distribution
+    chunk_gap: Distribution
+    time_to_first_token: Distribution
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Measured waits of one candidate at one k beside its baseline, `concurrency` rows active.
+
+    `p99_ratio` is the p99 of a request's time per output token with speculation over that without,
+    `p99_ratio_of` says whether it is of p99 or of the largest.
+    """
+
+    draft: str
+    quant: str
+    k: int
+    concurrency: int
+    plain: Side
+    speculative: Side
+    p99_ratio: float
+    p99_ratio_of: str
+
+
+def latency(cell: Cell) -> Latency | None:
+    """The measured waits of a cell; None where it was not decoded."""
+    if cell.measured is None:
+        return None
+    plain = _side([row for _, row in cell.measured.baseline])
+    speculative = _side([row for _, row in cell.measured.runs])
+    if plain is None or speculative is None:
+        return None
+    ends = plain.time_per_output_token, speculative.time_per_output_token
+    return Latency(
+        draft=cell.entrant.candidate.draft,
+        quant=cell.entrant.candidate.quant,
+        k=cell.k,
+        concurrency=cell.entrant.batch,
+        plain=plain,
+        speculative=speculative,
+        p99_ratio=_tail_ratio(*ends),
+        p99_ratio_of=_tail_name(*ends),
+    )
+
+
+def tail_ratio(cell: Cell) -> tuple[float, str] | None:
+    """The p99 of a request's time per output token with speculation over without, and what it is
+    of: as measured, else as predicted for all requests; None where neither is known.
+    """
+    found = latency(cell)
+    if found is not None:
+        return found.p99_ratio, f"{found.p99_ratio_of}, measured"
+    if cell.forecast.decoding is None:
+        return None
+    tokens = cell.forecast.rounds.tokens
+    paces = cell.forecast.decoding[tokens > 0] / tokens[tokens > 0][:, None]
+    if not len(paces):
+        return None
+    plain, speculative = (_distribution("", column) for column in paces.T)
+    return _tail_ratio(plain, speculative), f"{_tail_name(plain, speculative)}, predicted"
+
+
+def _side(rows: Sequence[Decode]) -> Side | None:
+    parts = [part for row in rows if (part := steady(row)) is not None]
+    paces = [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
+    if not paces:
+        return None
+    gaps = [
+        draft + verify
+        for part in parts
+        for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
+    ]
+    first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
+    return Side(
+        time_per_output_token=_distribution("request: time per output token", paces),
+        chunk_gap=_distribution("stream: gap between chunks", gaps),
+        time_to_first_token=_distribution("request: time to first token", first),
+    )
+
+
+def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
+    sample = np.asarray(values, dtype=np.float64)
+
+    def percentile(q: int) -> float | None:
+        supported = len(sample) * (100 - q) >= 100
+        return float(np.percentile(sample, q)) if supported else None
+
+    return Distribution(
+        of=of,
+        values=len(sample),
+        p50=percentile(50),
+        p90=percentile(90),
+        p99=percentile(99),
+        largest=float(sample.max()),
+    )
+
+
+def _tail_ratio(plain: Distribution, speculative: Distribution) -> float:
+    if plain.p99 is not None and speculative.p99 is not None:
+        return speculative.p99 / plain.p99
+    return speculative.largest / plain.largest
+
+
+def _tail_name(plain: Distribution, speculative: Distribution) -> str:
+    if plain.p99 is not None and speculative.p99 is not None:
+        return "p99"
+    return f"the largest of {min(plain.values, speculative.values)}"

@@ -1,0 +1,107 @@
+"""A target's name → the drafts that people pair with it; two names → how the models are related.
+
+A table of what is in use, from sources that it names, and no judgement of what is fast. Knows names
+only: sizes and vocabularies are read elsewhere, from the models' own files.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+import msgspec
+
+Kinship = Literal["same family and generation", "another generation", "another family"]
+
+_SIZE = re.compile(r"(?:^|[-_])\d+(?:\.\d+)?[bm](?:$|[-_.@])")
+
+
+class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the table: `draft` None where nothing is paired, with the reason in `note`.
+
+    `billions` of parameters are None unless they were counted. `date` is the source's own.
+    """
+
+    target: str
+    name: str
+    draft: str | None
+    billions: float | None
+    source: str
+    date: date | None
+    note: str | None
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A row held against the models themselves.
+
+    `share` is the draft's part of the target's parameters. `obstacles` say why the pair cannot
+    work, `caveats` what to know where it does. `unchecked` says why neither was looked at.
+    """
+
+    pairing: KnownPairing
+    parameters: int | None = None
+    share: float | None = None
+    same_tokens: float | None = None
+    obstacles: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    unchecked: str | None = None
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """The answer of `suggest`; no proposals where the target is not in the table."""
+
+    target: str
+    parameters: int | None
+    proposals: tuple[Proposal, ...]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    families: dict[str, str]
+    pairings: tuple[KnownPairing, ...]
+
+
+def table() -> tuple[KnownPairing, ...]:
+    """Every known pairing."""
+    return _table().pairings
+
+
+def pairings_of(target: str) -> tuple[KnownPairing, ...]:
+    """The rows for a target's path or hub id; none where it is not known."""
+    name = _short(target)
+    return tuple(row for row in table() if re.search(row.name, name))
+
+
+def kinship(target: str, draft: str) -> Kinship | None:
+    """How two models are related by their names; None where a name does not tell."""
+    ours, theirs = _family(target), _family(draft)
+    if ours is None or theirs is None:
+        return None
+    if ours == theirs:
+        return "same family and generation"
+    return "another generation" if ours[0] == theirs[0] else "another family"
+
+
+def _family(spec: str) -> tuple[str, str] | None:
+    """Family and generation; a name without a size may be anything (`qwen1.5` is often a 1.5B)."""
+    name = _short(spec)
+    if not _SIZE.search(name):
+        return None
+    for family, pattern in _table().families.items():
+        if found := re.search(pattern, name):
+            return family, found[1]
+    return None
+
+
+def _short(spec: str) -> str:
+    return spec.rstrip("/").rpartition("/")[2].lower()
+
+
+@cache
+def _table() -> _Table:
+    import yaml
+
+    raw = (files("draftbench.planner") / "pairings.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(raw), _Table)

@@ -1,0 +1,275 @@
+"""A run folder: raw observations appended as they are made, read back strictly.
+
+    run.json                  the question, the traffic's facts, the environment
+    observations/KIND.jsonl   one append a line, synced; safe to share
+    private/                  prompts and responses as token ids (mode 0700); may be deleted, no
+                              figure needs it
+
+A kill at any moment loses at most the append it interrupts. A lock keeps a second writer out and
+dies with its process. Knows files and records; what they mean is computed elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from draftbench.errors import RunFolderError
+from draftbench.records import AnyObservation, Observation, Record, Trajectory
+from draftbench.run_folder.indexed import Indexed
+from draftbench.run_folder.lines import append_line, cannot_write, read_lines, sync_folder
+from draftbench.run_folder.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    differing_environment,
+    differing_question,
+    impossible,
+)
+from draftbench.run_folder.schema import refuse_newer
+from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
+
+MAX_MANIFEST_BYTES = 4 << 20
+MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
+TEXTS, DRAFTED = "texts.jsonl", "drafted.jsonl"
+KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts", "failure")
+
+
+R = TypeVar("R", bound=Observation)
+Key = tuple[str, int]
+
+
+class PrivateText(Record, frozen=True):
+    """One trajectory's tokens (whoever has the tokenizer can read them) and, above temperature 0,
+    their log-probabilities and the sum expected.
+    """
+
+    request: str
+    sample: int
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    log_p: tuple[float, ...]
+    expected_log_p: float | None = None
+
+
+class PrivateDraft(Record, frozen=True):
+    """What a draft would have written along one trajectory: its best token at the positions 1 …
+    length-1, as far as it could draft.
+    """
+
+    request: str
+    sample: int
+    draft: str
+    quant: str
+    tokens: tuple[int, ...]
+
+
+class RunFolder:
+    """An existing run folder, for reading; `writer` opens it for appending."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = _read_manifest(path)
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> RunFolder:
+        """Make the folder with its manifest, or open the one that asked the same question.
+
+        Raises:
+            RunFolderError: the folder answers another question, was measured in another
+            environment, was redacted, holds something else, or cannot be written.
+        """
+        if not (path / MANIFEST).exists():
+            _begin(path, manifest)
+        folder = cls(path)
+        folder._refuse_to_continue(manifest)
+        return folder
+
+    def _refuse_to_continue(self, manifest: Manifest) -> None:
+        """Unless the same command would measure the same thing in the same way."""
+        changed = differing_question(self.manifest, manifest)
+        if changed:
+            raise RunFolderError(
+                f"`{self.path}` holds a run of another question ({', '.join(changed)} differ)",
+                hint="take another --out, or repeat the command that began this run",
+            )
+        changed = differing_environment(self.manifest, manifest)
+        if changed:
+            raise RunFolderError(
+                f"`{self.path}` was begun in another environment ({', '.join(changed)})",
+                hint="one run cannot mix both; take another --out, or go back to the first",
+            )
+        if self.redacted:
+            raise RunFolderError(
+                f"`{self.path}` was redacted: the texts to continue with were deleted",
+                hint="its figures can be read as before; to measure more, take another --out",
+            )
+
+    @property
+    def redacted(self) -> bool:
+        """Whether the private part was deleted."""
+        return not (self.path / PRIVATE).is_dir()
+
+    def observations(self) -> list[AnyObservation]:
+        """All observations, by kind, in the order in which they were made."""
+        return [
+            record
+            for kind in KINDS
+            for record in read_lines(self._inside("observations", f"{kind}.jsonl"), AnyObservation)
+        ]
+
+    def records(self, kind: type[R]) -> Iterator[R]:
+        """The observations of one kind, one after the other."""
+        name = kind.__name__.lower()
+        return read_lines(self._inside("observations", f"{name}.jsonl"), kind)
+
+    def trajectories(self) -> Indexed[Key, Trajectory]:
+        """The responses' records by request and sample."""
+        path = self._inside("observations", "trajectory.jsonl")
+        return Indexed(path, Trajectory, lambda t: (t.request, t.sample))
+
+    def texts(self) -> Indexed[Key, PrivateText]:
+        """Prompts and responses by request and sample."""
+        path = self._inside(PRIVATE, TEXTS)
+        return Indexed(path, PrivateText, lambda t: (t.request, t.sample))
+
+    def private_texts(self) -> Iterator[PrivateText]:
+        """Prompts and responses as token ids; empty where the private part was deleted."""
+        return read_lines(self._inside(PRIVATE, TEXTS), PrivateText)
+
+    def private_drafts(self) -> Iterator[PrivateDraft]:
+        """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
+        return read_lines(self._inside(PRIVATE, DRAFTED), PrivateDraft)
+
+    def _inside(self, part: str, name: str) -> Path:
+        return _own_part(self.path, part) / name
+
+    def writer(self) -> RunWriter:
+        """Lock the folder and append to it."""
+        return RunWriter(self.path)
+
+    def redact(self) -> None:
+        """Delete the private part; every figure stays.
+
+        Raises:
+            RunFolderError: a sweep writes to the run, or it cannot be deleted.
+        """
+        with self.writer():
+            try:
+                if not self.redacted:
+                    shutil.rmtree(_own_part(self.path, PRIVATE))
+                    sync_folder(self.path)
+            except OSError as error:
+                raise cannot_write(self.path / PRIVATE, error) from error
+
+
+class RunWriter:
+    """Appends to a run folder; one process at a time. A context manager that releases the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._lock = os.open(path / LOCK, flags, 0o644)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if not isinstance(error, BlockingIOError):
+                raise cannot_write(path, error) from error
+            raise RunFolderError(
+                f"another draftbench writes to `{path}`", hint="wait for it, or take another --out"
+            ) from error
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, records: Iterable[Observation]) -> None:
+        """Append and sync; the records of one kind in one call are kept all or none."""
+        by_kind: dict[str, list[Observation]] = {}
+        for record in records:
+            by_kind.setdefault(type(record).__name__.lower(), []).append(record)
+        folder = _own_part(self.path, "observations")
+        for kind, group in by_kind.items():
+            append_line(folder / f"{kind}.jsonl", group)
+
+    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
+        """Keep some trajectories' tokens, or a draft's along them, all or none."""
+        for name, kind in ((TEXTS, PrivateText), (DRAFTED, PrivateDraft)):
+            group = [text for text in texts if isinstance(text, kind)]
+            if group:
+                append_line(_own_part(self.path, PRIVATE) / name, group)
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._lock)
+
+
+def _begin(path: Path, manifest: Manifest) -> None:
+    """Make the parts, and the manifest last: what a kill leaves before it can be begun again."""
+    parts = {"observations", PRIVATE, TEMPORARY, LOCK}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if {entry.name for entry in path.iterdir()} - parts:
+            raise RunFolderError(
+                f"`{path}` exists and is not a run folder",
+                hint="take an empty or a new folder for --out",
+            )
+        with RunWriter(path):
+            if (path / MANIFEST).exists():  # another process was faster
+                return
+            (path / "observations").mkdir(exist_ok=True)
+            (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+            with (path / TEMPORARY).open("wb") as stream:
+                stream.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+                stream.flush()
+                os.fsync(stream.fileno())
+            (path / TEMPORARY).replace(path / MANIFEST)
+            sync_folder(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _own_part(path: Path, part: str) -> Path:
+    if (path / part).is_symlink():
+        raise RunFolderError(
+            f"`{path / part}` is a link", hint="a run folder holds no links; do not use this one"
+        )
+    return path / part
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not folder.exists():
+        raise RunFolderError(
+            f"no run folder at `{folder}`",
+            hint="`draftbench runs list [FOLDER]` shows those of a folder (default: results/runs)",
+        )
+    if not path.is_file() or path.is_symlink():
+        raise RunFolderError(
+            f"`{folder}` is not a run folder (no {MANIFEST})",
+            hint="`draftbench sweep` makes run folders, by default under results/runs/",
+        )
+    try:
+        raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
+        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
+        manifest = msgspec.json.decode(raw, type=Manifest)
+    except UnreadableError as error:
+        raise RunFolderError(
+            f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
+    if wrong := impossible(manifest):
+        raise RunFolderError(f"`{path}`: {wrong}", hint="no sweep asks this: the file was changed")
+    return manifest

@@ -1,0 +1,182 @@
+"""Append-only files of records, one append a line, written whole or not at all.
+
+A line is a record, or a list of records that stand or fall together. A line that a kill cut short
+has no newline at its end: it is not read, and the next append takes its place. Links and pipes in
+place of such a file are refused, so that a run folder from elsewhere cannot lead out of itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from draftbench.errors import RunFolderError
+from draftbench.records import Observation, Record
+from draftbench.run_folder.consistency import objection
+from draftbench.run_folder.sharing import share
+from draftbench.safe_files import json_without_controls
+
+MAX_LINE_BYTES = 64 << 20
+
+R = TypeVar("R", bound=Record)
+
+_HINTS = {
+    errno.ENOSPC: "free some space and repeat the command",
+    errno.EDQUOT: "your quota is used up; free some space and repeat the command",
+    errno.EFBIG: "a limit on file sizes is set (`ulimit -f`); raise it and repeat the command",
+    errno.EROFS: "the file system is read-only; take another --out",
+    errno.EACCES: "you may not write there; take another --out",
+    errno.ELOOP: "a run folder holds no links; take another --out",
+    errno.ENOTDIR: "a part of this path is a file; take another --out",
+}
+
+
+def append_line(path: Path, records: Sequence[Record]) -> None:
+    """Append records as one line and sync it to disk.
+
+    Raises:
+        RunFolderError: it cannot be written, or is longer than a reader takes; the file is as it
+        was before.
+    """
+    line = msgspec.json.encode(records[0] if len(records) == 1 else list(records)) + b"\n"
+    if len(line) >= MAX_LINE_BYTES:
+        raise RunFolderError(
+            f"what one step measured, {len(line) >> 20} MiB, is more than a line of `{path}` holds",
+            hint="fewer rows together (--batch) or shorter responses (--max-new-tokens) fit",
+        )
+    try:
+        new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            _append(descriptor, line)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    whole = _whole_length(descriptor)
+    os.ftruncate(descriptor, whole)
+    os.lseek(descriptor, whole, os.SEEK_SET)
+    try:
+        left = memoryview(line)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):  # a torn line is recognized anyway
+            os.ftruncate(descriptor, whole)
+        raise
+
+
+def _whole_length(descriptor: int) -> int:
+    """Bytes up to and including the last newline; a torn line behind it does not count."""
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder as durable as the files' contents."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path, kind: Any) -> Iterator[Any]:
+    """Yield the records of a file, in the order in which they were appended; none where there is no
+    file.
+
+    Raises:
+        RunFolderError: it cannot be read, or a line holds something else; names file and line.
+    """
+    decoder = msgspec.json.Decoder(kind | list[kind])
+    for number, (_, line) in enumerate(whole_lines(path), start=1):
+        yield from decoded(decoder, line, f"`{path}` line {number}")
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> list[Any]:
+    """The records of one line.
+
+    Raises:
+        RunFolderError: it holds something else.
+    """
+    try:
+        found = decoder.decode(json_without_controls(line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{where}: {error}", hint="the file was changed by something else"
+        ) from error
+    records = found if isinstance(found, list) else [found]
+    for record in records:
+        if isinstance(record, Observation):
+            if what := objection(record):
+                raise RunFolderError(
+                    f"{where}: {what}", hint="the file was changed by something else"
+                )
+            share(record)
+    return records
+
+
+def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that was written whole, with its place in bytes, from the place `start` on.
+
+    Raises:
+        RunFolderError: it cannot be read, or is no file of lines.
+    """
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise RunFolderError(f"`{path}` is not a file", hint="this is not a run's folder")
+        place = start
+        try:
+            stream.seek(start)
+            while line := stream.readline(MAX_LINE_BYTES):
+                if line.endswith(b"\n"):
+                    yield place, line
+                elif len(line) == MAX_LINE_BYTES:
+                    raise RunFolderError(
+                        f"`{path}` at byte {place}: the line is too long",
+                        hint="this is not a run's file",
+                    )
+                place += len(line)
+        except OSError as error:
+            raise _cannot_read(path, error) from error
+
+
+def _cannot_read(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"cannot read `{path}`: {error.strerror}",
+        hint="a run folder holds plain files that you may read, and no links",
+    )
+
+
+def cannot_write(path: Path, error: OSError) -> RunFolderError:
+    """What a failed write means and what would do."""
+    return RunFolderError(
+        f"cannot write to `{path}`: {error.strerror}",
+        hint=_HINTS.get(error.errno or 0, "repeat the command when it can be written again"),
+    )

@@ -1,0 +1,28 @@
+"""The decoder's own audit passes, and fails when the acceptance rule is broken."""
+
+import pytest
+
+from draftbench.decoder import audit, loop
+from draftbench.decoder.sampling import target_tokens
+from draftbench.records import DraftingMode
+
+
+@pytest.mark.parametrize("mode", list(DraftingMode))
+def test_the_outputs_have_the_targets_law(mode):
+    assert audit.law_fault(mode) is None
+
+
+def accept_all(p, q, proposed, uniforms):
+    tokens = target_tokens(p, q, proposed, uniforms)
+    tokens[:-1] = proposed
+    return tokens
+
+
+def one_number_for_everything(p, q, proposed, uniforms):
+    return target_tokens(p, q, proposed, (uniforms[0],) * 3)
+
+
+@pytest.mark.parametrize("broken", [accept_all, one_number_for_everything])
+def test_a_broken_rule_is_found(monkeypatch, broken):
+    monkeypatch.setattr(loop, "target_tokens", broken)
+    assert "from the target's law" in audit.law_fault(DraftingMode.SAMPLED)

@@ -1,0 +1,240 @@
+"""Passes launched whole: what a recording may hold, and what it must read anew. A trace of the
+operations stands for a CUDA graph: like one, it repeats them on the memory that they were recorded
+with, and knows nothing of the Python that led to them.
+"""
+
+import copy
+import gc
+from functools import partial
+
+import pytest
+import torch
+from tests.decode.test_runners import (
+    LEAN,
+    assert_agrees_with_full_pass,
+    assert_close,
+    assert_rows_do_not_meet,
+    full_pass,
+    random_model,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from draftbench.decoder import attention
+from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.recorded import STRIDE
+from draftbench.models.whole import record_whole
+
+
+class Traced:
+    """Repeats the operations of the first run, and counts recordings and launches."""
+
+    def __init__(self):
+        self.recorded = self.launched = 0
+
+    def __call__(self, work):
+        self.recorded += 1
+        trace = make_fx(work)()
+
+        def launch():
+            self.launched += 1
+            return trace()
+
+        return launch
+
+
+class Frozen:
+    """A recorder that does not read its inputs anew."""
+
+    def __call__(self, work):
+        result = work().clone()
+        return lambda: result
+
+
+class Unable:
+    """A recorder that some operation defeats."""
+
+    def __call__(self, work):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def recorded_runner(model, recorder):
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert runner.record_with(lambda: recorder) is None
+    return runner
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_a_recorded_pass_gives_the_logits_of_transformers(name):
+    model = random_model(LEAN[name])
+    ids, expected = full_pass(model)
+    recorder = Traced()
+    runner = recorded_runner(model, recorder)
+    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+    before = recorder.launched
+    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
+    # Five of the seven passes bring no row more than five tokens.
+    assert recorder.launched == before + 5
+    assert runner.name == "draftbench lean (float32, cpu)"
+
+
+@pytest.mark.parametrize("recorder", [Frozen(), Unable()], ids=["frozen", "unable"])
+def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(recorder):
+    model = random_model(LEAN["llama"])
+    ids, expected = full_pass(model)
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    why = runner.record_with(lambda: recorder)
+    assert why in (
+        "RuntimeError: operation not permitted when stream is capturing",
+        *(f"its passes differ then (cosine {n / 1000:.3f})" for n in range(-1000, 900)),
+    )
+    assert runner.name == "draftbench lean (float32, cpu, call by call)"
+    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+
+
+class Repeated:
+    """Runs the pass itself again."""
+
+    def __call__(self, work):
+        return work
+
+
+def test_a_compiled_pass_gives_the_logits_of_transformers(monkeypatch):
+    """Without the last step, in which a C++ compiler takes a minute: the same operations, as they
+    are captured with variables for what differs between two passes.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    model = random_model(LEAN["qwen3"])
+    ids, expected = full_pass(model)
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert record_whole(runner, Repeated, compiled=True) == []
+    assert runner.name == "draftbench lean (float32, cpu, compiled)"
+    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
+
+
+def test_passes_that_cannot_be_compiled_are_recorded_as_they_are_and_say_why(monkeypatch):
+    def unable(*_, **__):
+        raise RuntimeError("no Triton here\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: unable)
+    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    assert record_whole(runner, Traced, compiled=True) == [
+        "its passes are not compiled: RuntimeError: no Triton here"
+    ]
+    assert runner.name == "draftbench lean (float32, cpu)"
+
+
+def test_what_can_be_neither_compiled_nor_recorded_says_both():
+    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    compiled, recorded = record_whole(runner, Unable, compiled=True)
+    assert compiled.startswith("its passes are not compiled: RuntimeError")
+    assert recorded.startswith("launches its steps call by call, not as CUDA graphs: RuntimeError")
+
+
+def test_a_row_may_be_full_while_others_go_on():
+    """The surplus of a narrow row lands beyond the capacity that was asked for, and beyond the
+    positions that the model knows.
+    """
+    model = random_model(LEAN["qwen2"])
+    texts = torch.randint(3, 128, (2, 128), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = model(texts).logits
+    runner = recorded_runner(model, Traced())
+    cache = runner.new_cache(128, rows=2, widths=(4,))
+    runner.forward(texts[0, :127], cache, every=False, counts=[127, 0])
+    runner.forward(texts[1, :60], cache, every=False, counts=[0, 60])
+    got = runner.forward(
+        torch.cat([texts[0, 127:], texts[1, 60:64]]), cache, every=True, counts=[1, 4]
+    )
+    assert_close(got, torch.cat([expected[0, 127:], expected[1, 60:64]]))
+    got = runner.forward(texts[1, 64:68], cache, every=True, counts=[0, 4])
+    assert_close(got, expected[1, 64:68])
+
+
+def test_a_pass_reaches_as_far_as_its_rows():
+    model = random_model(
+        type(LEAN["llama"])(**{**vars(LEAN["llama"]), "max_position_embeddings": 900})
+    )
+    ids = torch.randint(3, 128, (800,), generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    runner = recorded_runner(model, Traced())
+    cache = runner.new_cache(800, widths=(1, 2))
+    for start in (STRIDE - 2, STRIDE - 1, STRIDE, 2 * STRIDE - 1, 2 * STRIDE, 798):
+        cache.rewind(0, 0)
+        runner.forward(ids[:start], cache, every=False)
+        assert_close(
+            runner.forward(ids[start : start + 2], cache, every=True), expected[start : start + 2]
+        )
+
+
+def test_slabs_come_back_with_their_recordings():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    cache = runner.new_cache(64, rows=2, widths=(1, 2, 3))
+    made, place = recorder.recorded, cache.slabs[0].data_ptr()
+    other = runner.new_cache(64, rows=2, widths=(1, 2, 3))
+    assert other.slabs[0].data_ptr() != place
+    del cache
+    again = runner.new_cache(30, rows=2, widths=(1, 2, 3))
+    assert again.slabs[0].data_ptr() == place
+    assert recorder.recorded == made + 3
+    assert not again.slabs[0].any()
+
+
+def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
+    runner = recorded_runner(random_model(LEAN["llama"]), Traced())
+    assert runner.new_cache(STRIDE - 9, widths=(9,)).slabs[0].shape[3] == STRIDE
+    assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs[0].shape[3] == STRIDE
+    # One row's full length, and nine tokens of surplus behind it.
+    cache = runner.new_cache(STRIDE - 1, widths=(1,))
+    assert cache.recorded.capacity >= STRIDE - 1 + cache.recorded.widest
+
+
+def test_slabs_of_another_shape_are_given_up():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    assert runner.new_cache(64, rows=2, widths=(1,)).slabs[0].shape[0] == 2
+    assert runner.new_cache(64, rows=1, widths=(1,)).slabs[0].shape[0] == 1
+    gc.collect()
+    assert [one.rows for one in runner._lender.idle] == [1]
+
+
+def test_a_cache_for_untimed_passes_is_not_recorded():
+    recorder = Traced()
+    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    made = recorder.recorded
+    cache = runner.new_cache(64)
+    runner.forward(torch.arange(3, 5), cache, every=False)
+    assert recorder.recorded == made
+    assert cache.slabs[0].shape[3] == 64
+
+
+def test_what_cannot_be_recorded_later_runs_call_by_call():
+    model = random_model(LEAN["llama"])
+    ids, expected = full_pass(model)
+    recorder = Traced()
+    runner = recorded_runner(model, recorder)
+
+    def fail(work):
+        raise RuntimeError("out of memory")
+
+    recorder.__class__ = type("Failing", (Traced,), {"__call__": lambda self, work: fail(work)})
+    cache = runner.new_cache(64, widths=(1,))
+    assert_close(runner.forward(ids, cache, every=True), expected)
+    assert cache.recorded is None
+
+
+def test_results_of_attention_may_lie_as_a_gpu_lays_them_out(monkeypatch):
+    """[rows, queries, heads, head] seen as [rows, heads, queries, head], as the kernels do that a
+    GPU has for scores with a mask.
+    """
+    plain = attention._attention
+
+    def laid_out(*tensors):
+        return plain(*tensors).transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(attention, "_attention", laid_out)
+    model = random_model(LEAN["llama"])
+    assert_rows_do_not_meet(recorded_runner(model, Traced()), model, widths=(1, 2))
+    assert_rows_do_not_meet(LeanRunner(copy.deepcopy(model), "none", simulate=False), model)

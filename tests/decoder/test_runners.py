@@ -1,0 +1,179 @@
+"""Runners against transformers' own full pass, for every family: one token, several, after a
+rewind, beyond a window.
+"""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Phi3Config,
+    PhiConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from draftbench.decoder.general import GeneralRunner, general_obstacle
+from draftbench.decoder.lean import LeanRunner, lean_obstacle
+
+SIZES = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+WINDOWS = {"sliding_window": 8, "head_dim": 16}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+GPT2 = {"vocab_size": 128, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
+LEAN = {
+    "llama": LlamaConfig(**SIZES),
+    "llama with biases": LlamaConfig(**SIZES, attention_bias=True),
+    "llama, tied": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=32),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+}
+GENERAL = {
+    "mistral with a window": MistralConfig(**SIZES, sliding_window=8),
+    "gemma": GemmaConfig(**SIZES, head_dim=16),
+    "gemma2": Gemma2Config(**SIZES, **WINDOWS),
+    "gemma3": Gemma3TextConfig(**SIZES, **WINDOWS, layer_types=LAYERS),
+    "phi": PhiConfig(**SIZES),
+    "phi3": Phi3Config(**SIZES),
+    "olmo2": Olmo2Config(**SIZES),
+    "gpt neo": GPTNeoConfig(
+        vocab_size=128,
+        hidden_size=64,
+        num_layers=3,
+        num_heads=4,
+        attention_types=[[["global", "local", "local"], 1]],
+        window_size=8,
+        max_position_embeddings=128,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "falcon with alibi": FalconConfig(
+        vocab_size=128,
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        alibi=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "gpt2": GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2),
+}
+PASSES = ((5, 1), (5, 2), (20, 5), (30, 1), (30, 7))
+
+
+def random_model(config):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval().float().requires_grad_(False)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            weight.mul_(4)  # so that attention and masks matter to the logits
+    return model
+
+
+def assert_agrees_with_full_pass(runner, expected, ids, widths=()):
+    cache = runner.new_cache(64, widths=widths)
+    assert_close(runner.forward(ids, cache, every=True), expected)
+    for start, count in PASSES:
+        cache.rewind(0, start)
+        got = runner.forward(ids[start : start + count], cache, every=True)
+        assert_close(got, expected[start : start + count])
+    cache.rewind(0, 3)
+    pieces = [runner.forward(ids[i : i + 4], cache, every=True) for i in range(3, 39, 4)]
+    assert_close(torch.cat(pieces), expected[3:39])
+    cache.rewind(0, 11)
+    assert_close(runner.forward(ids[11:14], cache, every=False), expected[13:14])
+
+
+# How many tokens three rows of one cache bring to each pass: alone, together, unevenly, none.
+TURNS = ((7, 0, 0), (0, 12, 1), (1, 1, 1), (4, 2, 5), (0, 5, 3), (3, 0, 3), (1, 1, 1))
+
+
+def assert_rows_do_not_meet(runner, model, widths=()):
+    """Each row continues its own text, at its own length, rewound on its own."""
+    texts = torch.randint(3, 128, (3, 40), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model(texts).logits
+    cache, lengths = runner.new_cache(40, rows=3, widths=widths), [0, 0, 0]
+    for turn, counts in enumerate(TURNS):
+        spans = [slice(at, at + n) for at, n in zip(lengths, counts, strict=True)]
+        new = torch.cat([text[span] for text, span in zip(texts, spans, strict=True)])
+        got = runner.forward(new, cache, every=turn % 2 == 0, counts=counts)
+        own = [logits[span] for logits, span in zip(expected, spans, strict=True)]
+        wanted = own if turn % 2 == 0 else [z[-1:] for z in own]
+        assert_close(got, torch.cat(wanted))
+        lengths = [at + n for at, n in zip(lengths, counts, strict=True)]
+        assert list(cache.lengths) == lengths
+        if lengths[turn % 3] > 2:
+            lengths[turn % 3] -= 2
+            cache.rewind(turn % 3, lengths[turn % 3])
+
+
+def assert_close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def full_pass(model):
+    ids = torch.randint(3, 128, (40,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return ids, model(ids[None]).logits[0]
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_the_lean_runner_agrees_with_transformers(name):
+    model = random_model(LEAN[name])
+    ids, expected = full_pass(model)
+    assert lean_obstacle(model) is None
+    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_the_general_runner_agrees_with_transformers(name):
+    model = random_model(GENERAL[name])
+    ids, expected = full_pass(model)
+    assert lean_obstacle(model) is not None
+    assert general_obstacle(model) is None
+    runner = GeneralRunner(copy.deepcopy(model), "none", simulate=False)
+    assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
+
+
+def test_a_recurrent_model_is_refused_by_name():
+    model = AutoModelForCausalLM.from_config(
+        MambaConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2)
+    )
+    assert "linear_attention" in str(general_obstacle(model))
+
+
+def test_a_rewind_copies_nothing():
+    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    cache = runner.new_cache(16)
+    before = [slab.data_ptr() for slab in cache.slabs]
+    runner.forward(torch.arange(3, 13), cache, every=False)
+    cache.rewind(0, 4)
+    runner.forward(torch.arange(3, 7), cache, every=False)
+    assert [slab.data_ptr() for slab in cache.slabs] == before
+    assert cache.lengths == [8]

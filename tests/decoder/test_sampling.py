@@ -1,0 +1,177 @@
+"""The filters, the inverse transform and both acceptance rules, on distributions small enough to
+work out by hand.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftbench.decoder.sampling import (
+    TOP_P_CANDIDATES,
+    Uniforms,
+    Verdict,
+    best,
+    choose,
+    distribution,
+    draw,
+    target_tokens,
+    verify,
+)
+from draftbench.records import Sampling
+
+
+def logits(*probs: float) -> torch.Tensor:
+    return torch.tensor([probs]).log()
+
+
+def test_temperature_divides_logits():
+    # At T = 0.5 probabilities are squared and renormalized: .64 : .04 of .8, .2.
+    p = distribution(logits(0.8, 0.2), Sampling(temperature=0.5))
+    assert p[0].tolist() == pytest.approx([0.64 / 0.68, 0.04 / 0.68])
+
+
+def test_top_k_keeps_the_k_largest():
+    p = distribution(logits(0.4, 0.3, 0.2, 0.1), Sampling(temperature=1.0, top_k=2))
+    assert p[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p():
+    p = distribution(logits(0.4, 0.3, 0.2, 0.1), Sampling(temperature=1.0, top_p=0.6))
+    assert p[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_top_p_counts_the_token_that_crosses_the_threshold():
+    p = distribution(logits(0.5, 0.3, 0.2), Sampling(temperature=1.0, top_p=0.55))
+    assert p[0].tolist() == pytest.approx([5 / 8, 3 / 8, 0])
+
+
+def test_top_p_is_exact_where_the_nucleus_is_larger_than_the_partial_sort():
+    """A flat distribution over more tokens than the partial sort looks at."""
+    size = 4 * TOP_P_CANDIDATES
+    ramp = torch.linspace(1.0, 2.0, size, dtype=torch.float64)
+    probs = ramp / ramp.sum()
+    p = distribution(probs.log()[None].float(), Sampling(temperature=1.0, top_p=0.9))
+    ordered = probs.sort(descending=True).values
+    expected = int((ordered.cumsum(0) - ordered < 0.9).sum())
+    assert abs(int((p > 0).sum()) - expected) <= 1
+    assert expected > TOP_P_CANDIDATES
+
+
+def test_min_p_is_relative_to_the_largest_probability():
+    p = distribution(logits(0.5, 0.3, 0.2), Sampling(temperature=1.0, min_p=0.5))
+    assert p[0].tolist() == pytest.approx([5 / 8, 3 / 8, 0])
+
+
+def test_filters_apply_in_the_order_top_k_top_p_min_p():
+    # top-k 3 → .5 .3 .2 of 1 → renormalized; top-p .75 keeps .5 and .3 → .625 .375; min-p .7 drops
+    # .375.
+    settings = Sampling(temperature=1.0, top_k=3, top_p=0.75, min_p=0.7)
+    p = distribution(logits(0.45, 0.27, 0.18, 0.1), settings)
+    assert p[0].tolist() == pytest.approx([1.0, 0, 0, 0])
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6), st.integers(0, 5))
+def test_each_token_is_drawn_on_an_interval_as_long_as_its_probability(weights, index):
+    index %= len(weights)
+    probs = torch.tensor([weights], dtype=torch.float64) / sum(weights)
+    low = float(probs[0, :index].sum())
+    high = low + float(probs[0, index])
+    for u in (low + 1e-6, (low + high) / 2, high - 1e-6):
+        assert int(draw(probs, torch.tensor([u]))) == index
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    probs = torch.tensor([[0.0, 1.0, 0.0]])
+    ends = (0.0, 0.5, 1 - 1e-12)
+    assert [int(draw(probs, at(u, 1))) for u in ends] == [1, 1, 1]
+
+
+def test_temperature_zero_is_the_argmax():
+    assert choose(logits(0.2, 0.5, 0.3), Sampling(), None).tolist() == [1]
+
+
+def test_a_proposal_stands_up_to_the_first_difference_then_the_own_token_follows():
+    assert verify([3, 1, 4, 1], [3, 1, 5]) == Verdict(accepted=2, token=4)
+    assert verify([3, 1, 4, 1], [3, 1, 5]) == verify([3, 1, 4, 1], [3, 1, 0])
+
+
+def test_a_full_round_adds_the_bonus_token():
+    assert verify([3, 1, 4], [3, 1]) == Verdict(accepted=2, token=4)
+
+
+def test_a_later_match_does_not_revive_a_rejected_proposal():
+    assert verify([3, 1, 4], [2, 1]) == Verdict(accepted=0, token=3)
+
+
+def at(value: float, n: int = 2) -> torch.Tensor:
+    return torch.full((n,), value, dtype=torch.float64)
+
+
+def outcome(p, q, drafted, uniforms):
+    tokens = torch.tensor([drafted])
+    return verify(target_tokens(p, q, tokens, uniforms).tolist(), [drafted])
+
+
+def test_a_sampled_proposal_is_accepted_exactly_below_p_over_q():
+    p = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    q = torch.tensor([[0.5, 0.5]])
+    below = outcome(p, q, 0, (at(0.399), at(0.5), at(0.5)))
+    above = outcome(p, q, 0, (at(0.401), at(0.5), at(0.5)))
+    assert (below.accepted, above.accepted) == (1, 0)
+
+
+def test_a_rejection_draws_from_the_residual():
+    # max(p - q, 0) = (0, 0, .3): only token 2 can follow a rejection.
+    p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.5, 0.3, 0.2]])
+    for u in (0.01, 0.5, 0.99):
+        assert outcome(p, q, 0, (at(0.9), at(u), at(0.5))) == Verdict(accepted=0, token=2)
+
+
+def test_a_full_round_draws_the_bonus_from_the_last_distribution():
+    p = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    q = torch.tensor([[0.0, 1.0, 0.0]])
+    assert outcome(p, q, 1, (at(0.999), at(0.5), at(0.5))) == Verdict(accepted=1, token=2)
+
+
+def test_a_token_outside_the_targets_support_is_always_rejected():
+    p = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    q = torch.tensor([[0.0, 1.0]])
+    assert outcome(p, q, 1, (at(0.0), at(0.5), at(0.5))) == Verdict(accepted=0, token=0)
+
+
+def test_uniforms_belong_to_a_position_and_not_to_a_run():
+    short, long = Uniforms("r", 0, 4), Uniforms("r", 0, 9)
+    assert np.array_equal(short.stream("target"), long.stream("target")[:4])
+    assert not np.array_equal(short.stream("target"), short.stream("accept"))
+    assert not np.array_equal(short.stream("target"), Uniforms("r", 1, 4).stream("target"))
+
+
+def test_a_round_of_one_token_has_the_targets_law():
+    """Every uniform of a 100 × 100 grid, weighted by q: the first token's law is p to the grid's
+    width. Drawing the residual from p, or with the accepting uniform, is off by .018 and more.
+    """
+    p = torch.tensor([[0.45, 0.35, 0.05, 0.15], [0.25, 0.25, 0.25, 0.25]])
+    q = torch.tensor([[0.1, 0.2, 0.6, 0.1]])
+    grid = [(i + 0.5) / 100 for i in range(100)]
+    law = [0.0] * 4
+    for drafted in range(4):
+        for accept in grid:
+            # Without a rejection the residual's uniform is not looked at.
+            rejected = accept * float(q[0, drafted]) >= float(p[0, drafted])
+            for residual in grid if rejected else [0.5]:
+                verdict = outcome(p, q, drafted, (at(accept), at(residual), at(0.5)))
+                first = drafted if verdict.accepted else verdict.token
+                law[first] += float(q[0, drafted]) / 100 / (100 if rejected else 1)
+    assert law == pytest.approx(p[0].tolist(), abs=0.008)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_of_tied_logits_the_first_is_best(seed, dtype):
+    """Whole numbers up to 3 tie often, as bfloat16's logits do."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, 4, (3, 5000), generator=generator).to(dtype)
+    expected = [row.index(max(row)) for row in logits.tolist()]
+    assert best(logits).tolist() == expected

@@ -1,0 +1,70 @@
+"""How much acceptance may be lost, where it can be solved by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftbench.planner.breakeven import BreakEven, break_even
+from draftbench.planner.choice import cell_of
+from draftbench.planner.measured import measured_cells
+from draftbench.planner.predict import entrant_of
+from draftbench.records import Candidate
+
+SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
+
+
+def found_for(scene: Any, acceptance: float) -> BreakEven | None:
+    """Two tokens after the first at k = 1: a round of 1.1 + 0.3 s, and where its token is refused a
+    plain step of 1 s. It breaks even where 2 = 1.4 + 1 - λa, at λa = 0.4.
+    """
+    scene.records.clear()
+    scene.requests(2, [acceptance, 0.0])
+    scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
+    run = scene.observed(1)
+    measured = measured_cells(run).get((SMALL, 1))
+    return break_even(cell_of(entrant_of(run, SMALL), 1, measured))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(acceptance=st.floats(0.05, 1.0))
+def test_the_scaling_is_that_which_gives_the_break_even_acceptance(
+    scene: Any, acceptance: float
+) -> None:
+    found = found_for(scene, acceptance)
+    assert found is not None
+    assert found.scaling == pytest.approx(0.4 / acceptance, abs=0.002)
+    assert found.margin == pytest.approx(1 - 0.4 / acceptance, abs=0.002)
+
+
+def test_refusals_stay_refusals_however_acceptance_is_scaled(scene: Any) -> None:
+    assert found_for(scene, 0.0) == BreakEven(scaling=None, margin=None)
+
+
+def test_a_measurement_moves_the_break_even(scene: Any) -> None:
+    # Predicted 2 / 1.4, measured 1.1: S keeps that ratio, 1.1 / (2 / 1.4) = 0.77, and is 1 where
+    # 0.77 · 2 = 2.4 - λ.
+    scene.requests(2, [1.0, 0.0])
+    scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
+    for name in ("r0", "r1"):
+        scene.decode(name, 0, 2.0, output_tokens=3, verify_seconds=(1.0, 1.0))
+        scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
+    run = scene.observed(1)
+    cell = cell_of(entrant_of(run, SMALL), 1, measured_cells(run)[SMALL, 1])
+    found = break_even(cell)
+    assert found is not None
+    assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
+
+
+def test_prompt_lookup_and_unknown_costs_have_none(scene: Any) -> None:
+    scene.request("a", 3)
+    scene.lookup("a", [1, 0], [1, 0])
+    scene.times({1: 1.0, 2: 1.1}, None, NGRAM)
+    scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
+    scene.replay("a", [1.0, 1.0])
+    run = scene.observed(1)
+    assert break_even(cell_of(entrant_of(run, NGRAM), 1, None)) is None
+    assert break_even(cell_of(entrant_of(run, SMALL), 1, None)) is None

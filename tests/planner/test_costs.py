@@ -1,0 +1,167 @@
+"""What a pass costs between, on and beyond the timed points."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftbench.planner.costs import block_costs, timed_batches
+from draftbench.planner.surface import Surface, _isotonic, between
+from draftbench.records import Candidate
+
+SMALL = Candidate(draft="small")
+
+
+def test_costs_are_interpolated_in_tokens_and_in_context(scene: Any) -> None:
+    for context, seconds in ((100, 1.0), (300, 2.0)):
+        scene.times({1: seconds, 5: seconds + 0.4}, {1: 0.1, 2: 0.1}, contexts=(context,))
+    costs = block_costs(scene.observed(4), SMALL)
+    assert costs is not None
+    assert costs.target.at(1, 100) == pytest.approx(1.0)
+    assert costs.target.at(3, 100) == pytest.approx(1.2)
+    assert costs.target.at(3, 250) == pytest.approx(1.2 + 0.75)
+
+
+def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene: Any) -> None:
+    scene.times({1: 1.0, 5: 1.4}, {1: 0.1, 2: 0.1}, contexts=(100, 300))
+    costs = block_costs(scene.observed(4), SMALL)
+    assert costs is not None
+    assert costs.target.at(9, 500) == pytest.approx(1.4)
+    asked = costs.target.covers(np.array([5, 6, 5, 1]), np.array([300, 300, 301, 99]))
+    assert asked.tolist() == [True, False, False, False]
+
+
+def test_the_median_of_all_repeats_counts(scene: Any) -> None:
+    scene.times({1: (1.0, 9.0, 1.2), 2: (1.2,) * 3}, {1: (0.1,) * 3})
+    costs = block_costs(scene.observed(1), SMALL)
+    assert costs is not None
+    assert costs.target.at(1, 0) == pytest.approx(1.2)
+
+
+def test_a_longer_pass_is_never_cheaper(scene: Any) -> None:
+    # 1.2 before 1.0: the nearest non-decreasing pair is their mean, twice.
+    scene.times({1: 1.2, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
+    costs = block_costs(scene.observed(2), SMALL)
+    assert costs is not None
+    assert costs.target.at(np.array([1, 2, 3]), 0) == pytest.approx([1.1, 1.1, 1.3])
+
+
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
+def test_the_monotone_curve_keeps_the_mean_and_is_unchanged_where_it_was_monotone(
+    values: list[float],
+) -> None:
+    curve = _isotonic(np.array(values))
+    assert all(a <= b + 1e-9 for a, b in pairwise(curve))
+    assert curve.mean() == pytest.approx(np.mean(values))
+    assert _isotonic(np.sort(values)) == pytest.approx(np.sort(values))
+
+
+def test_points_of_other_blocks_do_not_count(scene: Any) -> None:
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
+    scene.times({1: 7.0, 2: 7.0}, {1: 3.0, 2: 3.0}, Candidate(draft="small", quant="int4"))
+    costs = block_costs(scene.observed(1), SMALL)
+    assert costs is not None
+    ratio = costs.draft_cost_ratio(500.0)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_ratios_carry_the_spread_of_their_repeats(scene: Any) -> None:
+    scene.times({1: (1.0, 1.0, 1.0), 3: (1.0, 1.5, 2.0)}, {1: (0.1,) * 3, 2: (0.1,) * 3})
+    costs = block_costs(scene.observed(2), SMALL)
+    assert costs is not None
+    ratio = costs.verify_ratio(3, 500.0)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.0, 2.0))
+
+
+def test_the_target_as_its_own_draft_costs_a_target_step(scene: Any) -> None:
+    control = Candidate(draft="self")
+    scene.times({1: 1.0, 2: 1.2}, None, control)
+    costs = block_costs(scene.observed(1), control)
+    assert costs is not None
+    assert costs.draft is not None
+    assert costs.draft.at(2, 0) == pytest.approx(1.2)
+    assert costs.draft_cost_ratio(0.0).value == 1.0
+
+
+def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_what(
+    scene: Any,
+) -> None:
+    scene.facts("small", has_kernel=False)
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
+    scene.times({1: 1.0, 2: 1.0}, None, Candidate(draft="other"))
+    run = scene.observed(1)
+    assert block_costs(run, SMALL) is None
+    assert block_costs(run, Candidate(draft="other")) is None
+    assert block_costs(run, Candidate(draft="third")) is None
+
+
+def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any) -> None:
+    scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
+    scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
+    for draft, seconds in ((None, 2.0), ("small", 0.5)):
+        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
+    run = scene.observed(1)
+    one, four = block_costs(run, SMALL, 1), block_costs(run, SMALL, 4)
+    assert one is not None
+    assert four is not None
+    assert one.target.at(2, 500) == pytest.approx(1.1)
+    assert four.target.at(2, 500) == pytest.approx(3.6)
+    assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
+    assert four.prefill is not None
+    assert four.prefill.at(10, 0) == pytest.approx(2.0)
+    assert timed_batches(run, SMALL) == (1, 4)
+    assert block_costs(run, SMALL, 2) is None
+
+
+def test_more_rows_never_cost_less(scene: Any) -> None:
+    # At two tokens the larger batch was timed faster than the smaller one, by noise.
+    scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
+    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
+    costs = block_costs(scene.observed(1), SMALL, 2)
+    assert costs is not None
+    assert costs.target.at(np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
+
+
+def test_rows_are_looked_up_one_after_the_other(scene: Any) -> None:
+    ngram = Candidate(draft="ngram")
+    scene.times({1: 1.0, 2: 1.0}, None, ngram)
+    scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
+    scene.cost("ngram", ngram, 2, 0.01, what="proposal")
+    costs = block_costs(scene.observed(1), ngram, 8)
+    assert costs is not None
+    assert costs.proposal is not None
+    assert costs.proposal.at(1, 0) == pytest.approx(0.08)
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
+    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
+    st.floats(0, 1),
+)
+def test_between_two_batch_sizes_costs_lie_between_theirs(
+    fewer: list[float], more: list[float], share: float
+) -> None:
+    one, other = surface(fewer, (0, 100)), surface(more, (50, 200))
+    found = between(one, other, share)
+    assert found is not None
+    # Only the contexts that both were timed at.
+    assert found.contexts.tolist() == [50, 100]
+    for size, context in ((1, 50), (1.5, 75), (2, 100)):
+        ends = sorted((float(one.at(size, context)), float(other.at(size, context))))
+        assert ends[0] - 1e-9 <= found.at(size, context) <= ends[1] + 1e-9
+    assert between(one, other, 0).at(2, 100) == pytest.approx(one.at(2, 100))
+    assert between(one, other, 1).at(2, 100) == pytest.approx(other.at(2, 100))
+
+
+def test_surfaces_without_a_common_context_have_nothing_between_them() -> None:
+    assert between(surface([1.0] * 4, (0, 10)), surface([1.0] * 4, (20, 30)), 0.5) is None
+
+
+def surface(seconds: list[float], contexts: tuple[int, int]) -> Surface:
+    samples = np.array(seconds).reshape(2, 2, 1)
+    return Surface.of(np.array([1, 2]), np.array(contexts), samples)

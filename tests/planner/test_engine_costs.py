@@ -1,0 +1,161 @@
+"""An engine's own step times beside a run's acceptance, and files that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.errors import UsageError
+from draftbench.planner.engine_costs import EngineCosts, read_engine_costs
+from draftbench.planner.predict import entrant_of
+from draftbench.planner.recommend import recommend
+from draftbench.records import Candidate
+
+SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
+GOOD = """
+engine: llama.cpp
+batches:
+  1:
+    tokens_per_second: 20
+    verify: {2: 0.06, 3: 0.08}
+    drafts: {small: {step_s: 0.01}}
+  4:
+    target_step_s: 0.1
+    verify: {2: 0.12}
+    drafts: {small: {step_s: 0.02}, ngram: {step_s: 0.001}}
+"""
+
+
+def read(folder: Path, text: str, *candidates: Candidate) -> EngineCosts:
+    path = folder / "costs.yaml"
+    path.write_text(text)
+    return read_engine_costs(path, candidates or (SMALL, NGRAM))
+
+
+def test_step_times_become_costs_by_batch(tmp_path: Path) -> None:
+    source = read(tmp_path, GOOD)
+    assert source.runner == "llama.cpp"
+    assert (source.batches(SMALL), source.batches(NGRAM)) == ((1, 4), (4,))
+    one, four = source.costs(SMALL, 1), source.costs(SMALL, 4)
+    assert one is not None
+    assert four is not None
+    # One row at 20 tokens a second; contexts make no difference.
+    assert one.target.at([1, 2, 3], 12345) == pytest.approx([0.05, 0.06, 0.08])
+    assert one.draft_cost_ratio(100.0).value == pytest.approx(0.2)
+    assert (four.target.at(1, 0), four.prefill) == (pytest.approx(0.1), None)
+    lookup = source.costs(NGRAM, 4)
+    assert lookup is not None
+    assert lookup.draft is None
+    assert source.overheads(SMALL, 1, (1, 2)) == {0: None, 1: None, 2: None}
+
+
+def test_tokens_per_second_are_those_of_all_rows(tmp_path: Path) -> None:
+    text = GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40")
+    costs = read(tmp_path, text).costs(SMALL, 4)
+    assert costs is not None
+    assert costs.target.at(1, 0) == pytest.approx(4 / 40)
+
+
+def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(
+    scene: Any, tmp_path: Path
+) -> None:
+    # At k = 2: passes of 0.08, 0.08 and 0.06 and five draft steps, against 8 steps of 0.05.
+    scene.requests(2, [1.0] * 8)
+    scene.times({1: 9.0}, {1: 9.0})
+    scene.decode("r0", 0, 8.0)
+    scene.decode("r0", 2, 99.0)
+    scene.facts("small", has_kernel=False)
+    found = recommend(scene.observed(2), costs=read(tmp_path, GOOD))
+    assert found.runner == "llama.cpp"
+    assert found.speedup_predicted_cross_fitted is not None
+    assert found.speedup_predicted_cross_fitted.value == pytest.approx(0.4 / 0.27)
+    assert (found.speedup_measured_cross_fitted, found.prediction_error) == (None, None)
+    assert found.latency is None
+    assert any("costs are those of llama.cpp" in caveat for caveat in found.caveats)
+
+
+def test_a_candidate_that_the_file_does_not_name_has_no_speed(scene: Any, tmp_path: Path) -> None:
+    scene.requests(2, [1.0] * 8)
+    scene.requests(2, [1.0] * 8, Candidate(draft="big"))
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, Candidate(draft="big"))
+    found = recommend(scene.observed(2), costs=read(tmp_path, GOOD))
+    (big,) = (c for c in found.candidates if c.draft == "big")
+    assert big.speedup_predicted is None
+    assert big.reason is not None
+    assert "costs.yaml` has no times of it" in big.reason
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_draft_too_slow_for_a_fast_target_is_not_used(
+    scene: Any, tmp_path: Path, share: float
+) -> None:
+    # Qwen2.5-Coder 1.5B with 0.5B, both of 4 bits, in llama.cpp on two cores at k = 4: 60 %
+    # accepted, 27.5 tokens a second without the draft and 12.2 with it. Rounds accept 3, 2, 3, 2
+    # and 2 of 4 tokens, 3.4 tokens with the target's own; however a round's 3.4 / 12.2 s divide
+    # among four draft steps and the pass over five tokens, the answer is the same.
+    accept = [1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0]
+    for name in ("r0", "r1"):
+        scene.request(name, 18, limit=100, finish="stop")
+        scene.replay(name, accept, draftable=100)
+    seconds = 3.4 / 12.2
+    source = read(
+        tmp_path,
+        f"""
+engine: llama.cpp, 4-bit GGUF, 2 cores
+batches:
+  1:
+    tokens_per_second: 27.5
+    verify: {{5: {(1 - share) * seconds}}}
+    drafts: {{small: {{step_s: {share * seconds / 4}}}}}
+""",
+    )
+    run = scene.observed(4)
+    rounds = expected_rounds(entrant_of(run, SMALL).laws, 4)
+    assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
+    found = recommend(run, costs=source)
+    assert found.decision == "do_not_speculate"
+    (level,) = found.levels
+    assert level.tokens_per_second_plain == pytest.approx(27.5)
+    assert level.tokens_per_second == pytest.approx(12.2)
+    assert found.runner == "llama.cpp, 4-bit GGUF, 2 cores"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant", "hint"),
+    [
+        ("engine:", "engin:", "unknown key `engin`", "did you mean `engine`?"),
+        ("tokens_per_second", "tokens_per_secnd", "`tokens_per_secnd`", "`tokens_per_second`?"),
+        ("{step_s: 0.01}", "{step: 0.01}", "unknown key `step`", "did you mean `step_s`?"),
+        ("target_step_s: 0.1", "", "one of target_step_s and tokens_per_second", "--help"),
+        ("0.01}", "-1}", "> 0", "--help"),
+        ("0.01}", ".nan}", "costs.yaml", "--help"),
+        ("0.01}", ".inf}", "costs.yaml", "--help"),
+        ("verify: {2: 0.12}", "verify: {1: 0.12}", ">= 2", "--help"),
+        ("verify: {2: 0.12}", "verify: {}", "length >= 1", "--help"),
+        ("  1:", "  0:", ">= 1", "--help"),
+        ("engine: llama.cpp", "engine: [", "not YAML", "--help"),
+        ("small:", "smal:", "none of which this run measured", "small, ngram"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_what_would_do(
+    tmp_path: Path, old: str, new: str, meant: str, hint: str
+) -> None:
+    text = GOOD.replace(", ngram: {step_s: 0.001}", "").replace(old, new)
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, text)
+    assert meant in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "engine: x", "engine: x\nbatches: {1: 3}"])
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError):
+        read(tmp_path, text)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        read_engine_costs(tmp_path / "none.yaml", (SMALL,))

@@ -1,0 +1,150 @@
+"""The closed form against the tables of Leviathan et al. 2023 and values computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftbench.errors import UsageError
+from draftbench.planner.formula import (
+    best_k,
+    break_even_alpha,
+    expected_tokens,
+    operations_factor,
+    speedup,
+    table,
+)
+
+rates = st.floats(0, 1)
+lengths = st.integers(1, 20)
+costs = st.floats(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "k", "operations", "speed"),
+    [
+        (0.6, 2, 1.53, 1.96),
+        (0.7, 3, 1.58, 2.53),
+        (0.8, 2, 1.23, 2.44),
+        (0.8, 5, 1.63, 3.69),
+        (0.9, 2, 1.11, 2.71),
+        (0.9, 10, 1.60, 6.86),
+    ],
+)
+def test_table_1_of_leviathan_et_al(alpha: float, k: int, operations: float, speed: float) -> None:
+    assert operations_factor(alpha, k, 0) == pytest.approx(operations, abs=0.006)
+    assert speedup(alpha, k, 0) == pytest.approx(speed, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "best"),
+    [
+        (0.6, [(6, 2.17), (4, 1.92), (3, 1.67), (2, 1.40), (1, 1.23)]),
+        (0.7, [(8, 2.76), (6, 2.35), (4, 1.98), (3, 1.58), (2, 1.37)]),
+        (0.8, [(11, 3.82), (8, 3.09), (6, 2.47), (4, 1.87), (3, 1.55)]),
+        (0.9, [(19, 6.37), (13, 4.67), (10, 3.43), (7, 2.37), (5, 1.87)]),
+    ],
+)
+def test_the_best_draft_length_by_acceptance_and_cost(
+    alpha: float, best: list[tuple[int, float]]
+) -> None:
+    for cost, (k, speed) in zip([0.02, 0.05, 0.1, 0.2, 0.3], best, strict=True):
+        assert best_k(alpha, cost) == k
+        assert speedup(alpha, k, cost) == pytest.approx(speed, abs=0.006)
+
+
+def test_dividing_by_one_plus_the_cost_of_a_token_promises_too_much() -> None:
+    tokens = 1 + 0.8 + 0.64 + 0.512 + 0.4096 + 0.32768
+    assert speedup(0.8, 5, 0.1) == pytest.approx(tokens / 1.5)
+    assert tokens / (1 + 0.1) > 1.3 * speedup(0.8, 5, 0.1)
+    # With c as the cost of the whole draft pass, 5 tokens at 0.1 each, the two forms agree.
+    assert tokens / (1 + 0.5) == pytest.approx(speedup(0.8, 5, 0.1))
+
+
+def test_a_perfect_draft_gives_every_token_and_the_added_one() -> None:
+    assert expected_tokens(1.0, 7) == 8
+    assert speedup(1.0, 7, 0.5) == pytest.approx(8 / 4.5)
+    assert expected_tokens(1 - 1e-12, 7) == pytest.approx(8)
+    assert best_k(1.0, 0.0, largest=9) == 9
+
+
+def test_a_unigram_draft_gains_what_the_paper_says() -> None:
+    assert speedup(0.2, 3, 0) == pytest.approx(1.248)
+
+
+@given(rates, lengths)
+def test_the_sum_of_powers_is_the_closed_form(alpha: float, k: int) -> None:
+    assert expected_tokens(alpha, k) * (1 - alpha) == pytest.approx(1 - alpha ** (k + 1), abs=1e-9)
+
+
+@given(lengths, costs)
+def test_speculation_breaks_even_at_the_break_even_acceptance(k: int, cost: float) -> None:
+    alpha = break_even_alpha(k, cost)
+    if cost > 1:
+        assert alpha is None
+    else:
+        assert alpha is not None
+        assert speedup(alpha, k, cost) == pytest.approx(1)
+        assert alpha >= cost - 1e-12  # corollary 3.9: below c no k helps
+
+
+def test_one_drafted_token_breaks_even_at_its_cost() -> None:
+    assert break_even_alpha(1, 0.3) == pytest.approx(0.3)
+    assert break_even_alpha(2, 0.3) == pytest.approx((-1 + (1 + 4 * 0.6) ** 0.5) / 2)
+    assert break_even_alpha(4, 0.0) == 0
+    assert break_even_alpha(4, 1.0) == 1
+
+
+@given(rates, costs)
+def test_no_draft_length_is_best_exactly_where_acceptance_does_not_exceed_cost(
+    alpha: float, cost: float
+) -> None:
+    if abs(alpha - cost) > 1e-9:
+        assert (best_k(alpha, cost, largest=20) > 0) == (alpha > cost)
+
+
+@pytest.mark.parametrize(
+    "question", [(1.2, 3, 0.1), (-0.1, 3, 0.1), (0.5, -1, 0.1), (0.5, 3, -0.1)]
+)
+def test_impossible_numbers_are_usage_errors(question: tuple[float, int, float]) -> None:
+    with pytest.raises(UsageError) as caught:
+        speedup(*question)
+    assert caught.value.hint
+
+
+def test_verifying_and_overhead_are_added_to_the_price_of_a_round() -> None:
+    # 1 + 0.5 + 0.25 tokens for 2·0.1 + 1.3 + 0.25 steps.
+    assert speedup(0.5, 2, 0.1, verify=1.3, overhead=0.25) == pytest.approx(1.75 / 1.75)
+    assert break_even_alpha(2, 0.1, verify=1.3, overhead=0.25) == pytest.approx(0.5)
+
+
+@given(rates, costs)
+def test_plain_decoding_pays_neither(alpha: float, cost: float) -> None:
+    assert speedup(alpha, 0, cost, verify=2.0, overhead=1.0) == 1
+
+
+def test_a_dear_verification_leaves_nothing_to_gain() -> None:
+    assert best_k(0.5, 0.1) > 0
+    assert best_k(0.5, 0.1, verify=2.0) == 0
+    assert break_even_alpha(1, 0.1, verify=2.0) is None
+
+
+@pytest.mark.parametrize("terms", [{"verify": 0.0}, {"overhead": -0.1}, {"verify": float("nan")}])
+def test_impossible_prices_of_a_round_are_usage_errors(terms: dict[str, float]) -> None:
+    with pytest.raises(UsageError) as caught:
+        speedup(0.5, 3, 0.1, **terms)
+    assert caught.value.hint
+
+
+def test_the_table_marks_where_one_plus_c_would_mislead() -> None:
+    found = table(0.8, 0.1, (1, 5, 20))
+    assert (found.best_k, [row.k for row in found.rows]) == (6, [1, 5, 20])
+    assert found.best_speedup == pytest.approx(2.47, abs=0.006)
+    first, _, last = found.rows
+    # At k = 1 both forms are the same; at k = 20 (1 - 0.8^21) / 0.2 tokens cost 3 steps, not 1.1.
+    assert first.speedup == pytest.approx(first.speedup_if_cost_were_the_whole_pass)
+    tokens = (1 - 0.8**21) / 0.2
+    assert last.speedup == pytest.approx(tokens / 3)
+    assert last.speedup_if_cost_were_the_whole_pass == pytest.approx(tokens / 1.1)
+    assert found.misleading == last

@@ -1,0 +1,72 @@
+"""The table of known pairings: what it must carry, and what names tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftbench.planner.pairings import kinship, pairings_of, table
+
+
+def test_every_row_names_its_source_and_a_draft_or_why_there_is_none() -> None:
+    for row in table():
+        assert row.source.startswith("https://")
+        assert row.note if row.draft is None else row.draft.count("/") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "drafts"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"]),
+        ("/models/Meta-Llama-3-70B/", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"]),
+        ("Qwen/Qwen2.5-72B-Instruct@main", ["Qwen2.5-1.5B", "Qwen2.5-0.5B"]),
+        ("Qwen/Qwen2.5-32B-Instruct-AWQ", ["Qwen2.5-0.5B", "Qwen2.5-1.5B"]),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", ["Qwen2.5-Coder-1.5B", "Qwen2.5-Coder-0.5B"]),
+        (
+            "Qwen/Qwen2.5-Coder-7B-Instruct",
+            ["Coder-0.5B-Instruct", "Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-1.5B"],
+        ),
+        ("./Qwen2.5-Coder-1.5B-Instruct", ["Qwen2.5-Coder-0.5B-Instruct"]),
+        ("mistralai/Mistral-Large-Instruct-2407", ["Mistral-7B-Instruct-v0.3"]),
+        ("Qwen/Qwen3-32B", ["Qwen3-1.7B", "Qwen3-0.6B"]),
+        ("deepseek-ai/DeepSeek-R1", ["DeepSeek-R1-DRAFT-0.5B"]),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", ["DeepSeek-R1-Distill-Qwen-1.5B"]),
+        ("org/something-else-70b", []),
+    ],
+)
+def test_a_target_is_found_by_its_name(target: str, drafts: list[str]) -> None:
+    found = [row.draft for row in pairings_of(target)]
+    assert len(found) == len(drafts)
+    for name, wanted in zip(found, drafts, strict=True):
+        assert name is not None
+        assert wanted in name
+
+
+def test_an_8b_target_is_usually_left_alone() -> None:
+    first = pairings_of("meta-llama/Llama-3.1-8B-Instruct")[0]
+    assert first.draft is None
+    assert first.note is not None
+    assert "usually none" in first.note
+
+
+def test_sizes_are_counted_or_unknown() -> None:
+    # Counted from config.json, but for two cards that say 0.6.
+    known = {row.billions for row in table()} - {None}
+    assert known == {1.236, 3.213, 8.03, 0.494, 1.544, 7.248, 0.6}
+    assert any(row.draft and row.billions is None for row in table())
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "related"),
+    [
+        ("Llama-3.3-70B", "meta-llama/Llama-3.2-1B-Instruct", "same family and generation"),
+        ("Qwen2.5-72B", "Qwen2.5-0.5B", "same family and generation"),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen2.5-0.5B", "another generation"),
+        ("Qwen/Qwen3-32B", "meta-llama/Llama-3.2-1B", "another family"),
+        ("mistralai/Mistral-Large-123B", "Mistral-7B-v0.3", "same family and generation"),
+        ("Qwen/Qwen3-32B", "org/mystery-1b", None),
+        # A folder called after a size, not after a generation.
+        ("./qwen1.5", "./qwen0.5", None),
+    ],
+)
+def test_names_tell_how_models_are_related(target: str, draft: str, related: str | None) -> None:
+    assert kinship(target, draft) == related

@@ -1,0 +1,244 @@
+"""A run folder answers one question, has one writer, and survives whatever interrupts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftbench.errors import RunFolderError
+from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.manifest import SCHEMA_VERSION
+
+
+def test_what_was_appended_is_read_back_in_order_by_kind(folder, make):
+    made = [make.trajectory("b"), make.failure("draft", "slow"), make.trajectory("a")]
+    with folder.writer() as writer:
+        for record in made:
+            writer.append([record])
+        writer.append_private([make.text("b")])
+    assert folder.observations() == [made[0], made[2], made[1]]
+    assert list(folder.private_texts()) == [make.text("b")]
+
+
+def test_the_private_part_is_for_the_owner_alone(folder):
+    assert stat.S_IMODE((folder.path / "private").stat().st_mode) == 0o700
+
+
+def test_the_same_question_opens_the_folder_again(folder, make):
+    again = RunFolder.create(folder.path, make.manifest(created="later", command="other words"))
+    assert again.manifest.created == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"ks": (1, 2, 3)}, r"\(ks differ\)"),
+        ({"temperature": 0.5, "drafts": ()}, r"\(drafts, temperature differ\)"),
+        ({"key_id": "other", "traffic_digest": "e"}, r"\(key_id, traffic_digest differ\)"),
+    ],
+)
+def test_another_question_is_refused_with_its_fields(folder, make, changes, names):
+    with pytest.raises(RunFolderError, match=names):
+        RunFolder.create(folder.path, make.manifest(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"threads": 2}, "threads: 1 → 2"),
+        ({"packages": {"torch": "2.13"}}, "torch: 2.12 → 2.13"),
+        ({"packages": {}}, "torch: 2.12 → None"),
+        ({"draftbench": "0.2.0"}, "draftbench: 0.1.0 → 0.2.0"),
+        ({"accelerator": "GPU"}, "accelerator: None → GPU"),
+    ],
+)
+def test_another_machine_or_library_is_refused_by_name(folder, make, changes, words):
+    with pytest.raises(RunFolderError, match=words):
+        RunFolder.create(folder.path, make.manifest(**changes))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, make):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        RunFolder.create(tmp_path, make.manifest())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path, make):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunFolderError, match="cannot write"):
+        RunFolder.create(tmp_path / "run", make.manifest())
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        (),
+        (".lock",),
+        (".lock", "observations"),
+        (".lock", "observations", "private"),
+        (".lock", "observations", "private", "run.json.tmp"),
+    ],
+)
+def test_a_folder_killed_while_it_was_made_can_be_begun_again(tmp_path, make, left):
+    whole = RunFolder.create(tmp_path / "whole", make.manifest()).path
+    (whole / "run.json").rename(whole / "run.json.tmp")
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for name in left:
+        if (whole / name).is_dir():
+            (cut / name).mkdir()
+        else:
+            (cut / name).write_bytes((whole / name).read_bytes()[:10])
+    assert RunFolder.create(cut, make.manifest()).observations() == []
+
+
+def test_a_second_writer_is_kept_out_until_the_first_closes(folder):
+    with folder.writer(), pytest.raises(RunFolderError, match="another draftbench writes"):
+        folder.writer()
+    folder.writer().close()
+
+
+def test_a_lock_dies_with_the_process_that_held_it(folder):
+    program = (
+        "import sys; from pathlib import Path; from draftbench.run_folder.folder import RunWriter\n"
+        "held = RunWriter(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunFolderError, match="another draftbench writes"):
+            RunWriter(folder.path)
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        RunWriter(folder.path).close()
+
+
+def test_a_newer_schema_asks_for_an_update(folder):
+    manifest = folder.path / "run.json"
+    newer = re.sub(rb'"schema_version": \d+', b'"schema_version": 99', manifest.read_bytes())
+    manifest.write_bytes(newer)
+    with pytest.raises(RunFolderError, match="has schema 99") as caught:
+        RunFolder(folder.path)
+    assert caught.value.hint == "update draftbench"
+
+
+def test_a_manifest_cut_anywhere_is_refused(folder):
+    path = folder.path / "run.json"
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(RunFolderError, match=r"run\.json"):
+            RunFolder(folder.path)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(at=st.integers(0, 1200), by=st.binary(min_size=1, max_size=4))
+def test_a_manifest_changed_anywhere_is_read_or_refused(folder, make, at, by):
+    path = folder.path / "run.json"
+    raw = msgspec.json.encode(make.manifest())
+    path.write_bytes(raw[:at] + by + raw[at + len(by) :])
+    with contextlib.suppress(RunFolderError):
+        assert RunFolder(folder.path).manifest.schema_version <= SCHEMA_VERSION
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("ks", ks) for ks in ((), (0,), (1, -1), (65,), (10**9,))],
+        *[("batches", batches) for batches in ((), (0,), (4097,))],
+        *[("samples", 0), ("samples", -1), ("samples", 10**6 + 1)],
+        *[("max_new_tokens", 0), ("max_new_tokens", 10**9 + 1), ("temperature", -0.1)],
+        *[("temperature", 1e300), ("lookup_longest", 0), ("lookup_shortest", -1)],
+        *[("dtype", "float8"), ("responses", "nobody's"), ("schema_version", 0)],
+        *[("rows", -1), ("requests", 10**16), ("merged", -1), ("dropped", {"bad row": -1})],
+        *[("cores", 0), ("threads", -1), ("load", -0.1), ("load", 1e300)],
+    ],
+)
+def test_a_manifest_that_no_sweep_writes_is_refused_by_its_key(folder, make, key, value):
+    (folder.path / "run.json").write_bytes(msgspec.json.encode(make.manifest(**{key: value})))
+    with pytest.raises(RunFolderError, match=f"`{key}`") as caught:
+        RunFolder(folder.path)
+    assert caught.value.hint
+
+
+def test_a_manifest_at_its_limits_is_read(folder, make):
+    asked = make.manifest(
+        ks=(1, 64),
+        batches=(1, 4096),
+        samples=1,
+        temperature=0.0,
+        max_new_tokens=10**9,
+        rows=0,
+        dropped={},
+        load=0.0,
+    )
+    (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
+    assert RunFolder(folder.path).manifest == asked
+
+
+def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder, make):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for part in ("observations", "private"):
+        shutil.rmtree(folder.path / part)
+        (folder.path / part).symlink_to(outside)
+    with folder.writer() as writer:
+        with pytest.raises(RunFolderError, match="is a link"):
+            writer.append([make.trajectory("a")])
+        with pytest.raises(RunFolderError, match="is a link"):
+            writer.append_private([make.text("a")])
+    with pytest.raises(RunFolderError, match="is a link"):
+        folder.observations()
+    assert list(outside.iterdir()) == []
+
+
+def test_redacting_deletes_the_texts_and_nothing_else(folder, make):
+    with folder.writer() as writer:
+        writer.append([make.trajectory("a")])
+        writer.append_private([make.text("a")])
+    folder.redact()
+    folder.redact()
+    assert folder.redacted
+    assert folder.observations() == [make.trajectory("a")]
+    assert list(folder.private_texts()) == []
+
+
+def test_a_redacted_run_is_not_continued(folder, make):
+    folder.redact()
+    with pytest.raises(RunFolderError, match="was redacted"):
+        RunFolder.create(folder.path, make.manifest())
+
+
+def test_a_run_that_is_being_written_is_not_redacted(folder):
+    with folder.writer(), pytest.raises(RunFolderError, match="another draftbench writes"):
+        folder.redact()
+    assert not folder.redacted
+
+
+def test_redacting_does_not_follow_a_link(tmp_path, folder):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "letter").write_text("keep me")
+    shutil.rmtree(folder.path / "private")
+    (folder.path / "private").symlink_to(outside)
+    with pytest.raises(RunFolderError, match="is a link"):
+        folder.redact()
+    assert (outside / "letter").exists()

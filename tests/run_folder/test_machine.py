@@ -1,0 +1,95 @@
+"""What a machine did between two looks, from counters made by hand."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from draftbench.run_folder import machine
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.machine import MachineState, Watch
+from draftbench.run_folder.observed import read_run
+
+
+@pytest.fixture
+def scene(monkeypatch, tmp_path):
+    """Clocks, cores and counters that the test moves."""
+    now = SimpleNamespace(wall=1000.0, monotonic=5.0, own=0.0)
+    monkeypatch.setattr(machine.time, "time", lambda: now.wall)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: now.monotonic)
+
+    def times():
+        return SimpleNamespace(user=now.own, system=0, children_user=0, children_system=0)
+
+    monkeypatch.setattr(machine.os, "times", times)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr(machine, "_CPUS", tmp_path)
+    hertz = os.sysconf("SC_CLK_TCK")
+
+    def set_stat(busy, idle):
+        line = f"cpu {busy * hertz} 0 0 {idle * hertz} 0 0 0 0 0 0"
+        (tmp_path / "stat").write_text(line + "\ncpu0 1 2 3\n")
+
+    for name, text in (("cpufreq/scaling_cur_freq", "2500000"),
+                       ("thermal_throttle/core_throttle_count", "3")):  # fmt: skip
+        file = tmp_path / "cpu0" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(text + "\n")
+    set_stat(0, 0)
+    return SimpleNamespace(now=now, set_stat=set_stat, folder=tmp_path)
+
+
+def test_others_are_what_was_busy_beyond_this_process(scene):
+    watch = Watch("p")
+    # 20 s of 4 cores: 50 of 80 core seconds busy, 10 of them ours.
+    scene.now.wall, scene.now.monotonic, scene.now.own = 1020.0, 25.0, 10.0
+    scene.set_stat(50, 30)
+    (scene.folder / "cpu0/thermal_throttle/core_throttle_count").write_text("5\n")
+    state = watch.look()
+    assert (state.seconds, state.others, state.jump) == (20.0, 0.5, 0.0)
+    assert (state.megahertz, state.throttled, state.process) == (2500.0, 2, "p")
+
+
+@pytest.mark.parametrize(("wall", "jump"), [(1080.0, 60.0), (960.0, -60.0)])
+def test_a_clock_that_was_set_or_slept_through_is_seen(scene, wall, jump):
+    watch = Watch("p")
+    scene.now.wall, scene.now.monotonic = wall, 25.0
+    assert watch.look().jump == jump
+
+
+def test_two_looks_in_a_row_are_one(scene):
+    watch = Watch("p")
+    scene.now.monotonic += 9.0
+    assert watch.look() is None
+    scene.now.monotonic += 2.0
+    assert watch.look().seconds == 11.0
+    assert watch.look() is None
+
+
+def test_what_a_machine_does_not_tell_is_unknown(scene):
+    for file in sorted(scene.folder.rglob("*")):
+        if file.is_file():
+            file.unlink()
+    watch = Watch("p")
+    scene.now.monotonic += 20.0
+    state = watch.look()
+    assert (state.others, state.megahertz, state.throttled) == (None, None, None)
+
+
+def test_this_machine_can_be_looked_at():
+    state = Watch("p").look(at_least=0.0)
+    assert abs(state.jump) < 1
+    assert state.others is None or 0 <= state.others <= 1
+
+
+def test_states_are_kept_with_the_run(folder):
+    state = MachineState(
+        at=1.0, seconds=20.0, others=0.5, jump=-3.0, megahertz=None, throttled=None, process="p"
+    )
+    assert read_run(folder).states == ()
+    with folder.writer() as writer:
+        writer.append([state])
+    assert read_run(RunFolder(folder.path)).states == (state,)

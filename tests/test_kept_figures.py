@@ -1,0 +1,122 @@
+"""The kept runs say what they said before the house was rebuilt, figure by figure.
+
+`tests/kept` holds what `recommend`, `acceptance --all`, `export`, `gate` and `compare` printed as
+JSON then. Numbers, decisions and names are compared, sentences are free. A figure that has moved
+stands in RENAMED, one that was dropped on purpose in DROPPED; a changed value needs an entry in
+the changelog that names the mended fault.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from draftbench.cli import app
+
+KEPT = Path(__file__).parent / "kept"
+REFERENCE = Path("results/reference")
+RUNS = ("qwen2.5-coder", "tinyllama-stories", "tinyllama-gsm8k")
+ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
+
+# Old path → new path, as regular expressions over "a.b[0].c".
+RENAMED: dict[str, list[tuple[str, str]]] = {
+    "recommend": [],
+    "acceptance": [],
+    "compare": [],
+    "gate-self": [],
+    "gate-save": [],
+}
+# Old paths that no longer exist, as regular expressions, each with what a user loses by it.
+DROPPED: dict[str, list[str]] = {
+    "recommend": [],
+    "acceptance": [],
+    "compare": [],
+    "gate-self": [],
+    "gate-save": [],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
+
+
+def leaves(value, path=""):
+    """Every number, truth value, name and null under its path; sentences left out."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from leaves(child, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for at, child in enumerate(value):
+            yield from leaves(child, f"{path}[{at}]")
+    elif not (isinstance(value, str) and " " in value):
+        yield path, value
+
+
+def output(*words, to=None):
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return json.loads(to.read_text() if to else found.stdout)
+
+
+def check(what, run, new):
+    old = json.loads((KEPT / run / f"{what}.json").read_text())
+    now = dict(leaves(new))
+    wrong = []
+    for path, value in leaves(old):
+        if any(re.fullmatch(gone, path) for gone in DROPPED[what]):
+            continue
+        moved = path
+        for before, after in RENAMED[what]:
+            if re.fullmatch(before, path):
+                moved = re.sub(before, after, path)
+                break
+        if moved not in now:
+            wrong.append(f"{path}: {value!r} is gone (looked at {moved})")
+        elif isinstance(value, float) and isinstance(now[moved], (int, float)):
+            if now[moved] != pytest.approx(value, rel=1e-9, abs=1e-12):
+                wrong.append(f"{path}: {value!r} became {now[moved]!r}")
+        elif now[moved] != value:
+            wrong.append(f"{path}: {value!r} became {now[moved]!r}")
+    assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:40])
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_recommend_says_what_it_said(run):
+    check("recommend", run, output("recommend", REFERENCE / run, "--format", "json"))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_acceptance_says_what_it_said(run):
+    words = ("acceptance", REFERENCE / run, "--all", "--format", "json")
+    check("acceptance", run, output(*words))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_compare_says_what_it_said(run):
+    words = ("compare", REFERENCE / run, REFERENCE / "tinyllama-stories", "--format", "json")
+    check("compare", run, output(*words))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_gate_of_a_run_against_itself_says_what_it_said(run):
+    words = ("gate", "--old", REFERENCE / run, "--new", REFERENCE / run, "--format", "json")
+    check("gate-self", run, output(*words))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_saved_baseline_holds_what_it_held(run, tmp_path):
+    path = tmp_path / "baseline.json"
+    found = CliRunner().invoke(app, ["gate", "--save", str(path), str(REFERENCE / run)])
+    assert found.exit_code == 0, found.output
+    check("gate-save", run, json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("run", RUNS)
+def test_an_exported_configuration_is_the_one_it_was(run, engine):
+    found = CliRunner().invoke(app, ["export", str(REFERENCE / run), "--engine", engine])
+    assert found.exit_code == 0, found.output
+    assert found.stdout == (KEPT / run / f"export-{engine}.txt").read_text()
