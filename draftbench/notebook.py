@@ -54,7 +54,7 @@ class Run:
             DraftbenchError: as the command, which keeps what is done.
         """
         from draftbench.cli import app
-        from draftbench.cli.calling import called_with
+        from draftbench.cli.invocation import called_with
 
         words = ["sweep", "--out", str(out), "--output", os.devnull]
         for name, value in flags.items():

@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5)
     options = parser.parse_args()
-    draftbench = [sys.executable, "-m", "draftbench.cli"]
+    draftbench = [sys.executable, "-m", "draftbench"]
     best: list[float] = []
     models: list[float] = []
     with tempfile.TemporaryDirectory() as folder:

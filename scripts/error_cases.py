@@ -131,7 +131,7 @@ def interrupted() -> list[str]:
 
 def terminated() -> list[str]:
     """The same by SIGTERM."""
-    from draftbench.cli.interruption import catch_sigterm
+    from draftbench.cli.signals import catch_sigterm
 
     catch_sigterm()
     return stopped_by(signal.SIGTERM)

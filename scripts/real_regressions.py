@@ -60,7 +60,7 @@ class Bench:
         os.environ["DRAFTBENCH_KEY"] = self.environment["DRAFTBENCH_KEY"]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "draftbench.cli", *words]
+        command = [sys.executable, "-m", "draftbench", *words]
         return subprocess.run(
             command, capture_output=True, text=True, env=self.environment, check=False
         )

@@ -19,25 +19,27 @@ import typer
 from rich.console import Console
 
 import draftbench
-from draftbench.cli.answers import recommend
-from draftbench.cli.calling import called_with
-from draftbench.cli.card import acceptance
-from draftbench.cli.checking import check
-from draftbench.cli.comparing import compare
+from draftbench.cli import (
+    acceptance,
+    check,
+    compare,
+    demo,
+    estimate,
+    export,
+    gate,
+    recommend,
+    report,
+    runs,
+    suggest,
+    suites,
+    sweep,
+)
 from draftbench.cli.completing import mend_words
-from draftbench.cli.demonstration import demo
-from draftbench.cli.estimating import estimate
-from draftbench.cli.exporting import export
-from draftbench.cli.gating import gate
-from draftbench.cli.helping import Command, help_of
-from draftbench.cli.interruption import TerminatedError, catch_sigterm, release_sigterm
-from draftbench.cli.reporting import report
-from draftbench.cli.runs import runs
-from draftbench.cli.suggesting import suggest
-from draftbench.cli.suites import suites
-from draftbench.cli.sweeping import sweep
+from draftbench.cli.flags import cannot_write
+from draftbench.cli.help import Command, help_of
+from draftbench.cli.invocation import called_with
+from draftbench.cli.signals import TerminatedError, catch_sigterm, release_sigterm
 from draftbench.cli.unread import give_up_unwritten, survive_unread_stderr
-from draftbench.cli.values import cannot_write
 from draftbench.errors import DraftbenchError, InterruptedRunError, TerminatedRunError
 
 INTERRUPTED = InterruptedRunError.exit_code
@@ -136,23 +138,23 @@ app.callback(help=help_of(_root))(_root)
 
 # In the order of the work, each with the line that `draftbench --help` has room for.
 COMMANDS: dict[Callable[..., int], str] = {
-    suggest: "Propose drafts for a target, before any download.",
-    check: "Can these drafts work with this target? No weights load.",
-    sweep: "Measure drafts on real traffic.",
-    recommend: "Speculate or not, with which draft and k, how sure.",
-    acceptance: "Acceptance by every definition, and where it is lost.",
-    report: "One HTML page that explains itself, and plots.",
-    compare: "What changed between two runs, paired by request.",
-    gate: "Fail a CI job when acceptance got worse.",
-    export: "The configuration for the engine that will serve it.",
-    estimate: "What formulas alone promise, marked as such.",
-    demo: "The tour on small models that ship with the package.",
-    suites: "List the built-in traffic.",
+    suggest.suggest: "Propose drafts for a target, before any download.",
+    check.check: "Can these drafts work with this target? No weights load.",
+    sweep.sweep: "Measure drafts on real traffic.",
+    recommend.recommend: "Speculate or not, with which draft and k, how sure.",
+    acceptance.acceptance: "Acceptance by every definition, and where it is lost.",
+    report.report: "One HTML page that explains itself, and plots.",
+    compare.compare: "What changed between two runs, paired by request.",
+    gate.gate: "Fail a CI job when acceptance got worse.",
+    export.export: "The configuration for the engine that will serve it.",
+    estimate.estimate: "What formulas alone promise, marked as such.",
+    demo.demo: "The tour on small models that ship with the package.",
+    suites.suites: "List the built-in traffic.",
 }
 for command, summary in COMMANDS.items():
     app.command(cls=Command, help=help_of(command), short_help=summary)(command)
 
-app.add_typer(runs, name="runs")
+app.add_typer(runs.runs, name="runs")
 
 
 def entry() -> NoReturn:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftbench.cli import planned
-from draftbench.cli.answers import show_recommendation
-from draftbench.cli.interruption import kept, kept_in
+from draftbench.cli.recommend import show_recommendation
+from draftbench.cli.signals import kept, kept_in
 from draftbench.errors import AuditError
 
 if TYPE_CHECKING:

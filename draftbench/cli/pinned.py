@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from draftbench.cli.answers import candidate_named
-from draftbench.cli.interruption import kept_in
 from draftbench.cli.planned import tell_load
+from draftbench.cli.recommend import candidate_named
+from draftbench.cli.signals import kept_in
 from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:

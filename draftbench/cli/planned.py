@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from draftbench.cli.values import TEXT_FORMATS, one_of, width, write_result
+from draftbench.cli.flags import TEXT_FORMATS, one_of, width, write_result
 
 if TYPE_CHECKING:
     from draftbench.report.dry_run import Plan

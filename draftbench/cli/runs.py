@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.helping import Command, help_of
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TextFormatOption,
     one_of,
     write_result,
 )
+from draftbench.cli.help import Command, help_of
 from draftbench.errors import RunFolderError, UsageError
 
 runs = typer.Typer(

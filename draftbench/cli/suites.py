@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TextFormatOption,

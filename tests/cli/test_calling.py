@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import draftbench
-from draftbench.cli.calling import again_in, as_called, called_with, command
+from draftbench.cli.invocation import again_in, as_called, called_with, command
 
 PACKAGE = Path(draftbench.__file__).parent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from draftbench.cli import demonstration
+from draftbench.cli import demo
 
 
 def say_instead(monkeypatch, codes):
@@ -17,8 +17,8 @@ def say_instead(monkeypatch, codes):
 
         return ran
 
-    monkeypatch.setattr(demonstration, "run_sweep", of("sweep"))
-    monkeypatch.setattr(demonstration, "gate", of("gate"))
+    monkeypatch.setattr(demo, "run_sweep", of("sweep"))
+    monkeypatch.setattr(demo, "gate", of("gate"))
 
 
 def test_what_to_do_next_comes_last_as_commands_to_paste(command, monkeypatch, tmp_path):

@@ -78,7 +78,7 @@ def other_mode(baseline):
 def test_every_exit_code_leaves_the_process(swept, pinned, change, code, said):
     words = ["gate", "--baseline", str(edited(pinned, change)), str(swept[0])]
     done = subprocess.run(
-        [sys.executable, "-m", "draftbench.cli", *words],
+        [sys.executable, "-m", "draftbench", *words],
         capture_output=True,
         text=True,
         check=False,

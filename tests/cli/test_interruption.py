@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.interruption import TerminatedError, catch_sigterm, kept_in
+from draftbench.cli.signals import TerminatedError, catch_sigterm, kept_in
 from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
 from draftbench.report.progress import TerminalWatcher

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.answers import concurrencies, size
+from draftbench.cli.recommend import concurrencies, size
 from draftbench.errors import UsageError
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftbench.cli.sweeping import sweep
+from draftbench.cli.sweep import sweep
 from draftbench.planner.effort import SHORTEST_DECODED, Effort, effort_of
 from draftbench.sweep.responses import SHORTEST_MEASURED
 

@@ -185,7 +185,7 @@ def test_the_same_run_gives_the_same_page(run, text):
 
 def test_neither_torch_nor_matplotlib_is_imported_before_something_is_drawn():
     code = (
-        "import sys, draftbench.cli.reporting, draftbench.report.page; "
+        "import sys, draftbench.cli.report, draftbench.report.page; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

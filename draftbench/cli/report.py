@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli.completing import among
-from draftbench.cli.values import FORMATS, OutputOption, check_output, one_of, width, write_result
+from draftbench.cli.flags import FORMATS, OutputOption, check_output, one_of, width, write_result
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli.completing import cards
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     FORMATS,
     FormatOption,
     OutputOption,

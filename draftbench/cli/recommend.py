@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli.completing import among
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     FORMATS,
     FormatOption,
     OutputOption,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.answers import CostsOption, RunArgument, concurrencies, cost_source
 from draftbench.cli.completing import engines
-from draftbench.cli.values import OutputOption, check_output, write_result
+from draftbench.cli.flags import OutputOption, check_output, write_result
+from draftbench.cli.recommend import CostsOption, RunArgument, concurrencies, cost_source
 
 
 def export(

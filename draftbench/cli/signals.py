@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from draftbench.cli.calling import again_in
+from draftbench.cli.invocation import again_in
 from draftbench.errors import InterruptedRunError, RunFolderError, TerminatedRunError
 
 

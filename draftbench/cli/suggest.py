@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TargetOption,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from draftbench.cli.calling import command
-from draftbench.cli.gating import gate
+from draftbench.cli.flags import QuietOption, write_result
+from draftbench.cli.gate import gate
+from draftbench.cli.invocation import command
 from draftbench.cli.measuring import run_sweep, tell_next
-from draftbench.cli.values import QuietOption, write_result
 
 if TYPE_CHECKING:
     from draftbench.sweep import SweepOptions

@@ -11,11 +11,9 @@ import typer
 from rich.console import Console
 
 from draftbench.cli import planned
-from draftbench.cli.calling import as_called, command
 from draftbench.cli.completing import LEVELS, among, devices, levels
-from draftbench.cli.configuration import ConfigArgument, PrintConfigOption, config_text
-from draftbench.cli.measuring import run_sweep, tell_next
-from draftbench.cli.values import (
+from draftbench.cli.config_file import ConfigArgument, PrintConfigOption, config_text
+from draftbench.cli.flags import (
     FORMATS,
     FormatOption,
     OutputOption,
@@ -38,6 +36,8 @@ from draftbench.cli.values import (
     one_of,
     write_result,
 )
+from draftbench.cli.invocation import as_called, command
+from draftbench.cli.measuring import run_sweep, tell_next
 from draftbench.errors import UsageError
 
 ANSWERS = ["target", "log"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli.completing import sources
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TargetOption,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from draftbench.cli import values
-from draftbench.cli.answers import RunArgument, candidate_named, measured
+from draftbench.cli import flags
+from draftbench.cli.recommend import RunArgument, candidate_named, measured
 from draftbench.errors import ModelError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def acceptance(
         bool,
         typer.Option("--all", help="Every definition, position, stopping rule and tree."),
     ] = False,
-    output_format: values.FormatOption = "table",
-    output: values.OutputOption = "-",
+    output_format: flags.FormatOption = "table",
+    output: flags.OutputOption = "-",
 ) -> int:
     """Show acceptance: one screen, or with --all by every definition.
 
@@ -58,13 +58,13 @@ def acceptance(
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.observed import read_run
 
-    values.one_of("--format", output_format, values.FORMATS)
-    values.check_output(output)
+    flags.one_of("--format", output_format, flags.FORMATS)
+    flags.check_output(output)
     if not 0 < width < 1:
         raise UsageError(f"--width {width:g} is not a share", hint="for example 0.02 for ±2 %")
     folder = RunFolder(run)
     observed = read_run(folder)
-    ks = observed.manifest.question.ks if k is None else values.draft_lengths(k)
+    ks = observed.manifest.question.ks if k is None else flags.draft_lengths(k)
     chosen = _chosen(observed, candidate)
     report = acceptance_report(observed, chosen, ks, width)
     texts: dict[int, str] = {}
@@ -73,8 +73,8 @@ def acceptance(
         report = msgspec.structs.replace(report, disagreements=found)
         tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    text = render(report, output_format, values.width(), texts, whole=whole)
-    values.write_result(text, output)
+    text = render(report, output_format, flags.width(), texts, whole=whole)
+    flags.write_result(text, output)
     return 0
 
 

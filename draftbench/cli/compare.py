@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.values import OutputOption, check_output, one_of, width, write_result
+from draftbench.cli.flags import OutputOption, check_output, one_of, width, write_result
 
 
 def compare(

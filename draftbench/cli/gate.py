@@ -11,7 +11,7 @@ import typer
 
 from draftbench.cli import pinned
 from draftbench.cli.completing import LEVELS, among, sources
-from draftbench.cli.values import (
+from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     PromptFieldOption,

@@ -1,5 +1,0 @@
-"""`python -m draftbench.cli`."""
-
-from draftbench.cli import entry
-
-entry()
