@@ -19,7 +19,7 @@ from typing import Any
 import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-RUN = Path(__file__).parents[1] / "tests" / "store" / "samples" / "schema-1"
+RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "schema-1"
 Case = tuple[str, Callable[[], list[str]]]
 LOG = '{"prompt": "def f():"}\n'
 

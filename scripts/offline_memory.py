@@ -25,7 +25,7 @@ from draftbench.run_folder.manifest import Manifest
 
 TOKENS, BATCH, DECODED, KS = 60, 16, 24, (1, 2, 3, 4)
 DRAFTS = {"small": 0.6, "middle": 0.7, "large": 0.8}
-SAMPLE = Path(__file__).parents[1] / "tests" / "store" / "samples" / "schema-1" / "run.json"
+SAMPLE = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "schema-1" / "run.json"
 COMMANDS = (["recommend"], ["acceptance"])
 
 

@@ -7,7 +7,7 @@ import pytest
 from draftbench import frames
 from draftbench.errors import RunFolderError
 
-SAMPLE = Path(__file__).parent / "store" / "samples" / "schema-1"
+SAMPLE = Path(__file__).parent / "run_folder" / "samples" / "schema-1"
 
 
 def test_every_record_is_a_row():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LLAMA = Path(__file__).parents[1] / "plan" / "configs"
+LLAMA = Path(__file__).parents[1] / "planner" / "configs"
 
 SIZES = {
     "hidden_size": 2048,

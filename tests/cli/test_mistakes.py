@@ -227,7 +227,7 @@ def test_a_run_that_is_not_there(failing, words):
     ],
 )
 def test_what_was_probably_meant(failing, words, meant):
-    kept = str(Path(__file__).parents[1] / "store" / "samples" / "schema-1")
+    kept = str(Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1")
     assert meant in failing(2, *(kept if word == "RUN" else word for word in words))
 
 

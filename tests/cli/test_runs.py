@@ -11,7 +11,7 @@ import pytest
 from draftbench.cli import main
 from draftbench.run_folder.folder import RunFolder
 
-SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-1"
+SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1"
 
 
 @pytest.fixture

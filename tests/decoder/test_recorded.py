@@ -9,7 +9,13 @@ from functools import partial
 
 import pytest
 import torch
-from tests.decode.test_runners import (
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from draftbench.decoder import attention
+from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.recorded import STRIDE
+from draftbench.models.whole import record_whole
+from tests.decoder.test_runners import (
     LEAN,
     assert_agrees_with_full_pass,
     assert_close,
@@ -17,12 +23,6 @@ from tests.decode.test_runners import (
     full_pass,
     random_model,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
-
-from draftbench.decoder import attention
-from draftbench.decoder.lean import LeanRunner
-from draftbench.decoder.recorded import STRIDE
-from draftbench.models.whole import record_whole
 
 
 class Traced:

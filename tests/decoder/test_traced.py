@@ -6,7 +6,12 @@ import weakref
 
 import pytest
 import torch
-from tests.decode.test_runners import (
+from transformers import LlamaConfig
+
+from draftbench.decoder import kernels, lean
+from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.traced import trace
+from tests.decoder.test_runners import (
     LEAN,
     SIZES,
     assert_agrees_with_full_pass,
@@ -15,11 +20,6 @@ from tests.decode.test_runners import (
     full_pass,
     random_model,
 )
-from transformers import LlamaConfig
-
-from draftbench.decoder import kernels, lean
-from draftbench.decoder.lean import LeanRunner
-from draftbench.decoder.traced import trace
 
 
 def counting(runner):

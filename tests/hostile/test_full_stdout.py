@@ -13,7 +13,7 @@ import pytest
 from draftbench.cli import main
 
 FULL = Path("/dev/full")
-SAMPLES = Path(__file__).parents[1] / "store" / "samples"
+SAMPLES = Path(__file__).parents[1] / "run_folder" / "samples"
 RUN = str(SAMPLES / "schema-2")
 COMMANDS = [
     ["--version"],

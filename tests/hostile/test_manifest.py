@@ -16,7 +16,7 @@ from draftbench.cli import main
 from draftbench.errors import RunFolderError
 from draftbench.run_folder.folder import RunFolder
 
-SAMPLE = Path(__file__).parents[1] / "store" / "samples" / "schema-2"
+SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-2"
 WHOLE = json.loads((SAMPLE / "run.json").read_text())
 SLOW = 10.0
 # As JSON text, since not all of it has a value in Python.

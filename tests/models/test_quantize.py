@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.decode.test_runners import GENERAL, LEAN, random_model
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
@@ -30,6 +29,7 @@ from draftbench.models import quantize
 from draftbench.models.levels import LEVELS, level_table
 from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
+from tests.decoder.test_runners import GENERAL, LEAN, random_model
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
