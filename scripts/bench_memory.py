@@ -21,7 +21,7 @@ from rich.console import Console
 
 import draftbench
 from draftbench.planner.recommend import recommend
-from draftbench.report.progress import TerminalWatcher
+from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.key import request_key
 from draftbench.run_folder.observed import read_run
 from draftbench.sweep import SweepOptions, prepare, run

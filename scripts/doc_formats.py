@@ -33,8 +33,8 @@ from draftbench.planner.recommendation import Recommendation
 from draftbench.planner.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.comparing import Comparison
-from draftbench.report.dry_run import DryRun
-from draftbench.report.recommendation import FIGURES as CSV_FIGURES
+from draftbench.report.terminal.dry_run import DryRun
+from draftbench.report.terminal.recommendation import FIGURES as CSV_FIGURES
 from draftbench.run_folder.folder import (
     DRAFTED,
     LOCK,

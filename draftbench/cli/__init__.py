@@ -106,7 +106,7 @@ def _run(words: list[str]) -> int:
 
 
 def _report(console: Console, message: str, hint: str, code: int) -> int:
-    from draftbench.report.text import plain
+    from draftbench.report.terminal.text import plain
 
     options = {"markup": False, "highlight": False, "soft_wrap": True}
     with contextlib.suppress(OSError):  # where stderr takes no more the code still tells

@@ -69,7 +69,7 @@ def check(
             )
     from draftbench.models.preflight import memory_here, preflight
     from draftbench.models.source import ModelSource, Trust
-    from draftbench.report.preflight import render
+    from draftbench.report.terminal.check import render
 
     trust = Trust(remote_code=trust_remote_code)
     source = ModelSource(target, trust)

@@ -34,7 +34,7 @@ def demo(
 
     draftbench demo
     """
-    from draftbench.report.progress import TerminalWatcher
+    from draftbench.report.terminal.progress import TerminalWatcher
 
     out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)

@@ -53,7 +53,7 @@ def export(
     from draftbench.export import export as configure
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
-    from draftbench.report.text import plain
+    from draftbench.report.terminal.text import plain
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.observed import read_run
 

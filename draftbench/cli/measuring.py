@@ -13,7 +13,7 @@ from draftbench.errors import AuditError
 
 if TYPE_CHECKING:
     from draftbench.records import Observation
-    from draftbench.report.progress import TerminalWatcher
+    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.observed import Observed
     from draftbench.sweep import SweepOptions

@@ -106,7 +106,7 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
     """
     from rich.console import Console
 
-    from draftbench.report.progress import TerminalWatcher
+    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import prepare, run
 
     out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from draftbench.cli.flags import TEXT_FORMATS, one_of, width, write_result
 
 if TYPE_CHECKING:
-    from draftbench.report.dry_run import Plan
-    from draftbench.report.progress import TerminalWatcher
+    from draftbench.report.terminal.dry_run import Plan
+    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import Prepared, SweepOptions
 
 # What --measure asks for, and at how many k's a candidate is then decoded at most.
@@ -20,8 +20,8 @@ def dry_run(
     options: SweepOptions, command: str, watcher: TerminalWatcher, rendering: tuple[str, str]
 ) -> int:
     """Say what the sweep would do; load no weights and leave nothing behind."""
-    from draftbench.report.dry_run import dry_run as counted
-    from draftbench.report.dry_run import render
+    from draftbench.report.terminal.dry_run import dry_run as counted
+    from draftbench.report.terminal.dry_run import render
     from draftbench.sweep import prepare
 
     output_format, output = rendering
@@ -38,7 +38,7 @@ def _plan(prepared: Prepared) -> Plan:
     """What a sweep would do, with its models counted from their configurations."""
     from draftbench.measure.teacher import TOKENS_AT_ONCE
     from draftbench.models.preflight import memory_here, preflight
-    from draftbench.report.dry_run import Plan
+    from draftbench.report.terminal.dry_run import Plan
     from draftbench.sweep.responses import GROUP
 
     drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype

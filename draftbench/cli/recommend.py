@@ -186,7 +186,7 @@ def cost_source(path: Path | None, observed: Observed) -> CostSource | None:
 
 
 def _show(answer: Recommendation, observed: Observed, output_format: str, output: str) -> int:
-    from draftbench.report.recommendation import render
+    from draftbench.report.terminal.recommendation import render
 
     write_result(render(answer, observed, output_format, width()), output)
     return 0

@@ -40,8 +40,8 @@ def list_runs(
     """
     import msgspec
 
-    from draftbench.report.sections import Section
-    from draftbench.report.text import columns, plain
+    from draftbench.report.terminal.text import Section
+    from draftbench.report.terminal.text import columns, plain
 
     one_of("--format", output_format, TEXT_FORMATS)
     found = _newest_first(folder)

@@ -39,7 +39,7 @@ def suggest(
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
     """
     from draftbench.planner.pairings import Suggestion, pairings_of
-    from draftbench.report.suggest import render
+    from draftbench.report.terminal.suggest import render
 
     one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)

@@ -25,7 +25,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
     """
     import msgspec
 
-    from draftbench.report.sections import Section
+    from draftbench.report.terminal.text import Section
     from draftbench.traffic import suites as built_in
 
     one_of("--format", output_format, TEXT_FORMATS)
@@ -44,7 +44,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
 
 def _lines(suite: Suite) -> str:
     """Its name, and what it holds below."""
-    from draftbench.report.text import paragraph
+    from draftbench.report.terminal.text import paragraph
 
     words = paragraph(suite.description, width(), "    ").replace("      ", "    ")
     return f"suite:{suite.name}  {suite.title}, {suite.requests} requests\n{words}"

@@ -201,7 +201,7 @@ def sweep(
     check_output(output)
     from draftbench.models.source import Trust
     from draftbench.records import DraftingMode
-    from draftbench.report.progress import TerminalWatcher
+    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.key import request_key
     from draftbench.sweep import SweepOptions
     from draftbench.traffic import TrafficQuery

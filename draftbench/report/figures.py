@@ -24,7 +24,7 @@ from draftbench.planner.predict import grid
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.planner.steady import steady
 from draftbench.records import SELF, Candidate, Decode, Trajectory
-from draftbench.report.recommendation import shown
+from draftbench.report.terminal.recommendation import shown
 from draftbench.run_folder.observed import Observed
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]

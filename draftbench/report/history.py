@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from draftbench.gate.history import MIN_CHAIN, MIN_RUNS, HistoryEntry, Trend, series, trends
 from draftbench.gate.result import GateResult, Level
 from draftbench.report.plots import PALETTE, Drawing, save
-from draftbench.report.text import columns, paragraph, plain
+from draftbench.report.terminal.text import columns, paragraph, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

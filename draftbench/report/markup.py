@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from draftbench.report.text import plain
+from draftbench.report.terminal.text import plain
 
 _VOID = ("meta", "hr")
 

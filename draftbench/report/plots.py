@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from draftbench.errors import UsageError
 from draftbench.report.markup import Html
-from draftbench.report.text import plain
+from draftbench.report.terminal.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from draftbench.report.page.sections import Run
-from draftbench.report.recommendation import render
-from draftbench.report.text import plain
+from draftbench.report.terminal.recommendation import render
+from draftbench.report.terminal.text import plain
 
 
 def render_runs(runs: Sequence[Run], style: str, width: int) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from draftbench.gate.ci import describe
 from draftbench.gate.result import GateResult
-from draftbench.report.text import columns, paragraph
+from draftbench.report.terminal.text import columns, paragraph
 
 
 def text(result: GateResult, width: int) -> str:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from draftbench.report.progress import TerminalWatcher
+from draftbench.report.terminal.progress import TerminalWatcher
 
 CONTRACT = ("decision", "choice", "candidates", "requests", "output_tokens", "prediction_error")
 FIGURES = (

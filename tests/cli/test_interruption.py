@@ -17,7 +17,7 @@ import pytest
 from draftbench.cli.signals import TerminatedError, catch_sigterm, kept_in
 from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
-from draftbench.report.progress import TerminalWatcher
+from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.folder import RunWriter
 from draftbench.run_folder.lines import cannot_write
 from draftbench.sweep import worker

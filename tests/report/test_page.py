@@ -11,7 +11,7 @@ import pytest
 
 from draftbench.report.page import examine, page
 from draftbench.report.page.sections import DRAWN
-from draftbench.report.recommendation import FIGURES, render
+from draftbench.report.terminal.recommendation import FIGURES, render
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.observed import observed, read_run
 

@@ -10,7 +10,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.recommendation import CellFigures, Recommendation
 from draftbench.report.charts.look import legend, name_of, reach
 from draftbench.report.plots import INK, MARKERS, PALETTE, Drawing, label
-from draftbench.report.recommendation import shown
+from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

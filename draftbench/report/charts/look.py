@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.plots import LINES, MARKERS, PALETTE, label
-from draftbench.report.recommendation import shown
+from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

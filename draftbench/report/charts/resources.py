@@ -11,7 +11,7 @@ from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.look import legend, name_of
 from draftbench.report.figures import Figures, TokenTimes
 from draftbench.report.plots import PALETTE, Drawing, label
-from draftbench.report.recommendation import shown
+from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

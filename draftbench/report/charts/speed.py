@@ -14,7 +14,7 @@ from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.look import Look, legend, name_of, points, reach
 from draftbench.report.plots import FAINT, HEIGHT, INK, Drawing, label
-from draftbench.report.recommendation import shown
+from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from draftbench.report.page.decision import head
 from draftbench.report.page.reading import how_to_read
 from draftbench.report.page.sections import Run, Section, sections
 from draftbench.report.page.side_by_side import side_by_side
-from draftbench.report.recommendation import headline
+from draftbench.report.terminal.recommendation import headline
 from draftbench.run_folder.observed import Observed
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from draftbench.planner.recommendation import CellFigures, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
-from draftbench.report.recommendation import headline, provisional
-from draftbench.report.speedups import off
+from draftbench.report.terminal.recommendation import headline, provisional
+from draftbench.report.terminal.speedups import off
 from draftbench.run_folder.manifest import Manifest
 
 _SPEED_UP = "speed\N{NON-BREAKING HYPHEN}up"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from draftbench.planner.advice import advice
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate
-from draftbench.report.checks import checks
+from draftbench.report.terminal.checks import checks
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page import tables

@@ -10,7 +10,7 @@ from draftbench.report.markup import Html, element
 from draftbench.report.page import tables
 from draftbench.report.page.decision import leader
 from draftbench.report.page.sections import Run, figure
-from draftbench.report.recommendation import headline
+from draftbench.report.terminal.recommendation import headline
 from draftbench.run_folder.manifest import differing_question
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.markup import Html, element, together
-from draftbench.report.recommendation import FIGURES, shown
-from draftbench.report.text import memory
+from draftbench.report.terminal.recommendation import FIGURES, shown
+from draftbench.report.terminal.text import memory
 
 UNKNOWN = "–"
 

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from draftbench.report import progress
-from draftbench.report.progress import TerminalWatcher
-from draftbench.report.running import Running
+from draftbench.report.terminal import progress
+from draftbench.report.terminal.progress import TerminalWatcher
+from draftbench.report.terminal.running import Running
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from draftbench.acceptance.card import acceptance_report
 from draftbench.report.card import render
-from draftbench.report.running import Running
+from draftbench.report.terminal.running import Running
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.observed import read_run
 
-REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
+REFERENCE = Path(__file__).parents[3] / "results/reference/qwen2.5-coder"
 
 
 def test_the_line_of_a_candidate_shows_the_figures_of_acceptance():

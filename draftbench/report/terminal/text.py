@@ -8,6 +8,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from draftbench.acceptance.intervals import Estimate
 
@@ -78,3 +79,29 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, a table (none where `rows` is empty) and sentences below it."""
+
+    title: str
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+    def text(self, width: int) -> str:
+        """Aligned columns; sentences are wrapped at `width` columns."""
+        table = [columns(self.head, self.rows).lstrip("\n")] if self.rows else []
+        notes = [paragraph(note, width, "  ") for note in self.notes]
+        return "\n".join([plain(self.title), *table, *notes])
+
+    def markdown(self) -> str:
+        """A heading, a table and a list."""
+        lines = [f"### {escaped(self.title)}"]
+        if self.rows:
+            table = [self.head, ["---"] * len(self.head), *self.rows]
+            lines += ["", *("| " + " | ".join(map(escaped, row)) + " |" for row in table)]
+        if self.notes:
+            lines += ["", *(f"- {escaped(note)}" for note in self.notes)]
+        return "\n".join(lines)

@@ -9,7 +9,7 @@ from statistics import median
 
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, DraftingMode
-from draftbench.report.speedups import requests_in_words
+from draftbench.report.terminal.speedups import requests_in_words
 
 # Near ties apart.
 _ALWAYS = 0.98

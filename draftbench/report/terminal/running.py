@@ -17,7 +17,7 @@ from draftbench.acceptance.intervals import RESAMPLES, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
-from draftbench.report.text import figure
+from draftbench.report.terminal.text import figure
 
 USUAL_K = 4
 # Up to so many requests are drawn as often as by `acceptance`, so that one figure has one interval.

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from draftbench.records import Observation
-from draftbench.report.running import Running
-from draftbench.report.text import duration, plain
+from draftbench.report.terminal.running import Running
+from draftbench.report.terminal.text import duration, plain
 
 SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal a stage that takes long says so often how far it is.

@@ -7,7 +7,7 @@ figure is printed without an interval but by `without_interval`, which says that
 from __future__ import annotations
 
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
-from draftbench.report.text import times
+from draftbench.report.terminal.text import times
 
 # Under half of the last digit shown a prediction was right.
 _HELD = 0.0005

@@ -18,8 +18,8 @@ from draftbench.planner.advice import advice
 from draftbench.planner.objective import RANKS_BY
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.records import SELF, Candidate, Failure
-from draftbench.report.checks import checks
-from draftbench.report.load import (
+from draftbench.report.terminal.checks import checks
+from draftbench.report.terminal.load import (
     Table,
     at_load,
     break_even,
@@ -29,14 +29,14 @@ from draftbench.report.load import (
     stopped,
     waits,
 )
-from draftbench.report.speedups import (
+from draftbench.report.terminal.speedups import (
     by_name,
     cell_of,
     deciding,
     end_to_end,
     without_interval,
 )
-from draftbench.report.text import columns, escaped, figure, memory, paragraph, plain
+from draftbench.report.terminal.text import columns, escaped, figure, memory, paragraph, plain
 from draftbench.run_folder.observed import Observed
 
 HEADLINES = {

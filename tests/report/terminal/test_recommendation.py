@@ -12,8 +12,8 @@ import pytest
 
 from draftbench.planner.objective import Objective
 from draftbench.planner.recommend import recommend
-from draftbench.report.checks import checks
-from draftbench.report.recommendation import FIGURES, evidence, headline, render, shown
+from draftbench.report.terminal.checks import checks
+from draftbench.report.terminal.recommendation import FIGURES, evidence, headline, render, shown
 from draftbench.run_folder.observed import observed
 
 

@@ -9,7 +9,7 @@ import pytest
 from draftbench.planner.latency import Distribution, Latency, Side
 from draftbench.planner.objective import Objective
 from draftbench.planner.recommend import recommend
-from draftbench.report.load import of_load, of_waits
+from draftbench.report.terminal.load import of_load, of_waits
 from draftbench.run_folder.observed import observed
 
 

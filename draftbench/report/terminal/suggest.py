@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from draftbench.planner.pairings import KnownPairing, Proposal, Suggestion
-from draftbench.report.sections import Section
+from draftbench.report.terminal.text import Section
 
 _IN_USE = (
     "The table says what is in use, not what is fast: measure with `draftbench sweep`, plain "

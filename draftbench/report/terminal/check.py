@@ -18,8 +18,8 @@ from draftbench.models.facts import (
     Preflight,
     TokenizerFacts,
 )
-from draftbench.report.sections import Section
-from draftbench.report.text import memory, plain
+from draftbench.report.terminal.text import Section
+from draftbench.report.terminal.text import memory, plain
 
 DIFF_LINES = 12
 # Templates may be one line of ten thousand characters.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from draftbench.planner.latency import Distribution, Latency, Side
 from draftbench.planner.recommendation import Level, Pick, Recommendation
-from draftbench.report.text import figure
+from draftbench.report.terminal.text import figure
 
 Table = tuple[list[str], list[list[str]]]
 # From this ratio of times to the first token on it is said in a sentence.

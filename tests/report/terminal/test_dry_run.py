@@ -8,7 +8,7 @@ import pytest
 
 from draftbench.models.facts import ModelSheet
 from draftbench.records import Candidate
-from draftbench.report.dry_run import Plan, dry_run, render
+from draftbench.report.terminal.dry_run import Plan, dry_run, render
 
 
 def sheet(name: str, size: int) -> ModelSheet:

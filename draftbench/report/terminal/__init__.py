@@ -1,0 +1,1 @@
+"""What commands print: aligned tables, wrapped sentences, Markdown, JSON and CSV."""
