@@ -27,6 +27,11 @@ _MAY_HOLD_CONTROLS = re.compile(
     re.IGNORECASE,
 )
 
+# What means something in GitHub's or GitLab's Markdown, HTML entities and maths included (brackets
+# and braces of other kinds mean nothing without these), and what becomes a mention, issue or link.
+_MARKDOWN = re.compile(r"[\\`*_\[\]<>#+|~&$]")
+_LINKED = re.compile(r"@|#|:(?=//)|www(?=\.)", re.IGNORECASE)
+
 
 class UnreadableError(Exception):
     """A file that cannot be used; the message says why, for whoever names the file and a hint."""
@@ -93,6 +98,14 @@ def read_yaml(path: Path) -> Any:
 def without_controls(text: str) -> str:
     """A label or a name that can be printed anywhere: its control characters become �."""
     return _CONTROLS.sub("\ufffd", text)
+
+
+def markdown_escaped(text: str) -> str:
+    """Text on one line in which nothing is Markdown or HTML, mentions anybody or links anywhere; an
+    invisible space breaks mentions and links.
+    """
+    line = without_controls(" ".join(text.split()))
+    return _LINKED.sub("\\g<0>\u200b", _MARKDOWN.sub(r"\\\g<0>", line))
 
 
 def json_without_controls(raw: bytes) -> bytes:

@@ -40,8 +40,7 @@ def list_runs(
     """
     import msgspec
 
-    from draftbench.report.terminal.text import Section
-    from draftbench.report.terminal.text import columns, plain
+    from draftbench.report.terminal.text import Section, columns, plain
 
     one_of("--format", output_format, TEXT_FORMATS)
     found = _newest_first(folder)

@@ -16,10 +16,9 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Check, GateResult, Level
+from draftbench.safe_files import markdown_escaped
 
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&$]")
-_LINKED = re.compile(r"@|#|:(?=//)|www(?=\.)", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 
 
@@ -63,7 +62,7 @@ def to_markdown(result: GateResult) -> str:
         lines += ["<details><summary>By segment</summary>", ""]
         lines += [*_table(result.segments, by_segment=True), "</details>", ""]
     if result.notes:
-        lines += [*(f"- {_text(note)}" for note in result.notes), ""]
+        lines += [*(f"- {markdown_escaped(note)}" for note in result.notes), ""]
     if result.changes:
         lines += ["| changed | baseline | this run |", "|---|---|---|"]
         for change in result.changes:
@@ -73,7 +72,7 @@ def to_markdown(result: GateResult) -> str:
 
 def refused_markdown(error: IncomparableError) -> str:
     """A baseline of another question, for the same places."""
-    said = f"{_text(error.message)}\n\n{_text(error.hint)}\n"
+    said = f"{markdown_escaped(error.message)}\n\n{markdown_escaped(error.hint)}\n"
     return f"### ⛔ draftbench gate: incomparable\n\n{said}"
 
 
@@ -166,14 +165,6 @@ def _difference(check: Check) -> str:
 
 def _line(text: str) -> str:
     return _CONTROL.sub(" ", text)
-
-
-def _text(text: str) -> str:
-    """A sentence in which neither Markdown nor HTML means anything, and nobody is mentioned: an
-    invisible space breaks what GitHub would make a link of.
-    """
-    escaped = _MARKUP.sub(r"\\\g<0>", _line(text))
-    return _LINKED.sub("\\g<0>\u200b", escaped)
 
 
 def _code(text: str | None) -> str:

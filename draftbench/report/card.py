@@ -18,8 +18,7 @@ from draftbench.acceptance.card import AcceptanceReport, Card, Reading
 from draftbench.acceptance.definitions import FIGURES, TOKENS_PER_ROUND, Figure
 from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
 from draftbench.report.overview import overview
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import figure
+from draftbench.report.terminal.text import Section, figure
 
 ENGINES = {
     "vllm": "vLLM",

@@ -6,8 +6,7 @@ import msgspec
 
 from draftbench.report.changes import FigureChange
 from draftbench.report.comparing import CandidateChange, Changed, Comparison
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import figure
+from draftbench.report.terminal.text import Section, figure
 
 LEGEND = (
     "A and B are each over all requests of their run. B − A is over those that both have: the 95 % "

@@ -14,8 +14,7 @@ import msgspec
 
 from draftbench.planner.formula import Table
 from draftbench.planner.roofline import Load, Pairing, Practice, Roofline
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import memory
+from draftbench.report.terminal.text import Section, memory
 
 CLOSED_FORM = "closed form, positions alike (Leviathan et al. 2023); not measured"
 ROOFLINE = "estimated: bytes over bandwidth or operations over peak; not measured"

@@ -10,8 +10,7 @@ from draftbench.acceptance.card import AcceptanceReport, Card, Reading
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.records import SELF
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import figure
+from draftbench.report.terminal.text import Section, figure
 
 _USUAL_K = 4
 _GROUPS = ("segment", "temperature", "third")

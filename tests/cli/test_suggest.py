@@ -61,7 +61,8 @@ def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(comman
     outcome = command("suggest", "--target", "Qwen/Qwen3-32B", "--format", "markdown")
     assert outcome.code == 0
     assert "Qwen/Qwen3-1.7B | unknown | – | – | not checked" in outcome.out
-    assert "https://github.com/vllm-project/vllm/pull/24322, 2025-09-05" in outcome.out
+    source = "https://github.com/vllm-project/vllm/pull/24322, 2025-09-05"
+    assert source in outcome.out.replace("\u200b", "")  # what breaks links of names
     assert outcome.out.count("not in the cache, and the hub is out of reach") == 1
 
 

@@ -9,9 +9,9 @@ from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report.figures import ByGroup, Figures
-from draftbench.report.terminal.load import by_concurrency, of_load, of_waits, waits
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size, table
+from draftbench.report.terminal.load import by_concurrency, of_load, of_waits, waits
 from draftbench.report.terminal.recommendation import evidence, shown
 from draftbench.report.terminal.text import memory
 

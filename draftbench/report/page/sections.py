@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from draftbench.planner.advice import advice
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate
-from draftbench.report.terminal.checks import checks
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page import tables
 from draftbench.report.page.beside import beside
 from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
+from draftbench.report.terminal.checks import checks
 from draftbench.run_folder.observed import Observed
 
 

@@ -18,8 +18,7 @@ from draftbench.models.facts import (
     Preflight,
     TokenizerFacts,
 )
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import memory, plain
+from draftbench.report.terminal.text import Section, memory, plain
 
 DIFF_LINES = 12
 # Templates may be one line of ten thousand characters.

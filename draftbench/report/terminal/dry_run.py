@@ -14,8 +14,7 @@ import msgspec
 
 from draftbench.models.facts import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.report.terminal.text import Section
-from draftbench.report.terminal.text import memory
+from draftbench.report.terminal.text import Section, memory
 from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop

@@ -36,8 +36,9 @@ from draftbench.report.terminal.speedups import (
     end_to_end,
     without_interval,
 )
-from draftbench.report.terminal.text import columns, escaped, figure, memory, paragraph, plain
+from draftbench.report.terminal.text import columns, figure, memory, paragraph, plain
 from draftbench.run_folder.observed import Observed
+from draftbench.safe_files import markdown_escaped
 
 HEADLINES = {
     "speculate": "Speculate",
@@ -247,20 +248,25 @@ def _sections(
 
 def _markdown(answer: Recommendation, observed: Observed) -> str:
     doubt = provisional(answer)
-    lines = [f"## {escaped(headline(answer))}", "", *([escaped(doubt), ""] if doubt else [])]
-    lines += [*(escaped(s) for s in evidence(answer)), ""]
-    lines += [*_piped(_rows(answer, 200)), "", escaped(LEGEND + MEMORY_LEGEND)]
+    lines = [
+        f"## {markdown_escaped(headline(answer))}",
+        "",
+        *([markdown_escaped(doubt), ""] if doubt else []),
+    ]
+    lines += [*(markdown_escaped(s) for s in evidence(answer)), ""]
+    lines += [*_piped(_rows(answer, 200)), "", markdown_escaped(LEGEND + MEMORY_LEGEND)]
     for title, table, items in _sections(answer, observed):
         lines += ["", f"### {title}", ""]
         lines += [*_piped(table), ""] if table else []
-        lines += [f"- {escaped(item)}" for item in items]
+        lines += [f"- {markdown_escaped(item)}" for item in items]
     return "\n".join(lines)
 
 
 def _piped(table: Table) -> list[str]:
     head, rows = table
     return [
-        "| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]
+        "| " + " | ".join(map(markdown_escaped, row)) + " |"
+        for row in [head, ["---"] * len(head), *rows]
     ]
 
 

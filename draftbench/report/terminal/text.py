@@ -4,13 +4,13 @@ deserve.
 
 from __future__ import annotations
 
-import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.safe_files import markdown_escaped
 
 
 def plain(text: str) -> str:
@@ -66,11 +66,6 @@ def paragraph(text: str, width: int, indent: str) -> str:
     )
 
 
-def escaped(text: str) -> str:
-    """For Markdown: its own characters in names, tokens and reasons stay characters."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", plain(text).replace("\n", " "))
-
-
 def duration(seconds: float) -> str:
     """Seconds as 12 s, 3:05 min or 1:02 h."""
     whole = round(seconds)
@@ -98,10 +93,10 @@ class Section:
 
     def markdown(self) -> str:
         """A heading, a table and a list."""
-        lines = [f"### {escaped(self.title)}"]
+        lines = [f"### {markdown_escaped(self.title)}"]
         if self.rows:
             table = [self.head, ["---"] * len(self.head), *self.rows]
-            lines += ["", *("| " + " | ".join(map(escaped, row)) + " |" for row in table)]
+            lines += ["", *("| " + " | ".join(map(markdown_escaped, row)) + " |" for row in table)]
         if self.notes:
-            lines += ["", *(f"- {escaped(note)}" for note in self.notes)]
+            lines += ["", *(f"- {markdown_escaped(note)}" for note in self.notes)]
         return "\n".join(lines)
