@@ -94,8 +94,9 @@ class Run:
         from draftbench.report.page import examine, page
 
         path = Path(html)
+        examined = examine(str(self.path), self.observed, self.recommend())
         try:
-            path.write_text(page([examine(str(self.path), self.observed)]), encoding="utf-8")
+            path.write_text(page(examined), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write `{path}`: {error.strerror}", hint="check it") from error
         return path

@@ -54,8 +54,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",
         "The recommendation's fields; `failures`, a list of the run's failure records (see the run "
-        "folder); `advice`, the rules of practice that spoke. `report` of several runs prints a "
-        "list of such objects, each with `run`, its folder, in front.",
+        "folder); `advice`, the rules of practice that spoke.",
         (Recommendation, Advice),
     ),
     (
@@ -182,8 +181,7 @@ def _other() -> str:
         "`recommend --format csv` has a line per candidate and k: `draft`, `quant`, `k`, `best` "
         f"(1 for the candidate's best k), then for each of {csv} the figure and, under "
         "`NAME_low` and `NAME_high`, its interval; `prediction_error`, `memory_bytes`. "
-        "`report --format csv` of several runs puts `run` in front. `acceptance --format csv` has "
-        "a line per figure: `candidate`, `against` (set in differences), `figure`, `k`, `pooled`, "
+        "`acceptance --format csv` has a line per figure: `candidate`, `against` (set in differences), `figure`, `k`, `pooled`, "
         "`per_request` with their intervals, `requests`, `requests_needed`. Unknown is empty.\n\n"
         "## `runs list --format json`\n\n"
         "A list, the newest first: `run` (path), `created`, `target`, `traffic`, `requests`, "

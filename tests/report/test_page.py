@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from draftbench.planner.recommend import recommend
 from draftbench.report.page import examine, page
 from draftbench.report.page.sections import DRAWN
 from draftbench.report.terminal.recommendation import FIGURES, render
@@ -18,6 +19,10 @@ from draftbench.run_folder.observed import observed, read_run
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 NOTHING = {key: [] for key, *_ in DRAWN}
 HOSTILE = '<script>alert(1)</script>" onload="x'
+
+
+def examined(name, run, **options):
+    return examine(name, run, recommend(run, **options))
 
 
 class Read(HTMLParser):
@@ -56,7 +61,7 @@ def run(hand):
 
 @pytest.fixture(scope="module")
 def text(run):
-    return page([examine("run", run)])
+    return page(examined("run", run))
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +71,11 @@ def read(text):
 
 @pytest.fixture(scope="module")
 def reference():
-    return page([examine("reference", read_run(RunFolder(REFERENCE)))])
-
-
-@pytest.fixture(scope="module")
-def other(hand):
-    return observed(hand.manifest(samples=2), hand.perfect())
-
-
-@pytest.fixture(scope="module")
-def both(run, other):
-    return page([examine("first", run), examine("second", other)])
+    return page(examined("reference", read_run(RunFolder(REFERENCE))))
 
 
 def test_the_figures_of_the_page_are_those_of_the_json(run, read):
-    answer = json.loads(render(examine("run", run).answer, run, "json", 80))
+    answer = json.loads(render(recommend(run), run, "json", 80))
     expected = {
         (cell["draft"], cell["quant"], str(cell["k"]), name): [
             cell[name][end] for end in ("value", "low", "high")
@@ -102,8 +97,8 @@ def test_the_reference_page_shows_waits_and_sourced_advice(reference):
 
 def test_speed_ups_by_concurrency_stand_beside_their_drawing(hand):
     run = observed(hand.manifest(batches=(1, 2)), hand.loaded())
-    text = page([examine("run", run)])
-    answer = json.loads(render(examine("run", run).answer, run, "json", 80))
+    text = page(examined("run", run))
+    answer = json.loads(render(recommend(run), run, "json", 80))
     first, second = (level["speedup_expected"] for level in answer["levels"])
     section = text[text.index('id="load"') :]
     section = section[: section.index("</section>")]
@@ -121,7 +116,7 @@ def test_the_decision_stands_first(read):
 def test_a_speed_up_below_the_asked_one_is_said_to_be_that(run, monkeypatch):
     monkeypatch.setattr("draftbench.report.page.drawings", lambda answer, figures: NOTHING)
     # 8 s without, 4 s with.
-    text = page([examine("run", run, min_speedup=3.0)])
+    text = page(examined("run", run, min_speedup=3.0))
     assert "Do not speculate" in text
     assert "below the asked 3×" in text
 
@@ -130,7 +125,7 @@ def test_names_from_files_stay_text(hand):
     records = hand.perfect(HOSTILE)
     records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]
     run = observed(hand.manifest(target=HOSTILE, traffic=HOSTILE), records)
-    read = Read(page([examine(HOSTILE, run)]))
+    read = Read(page(examined(HOSTILE, run)))
     assert not [tag for tag, _ in read.tags if tag in ("script", "img", "iframe", "object")]
     assert not [name for _, found in read.tags for name in found if name.startswith("on")]
     assert read.text.count(HOSTILE) > 5
@@ -138,7 +133,7 @@ def test_names_from_files_stay_text(hand):
 
 def test_a_name_cannot_end_the_style_or_turn_the_text_around(hand):
     records = hand.perfect("</style>\u202eevil\x1b[31m")
-    text = page([examine("run", observed(hand.manifest(), records))])
+    text = page(examined("run", observed(hand.manifest(), records)))
     assert text.count("</style>") == 1
     assert "\u202e" not in text
     assert "\x1b" not in text
@@ -154,33 +149,23 @@ def test_the_page_loads_nothing_and_styles_itself_by_hash_only(text, read):
     assert not re.search(r"url\((?!#)|@import", text)
 
 
-def test_ids_are_unique_and_links_lead_somewhere_with_several_runs(both):
-    read = Read(both)
+def test_ids_are_unique_and_links_lead_somewhere(reference):
+    read = Read(reference)
     ids = read.all("id")
     assert len(set(ids)) == len(ids)
     assert {link[1:] for link in read.all("href") + read.all("xlink:href")} <= set(ids)
 
 
-def test_several_runs_begin_with_a_table_that_compares_them(both, run, other):
-    assert both.index("Runs side by side") < both.index("Speculate: small") < both.index("<h2")
-    assert "The runs asked different questions (samples)" in both
-
-
-def test_runs_of_one_question_are_said_to_be_of_one(run, monkeypatch):
-    monkeypatch.setattr("draftbench.report.page.drawings", lambda answer, figures: NOTHING)
-    assert "The runs asked the same question" in page([examine("a", run), examine("b", run)])
-
-
 def test_what_was_not_measured_is_a_line_and_no_section(hand):
     records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
-    read = Read(page([examine("run", observed(hand.manifest(), records))]))
+    read = Read(page(examined("run", observed(hand.manifest(), records))))
     assert "times" not in read.all("id")
     assert "time per output token: the best candidate was not decoded" in read.text
     assert "No candidate's speed is known" in read.text
 
 
 def test_the_same_run_gives_the_same_page(run, text):
-    assert page([examine("run", run)]) == text
+    assert page(examined("run", run)) == text
 
 
 def test_neither_torch_nor_matplotlib_is_imported_before_something_is_drawn():
@@ -195,10 +180,8 @@ def test_a_provisional_decision_says_so_below_the_headline(run, text, monkeypatc
     said = '<p class="provisional">Provisional: only 2 requests; only 2 decoded with a watch.</p>'
     assert f"</h1>{said}" in text
     monkeypatch.setattr("draftbench.report.page.drawings", lambda answer, figures: NOTHING)
-    both = page([examine("a", run), examine("b", run)])
-    assert both.count("Speculate: small, k = 2 (provisional)") == 2
     monkeypatch.setattr("draftbench.planner.recommend.provisional", lambda field, standing: ())
-    assert "Provisional" not in page([examine("run", run)])
+    assert "Provisional" not in page(examined("run", run))
 
 
 def test_a_k_that_was_not_decoded_has_no_expected_speed_up_on_the_page(read):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftbench.cli import main
+from draftbench.planner.recommend import recommend
 from draftbench.report.page import examine, page
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.observed import read_run
@@ -336,7 +337,8 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def tables():
-    return Tables(page([examine("reference", read_run(RunFolder(REFERENCE)))])).found
+    run = read_run(RunFolder(REFERENCE))
+    return Tables(page(examine("reference", run, recommend(run)))).found
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.report.charts import drawings
-from draftbench.report.charts.across import across
 from draftbench.report.charts.groups import crossed
 from draftbench.report.charts.speed import economy
 from draftbench.report.figures import Crossed, figures_of
@@ -166,15 +165,6 @@ def test_one_request_in_a_cell_is_no_figure():
     (heat,) = crossed(few)
     words = [text.get_text() for text in axes_of(heat).texts]
     assert words == ["0.50\n(n = 2)", "–\n(n = 1)"]
-
-
-def test_runs_are_drawn_beside_each_other_only_where_there_are_several(hand):
-    run = observed(hand.manifest(), hand.perfect())
-    slower = observed(hand.manifest(), hand.perfect("other"))
-    answers = [("a", recommend(run)), ("b", recommend(slower))]
-    assert across(answers[:1]) == []
-    (drawing,) = across(answers)
-    assert [text.get_text() for text in axes_of(drawing).get_yticklabels()] == ["small", "other"]
 
 
 def test_one_number_of_rows_gives_no_curve(hand):

@@ -1,6 +1,3 @@
-import csv
-import json
-
 import pytest
 
 from draftbench.cli import main
@@ -32,25 +29,15 @@ def test_one_run_as_text_is_what_recommend_prints(folder, capsys):
     assert capsys.readouterr().out == expected
 
 
-def test_several_runs_are_one_json_list_and_one_csv_table(folder, capsys):
-    main(["report", folder, folder, "--format", "json"])
-    answers = json.loads(capsys.readouterr().out)
-    assert [answer["run"] for answer in answers] == [folder, folder]
-    main(["report", folder, folder, "--format", "csv"])
-    head, *rows = csv.reader(capsys.readouterr().out.splitlines())
-    assert head[:2] == ["run", "draft"]
-    assert [row[0] for row in rows] == [folder] * 4
+def test_text_draws_nothing_of_the_page(folder, monkeypatch, capsys):
+    monkeypatch.setattr("draftbench.report.figures.figures_of", None)
+    assert main(["report", folder]) == 0
+    assert capsys.readouterr().out.startswith("Speculate: small")
 
 
-def test_plots_of_several_runs_lie_in_a_folder_each(folder, tmp_path, monkeypatch):
-    found = []
-    monkeypatch.setattr(
-        "draftbench.report.plots.save", lambda drawing, where: found.append((drawing.name, where))
-    )
-    assert main(["report", folder, folder, "--plots", str(tmp_path)]) == 0
-    assert ("memory", tmp_path / "1-run") in found
-    assert ("memory", tmp_path / "2-run") in found
-    assert ("speedup-by-run", tmp_path) in found
+def test_a_second_run_is_a_usage_error(folder, capsys):
+    assert main(["report", folder, folder]) == 2
+    assert "error:" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path, capsys):
