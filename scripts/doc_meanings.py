@@ -186,7 +186,7 @@ MEANING = {
     "proposals": "one entry per pairing",
     "proposed": "tokens proposed, by round",
     "python": "version",
-    "quant": "quantization level: none, fp8, fp8-weight, int8 or int4",
+    "quant": "quantization level: none, fp8, int8 or int4",
     "quantized_share": "share of the linear layers' weights that the level changed",
     "quants": "the quantization levels asked for",
     "Comparison.question": "what was asked otherwise",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from draftbench.cli.flags import (
     check_output,
     model_names,
     one_of,
+    size_of,
     width,
     write_result,
 )
@@ -25,8 +25,6 @@ from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
-
-_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def check(
@@ -60,7 +58,7 @@ def check(
     """
     one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
-    size = None if memory is None else _bytes(memory)
+    size = None if memory is None else size_of("--memory", memory)
     names = model_names("--drafts", drafts)
     for name in ("ngram", "self"):
         if name in names:
@@ -85,15 +83,6 @@ def check(
     answer = preflight(source, models, memory_here() if size is None else size, tokens)
     write_result(render(answer, output_format, width()), output)
     return 1 if any(pair.obstacles for pair in answer.pairs) else 0
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)", text.strip(), re.IGNORECASE)
-    if found is None or found[2].lower() not in _UNITS or float(found[1]) == 0:
-        raise UsageError(
-            f"--memory {text} is not a size", hint="a number and a unit, for example 24GB or 16GiB"
-        )
-    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
-# Of `draftbench.models.levels`, which imports torch.
-LEVELS = ("none", "fp8", "fp8-weight", "int8", "int4")
+from draftbench.memory import LEVELS
+
 SUITE = "suite:"
 _BEFORE_COLON = "_DRAFTBENCH_BEFORE_COLON"
 

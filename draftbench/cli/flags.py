@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.completing import LEVELS, among, sources
+from draftbench.cli.completing import among, sources
 from draftbench.errors import UsageError
+from draftbench.memory import LEVELS, parse_size
 
 FORMATS = ["table", "json", "markdown", "csv"]
 FormatOption = Annotated[
@@ -61,6 +62,15 @@ ResponseFieldOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="CPU threads (default: one per core).")
 ]
+
+
+def size_of(flag: str, text: str) -> int:
+    """`20GB` → bytes."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        sentence, _, hint = str(error).partition(": ")
+        raise UsageError(f"{flag} {sentence}", hint=hint) from None
 
 
 def width() -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli import pinned
-from draftbench.cli.completing import LEVELS, among, sources
+from draftbench.cli.completing import among, sources
 from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
@@ -23,6 +23,7 @@ from draftbench.cli.flags import (
 )
 from draftbench.cli.verdicts import Places, exit_code, publish, recorded, refuse
 from draftbench.errors import IncomparableError, UsageError
+from draftbench.memory import LEVELS
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline

@@ -14,6 +14,7 @@ from draftbench.cli.flags import (
     FormatOption,
     OutputOption,
     one_of,
+    size_of,
     width,
     write_result,
 )
@@ -87,7 +88,7 @@ def recommend(
     one_of("--objective", objective, OBJECTIVES)
     wanted = Objective(objective, price_per_hour)  # type: ignore[arg-type]
     limits = Limits(
-        max_memory=None if max_memory is None else size("--max-memory", max_memory),
+        max_memory=None if max_memory is None else size_of("--max-memory", max_memory),
         max_p99_ratio=max_p99_ratio,
     )
     rows = () if concurrency is None else concurrencies(concurrency)
@@ -121,20 +122,6 @@ def concurrencies(text: str) -> tuple[int, ...]:
             f"--concurrency {text} is no list of numbers from 1", hint="for example 1,8,32"
         )
     return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def size(flag: str, text: str) -> float:
-    """`20GB` → bytes; GB, MB and kB are powers of ten, GiB and MiB of two."""
-    units = {"GiB": 2**30, "MiB": 2**20, "GB": 1e9, "MB": 1e6, "kB": 1e3}
-    unit = next((unit for unit in units if text.endswith(unit)), None)
-    number = text.removesuffix(unit or "").strip()
-    try:
-        found = float(number) * units[unit or ""]
-    except (KeyError, ValueError):
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise UsageError(f"{flag} {text} is no size", hint="for example 20GB or 40GiB")
-    return found
 
 
 def measured(observed: Observed) -> Observed:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from draftbench.cli import planned
-from draftbench.cli.completing import LEVELS, among, devices, levels
+from draftbench.cli.completing import among, devices, levels
 from draftbench.cli.config_file import ConfigArgument, PrintConfigOption, config_text
 from draftbench.cli.flags import (
     FORMATS,
@@ -39,6 +39,7 @@ from draftbench.cli.flags import (
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.measuring import run_sweep, tell_next
 from draftbench.errors import UsageError
+from draftbench.memory import LEVELS
 
 ANSWERS = ["target", "log"]
 MODES = ["greedy", "sampled", "sampled-temperature-only"]
@@ -60,7 +61,7 @@ def sweep(
     quant: Annotated[
         str,
         typer.Option(
-            help="Quantization levels of the drafts: none, fp8, fp8-weight, int8, int4.",
+            help="Quantization levels of the drafts: none, fp8, int8, int4.",
             metavar="LEVEL,…",
             autocompletion=levels,
         ),

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from draftbench.decoder import streamed
 from draftbench.decoder.kernels import multiplies_integers, plain_linear, unquantized_linear
-from draftbench.decoder.quantized import INT4_GROUP, Int4Linear, Int8Linear, Int8WeightOnlyLinear
+from draftbench.decoder.quantized import Int4Linear, Int8Linear, Int8WeightOnlyLinear
+from draftbench.memory import INT4_GROUP
 
 
 class SimulatedLinear(nn.Module):
@@ -38,7 +39,7 @@ def _rounded_fp8(weight: Tensor) -> Tensor:
 
 
 # The levels that some device has no kernel for.
-_ROUNDED = {"fp8": _rounded_fp8, "fp8-weight": _rounded_fp8}
+_ROUNDED = {"fp8": _rounded_fp8}
 
 
 def fits_level(weight: Tensor, level: str) -> bool:
@@ -56,7 +57,7 @@ def make_linear(
     Args:
         weight: [out, in] on its final device.
         bias: [out] or None.
-        level: none, int8, int4, fp8 or fp8-weight.
+        level: none, int8, int4 or fp8.
         simulate: round the weights instead of using a kernel.
         own: the weight is no piece of a mapped file.
     """
@@ -75,7 +76,6 @@ def torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Module
     """A layer whose weights torchao quantized, for the kernels it has on CUDA."""
     from torchao.quantization import (
         Float8DynamicActivationFloat8WeightConfig,
-        Float8WeightOnlyConfig,
         Int4WeightOnlyConfig,
         Int8WeightOnlyConfig,
         PerRow,
@@ -84,7 +84,6 @@ def torchao_linear(weight: Tensor, bias: Tensor | None, level: str) -> nn.Module
 
     config = {
         "fp8": lambda: Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()),
-        "fp8-weight": Float8WeightOnlyConfig,
         "int8": Int8WeightOnlyConfig,
         # The layout whose kernel PyTorch carries; the others want a library of their own.
         "int4": lambda: Int4WeightOnlyConfig(

@@ -22,8 +22,8 @@ from draftbench.decoder.kernels import (
     unquantized_linear,
     wide_dtype,
 )
+from draftbench.memory import INT4_GROUP
 
-INT4_GROUP = 32
 # The weight-only kernels take as long again for every row: beyond so many rows another way is
 # faster.
 INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2

@@ -278,7 +278,5 @@ def _gguf(name: str, quant: str) -> str:
     """A GGUF file as it is, or what a converted model would be called."""
     if name.endswith(".gguf"):
         return name
-    level = {"int4": "Q4_K_M", "int8": "Q8_0", "fp8": "Q8_0", "fp8-weight": "Q8_0"}.get(
-        quant, "BF16"
-    )
+    level = {"int4": "Q4_K_M", "int8": "Q8_0", "fp8": "Q8_0"}.get(quant, "BF16")
     return f"{PurePath(name.partition('@')[0]).name}-{level}.gguf"

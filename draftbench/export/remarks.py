@@ -14,7 +14,6 @@ def unmapped(setting: Setting, engine: str, known: tuple[str, ...]) -> tuple[str
     if setting.draft is None or setting.quant in known:
         return ()
     form = f"{BITS[setting.quant]}-bit" if setting.quant in BITS else setting.quant
-    form = "weight-only fp8" if form == "fp8-weight" else form
     said = (
         f"the run measured this draft at {setting.quant}, quantized while loading, by kernels that "
         f"{engine} does not have: make a {form} checkpoint of it (llm-compressor, GPTQ or AWQ), "

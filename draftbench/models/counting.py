@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.kernels import PackedLinear
@@ -54,13 +51,6 @@ def weight_bytes(runner: Runner) -> int:
 def layer_bytes(layer: Linear) -> int:
     """Bytes of one layer's weights, which is what a step reads of it."""
     return tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
-
-
-def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of keys and values per token over all layers, for a text configuration."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * head * dtype.itemsize)
 
 
 def _is_plain(layer: Linear) -> bool:

@@ -94,7 +94,8 @@ class ModelSheet:
 
     `weight_bytes` are by quantization level, as an engine stores them: the linear layers at that
     level with their scales, all else as in the checkpoint. A tied output head counts once
-    unquantized, and as a layer of its own at a level.
+    unquantized, and as a layer of its own at a level. A checkpoint that is stored quantized takes
+    the same at all of them, and at its own level, which is not listed.
     """
 
     name: str
@@ -106,6 +107,10 @@ class ModelSheet:
     weight_bytes: dict[str, int]
     kv_bytes_per_token: int
     context: int | None
+
+    def bytes_at(self, level: str) -> int:
+        """Bytes of the weights at a level, which may be that of a checkpoint stored quantized."""
+        return self.weight_bytes.get(level, self.weight_bytes["none"])
 
 
 @dataclass(frozen=True)

@@ -1,84 +1,60 @@
-"""The table of quantization levels: what each does, and by which kernels where.
+"""What each quantization level does to a linear layer, and the kernel that computes it on a device.
 
-Levels of checkpoints that are stored quantized are not in it: see `stored`.
+Which levels there are and what they take stands in `memory`; levels of checkpoints that are stored
+quantized are in `stored`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from draftbench.decoder import streamed
 from draftbench.decoder.kernels import multiplies_integers
-from draftbench.decoder.quantized import INT4_GROUP
+from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models.facts import LevelRow
 
-
-@dataclass(frozen=True)
-class Level:
-    """A quantization level: what it does, its kernel on each kind of device that has one, the bytes
-    that a weight takes beside one scale per output (None: as loaded), and which layers it covers.
-    """
-
-    meaning: str
-    kernels: Mapping[str, str]
-    bytes_per_weight: float | None
-    layers: str
-
-
 EVERY_LAYER = "every linear layer, the output head included"
-LEVELS = {
-    "none": Level(
-        "weights as loaded",
-        {
-            "cpu": "compiled for bfloat16 where it can be, else oneDNN"
-            if streamed.is_faster_here()
-            else "oneDNN, packed",
-            "cuda": "cuBLAS",
-        },
-        None,
-        EVERY_LAYER,
-    ),
-    "fp8": Level(
-        "e4m3 weights and activations, one scale per row",
-        {"cuda": "torchao, dynamic fp8"},
-        1.0,
-        EVERY_LAYER,
-    ),
-    "fp8-weight": Level(
-        "e4m3 weights, one scale per row; activations as they are",
-        {"cuda": "torchao, weight-only: pays with --compile"},
-        1.0,
-        EVERY_LAYER,
-    ),
-    "int8": Level(
-        "8-bit weights, one scale per output",
-        {
-            "cpu": "compiled where it can be, weight-only"
-            if streamed.is_faster_here()
-            else "oneDNN, activations in 8 bits too, one scale per token"
-            if multiplies_integers()
-            else "PyTorch, weight-only",
-            "cuda": "torchao, weight-only",
-        },
-        1.0,
-        EVERY_LAYER,
-    ),
-    "int4": Level(
-        f"4-bit weights, scale and offset for every {INT4_GROUP}",
-        {"cpu": "PyTorch, weight-only", "cuda": "torchao, weight-only"},
-        0.5 + 4 / INT4_GROUP,
-        f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16",
-    ),
+MEANINGS = {
+    "none": "weights as loaded",
+    "fp8": "e4m3 weights and activations, one scale per row",
+    "int8": "8-bit weights, one scale per output",
+    "int4": f"4-bit weights, scale and offset for every {INT4_GROUP}",
 }
+LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
+
+
+def kernel_of(level: str, kind: str) -> str | None:
+    """The kernel of a level on a kind of device (`cpu`, `cuda`), None where there is none."""
+    if kind == "cuda":
+        return {
+            "none": "cuBLAS",
+            "fp8": "torchao, dynamic fp8",
+            "int8": "torchao, weight-only",
+            "int4": "torchao, weight-only",
+        }[level]
+    if level == "none":
+        compiled = streamed.is_faster_here()
+        return (
+            "compiled for bfloat16 where it can be, else oneDNN" if compiled else "oneDNN, packed"
+        )
+    if level == "int8":
+        if streamed.is_faster_here():
+            return "compiled where it can be, weight-only"
+        if multiplies_integers():
+            return "oneDNN, activations in 8 bits too, one scale per token"
+        return "PyTorch, weight-only"
+    return "PyTorch, weight-only" if level == "int4" else None
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:
     """Every level on this device (`cpu`, `cuda`, `cuda:1`, `auto`), in the table's order."""
-    kind = kind_of(device)
     return tuple(
-        LevelRow(name, level.meaning, level.kernels.get(kind), level.bytes_per_weight, level.layers)
-        for name, level in LEVELS.items()
+        LevelRow(
+            level=level,
+            meaning=MEANINGS[level],
+            kernel=kernel_of(level, kind_of(device)),
+            bytes_per_weight=None if storage is None else storage.per_weight,
+            layers=LAYERS.get(level, EVERY_LAYER),
+        )
+        for level, storage in LEVELS.items()
     )
 
 

@@ -17,14 +17,12 @@ import torch
 from torch import nn
 
 from draftbench.decoder.general import general_obstacle
-from draftbench.decoder.kernels import multiplies_integers
 from draftbench.decoder.linear import fits_level
-from draftbench.decoder.quantized import INT4_GROUP
 from draftbench.errors import ModelError
-from draftbench.models.counting import kv_bytes_per_token
+from draftbench.memory import LEVELS, Footprint, cache_tokens, kv_bytes_per_token, matrix_bytes
 from draftbench.models.engines import engine_answers
 from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
-from draftbench.models.levels import LEVELS, level_table
+from draftbench.models.levels import level_table
 from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import format_of, missing_packages, stored_bytes, stored_level
@@ -157,8 +155,7 @@ def _sheet(source: ModelSource, skeleton: Any, wanted: torch.dtype | None) -> Mo
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
         weight_bytes=_sizes(source, skeleton, dtype.itemsize),
-        # A recurrent model keeps no keys and values.
-        kv_bytes_per_token=kv_bytes_per_token(config, dtype) if _attends(config) else 0,
+        kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
         context=context_of(source),
     )
 
@@ -172,10 +169,6 @@ def _sizes(source: ModelSource, skeleton: nn.Module, itemsize: int) -> dict[str,
     }
 
 
-def _attends(config: Any) -> bool:
-    return bool(getattr(config, "num_attention_heads", None))
-
-
 def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
     """`nn.Module.parameters` names a shared tensor once; the embedding of a tied head stays."""
     total = itemsize * sum(p.numel() for p in skeleton.parameters())
@@ -184,29 +177,20 @@ def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
     embedding: Any = skeleton.get_input_embeddings()  # type: ignore[operator]
     for layer in skeleton.modules():
         if isinstance(layer, nn.Linear) and fits_level(layer.weight, level):
-            kept = layer.weight is not embedding.weight
-            total += _matrix_bytes(layer, level) - kept * itemsize * layer.weight.numel()
+            shared = layer.weight is embedding.weight
+            total += matrix_bytes(level, layer.out_features, layer.in_features, itemsize)
+            total -= 0 if shared else itemsize * layer.weight.numel()
     return total
-
-
-def _matrix_bytes(layer: nn.Linear, level: str) -> int:
-    """8 bits with a scale per output, as its kernel here wants it; or 4 bits with 2-byte scale and
-    offset per group.
-    """
-    size = layer.weight.numel()
-    if level == "int4":
-        return size // 2 + 4 * size // INT4_GROUP
-    return size + (4 if multiplies_integers() else 2) * layer.out_features
 
 
 def _rooms(target: ModelSheet, draft: ModelSheet, memory_bytes: int) -> tuple[Room, ...]:
     """One per level of the draft; none where neither model keeps anything per token."""
-    per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
-    if not per_token:
+    if not target.kv_bytes_per_token + draft.kv_bytes_per_token:
         return ()
     rooms = []
+    served = Footprint(target.weight_bytes["none"], target.kv_bytes_per_token)
     for level, size in draft.weight_bytes.items():
-        both = target.weight_bytes["none"] + size
-        left = memory_bytes - both
-        rooms.append(Room(level, both, left // per_token if left >= 0 else None))
+        drafting = Footprint(size, draft.kv_bytes_per_token)
+        tokens = cache_tokens(memory_bytes, [served, drafting])
+        rooms.append(Room(level, target.weight_bytes["none"] + size, tokens))
     return tuple(rooms)

@@ -23,8 +23,9 @@ from draftbench.decoder.lean import LeanRunner, lean_obstacle
 from draftbench.decoder.quantized import Int4Linear
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError
-from draftbench.models.counting import kv_bytes_per_token, linears, quantized_share, weight_bytes
-from draftbench.models.levels import LEVELS, kind_of
+from draftbench.memory import LEVELS, kv_bytes_per_token
+from draftbench.models.counting import linears, quantized_share, weight_bytes
+from draftbench.models.levels import kernel_of, kind_of
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import StoredLinear, format_of, load_stored, stored_level
 from draftbench.models.whole import run_whole
@@ -32,7 +33,7 @@ from draftbench.records import ModelFacts
 
 # Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
 # shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
-LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "fp8-weight": 0.8, "int8": 0.9, "int4": 0.8}
+LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # Dimensions of the weights of all experts of a layer in one.
@@ -81,7 +82,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         hint = f"{meant}the levels are {', '.join(LEVELS)}"
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
     kind = kind_of(device)
-    real = kind in LEVELS[level].kernels
+    real = kernel_of(level, kind) is not None
     if not real and not simulate:
         raise ModelError(
             f"quantization `{level}` has no kernel on this device ({kind})",
@@ -119,7 +120,9 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         parameters=parameters,
         weight_bytes=weight_bytes(runner),
         quantized_share=quantized_share(runner),
-        kv_bytes_per_token=kv_bytes_per_token(source.config.get_text_config(), build.dtype),
+        kv_bytes_per_token=kv_bytes_per_token(
+            source.config.get_text_config(), build.dtype.itemsize
+        ),
         context_length=runner.context_length,
         vocab_size=runner.vocab_size,
         runner=runner.name,
@@ -150,7 +153,7 @@ def _check_asked(source: ModelSource, build: Build, own: str | None) -> None:
             hint=f"the levels of an unquantized checkpoint are {', '.join(LEVELS)}",
         )
     kind = kind_of(build.device)
-    quantizes = own is None and build.level != "none" and kind in LEVELS[build.level].kernels
+    quantizes = own is None and build.level != "none" and kernel_of(build.level, kind) is not None
     if quantizes and kind == "cuda" and build.dtype != torch.bfloat16:
         raise ModelError(
             f"quantization `{build.level}` needs bfloat16 activations on {build.device}",

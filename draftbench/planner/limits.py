@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from draftbench.memory import format_size
 from draftbench.planner.choice import Cell
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.memory import memory_plan
@@ -39,8 +40,8 @@ def _memory(cell: Cell, limit: float, observed: Observed) -> str | None:
     if needed <= limit:
         return None
     return (
-        f"it needs {needed / 1e9:.3g} GB with its target, {needed / limit - 1:.0%} over "
-        f"--max-memory ({limit / 1e9:.3g} GB)"
+        f"it needs {format_size(needed)} with its target, {needed / limit - 1:.0%} over "
+        f"--max-memory ({format_size(limit)})"
     )
 
 

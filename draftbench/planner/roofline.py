@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from draftbench.errors import ModelError, UsageError
+from draftbench.memory import Footprint, MemoryPlan, Serving, plan_memory
 from draftbench.planner.cards import Card
-from draftbench.planner.memory import Footprint, MemoryPlan, Serving, plan
 from draftbench.safe_files import UnreadableError, read_limited
 
 # By name: at 4 bits, groups of 128 weights share a 16-bit scale and a 16-bit offset.
@@ -229,7 +229,7 @@ def _pairing(
     serving = Serving(
         card.memory * load.memory_share, load.batch, load.context, max(ks), target[0].vocab
     )
-    memory = plan(sizes[0], sizes[1], serving, target[0].context)
+    memory = plan_memory(sizes[0], sizes[1], serving, target[0].context)
     return Pairing(
         target_bits=target[1],
         draft_bits=draft[1],

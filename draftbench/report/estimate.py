@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from draftbench.memory import format_size
 from draftbench.planner.formula import Table
 from draftbench.planner.roofline import Load, Pairing, Practice, Roofline
-from draftbench.report.terminal.text import Section, memory
+from draftbench.report.terminal.text import Section
 
 CLOSED_FORM = "closed form, positions alike (Leviathan et al. 2023); not measured"
 ROOFLINE = "estimated: bytes over bandwidth or operations over peak; not measured"
@@ -99,7 +100,7 @@ def _times(estimate: Roofline) -> Section:
         [
             f"{pair.target_bits} bit",
             f"{pair.draft_bits} bit",
-            memory(int(pair.memory_bytes)),
+            format_size(int(pair.memory_bytes)),
             "yes" if pair.fits else "no",
             _number(pair.draft_cost_ratio, "{:.1%}"),
             _number(pair.verify_ratio[last], "{:.2f}"),
@@ -152,7 +153,7 @@ def _memory(found: Sequence[Pairing], load: Load) -> Section:
         ]
         for pair in found
     ]
-    usable = memory(int(found[0].memory.device_bytes))
+    usable = format_size(int(found[0].memory.device_bytes))
     title = f"Memory: {usable}, {load.memory_share:.0%} of the card; without → with the draft"
     return Section(title, head, rows, [*_fitting(found), *_taken(found), MEMORY_NOTE])
 
@@ -182,8 +183,8 @@ def _taken(found: Sequence[Pairing]) -> list[str]:
     plan = widest.memory
     return [
         f"At {widest.target_bits} bits with a draft of {widest.draft_bits}, the draft takes "
-        f"{memory(int(plan.draft_weight_bytes))} of weights and "
-        f"{memory(int(plan.draft_cache_bytes_per_token))} a token: room for {plan.sequences} "
+        f"{format_size(int(plan.draft_weight_bytes))} of weights and "
+        f"{format_size(int(plan.draft_cache_bytes_per_token))} a token: room for {plan.sequences} "
         f"sequences of {plan.context} tokens instead of {plan.sequences_alone}; {plan.concurrency} "
         f"at once may have a max-model-len of {plan.max_model_len} instead of "
         f"{plan.max_model_len_alone}."
@@ -195,7 +196,7 @@ def _sequences(count: int) -> str:
 
 
 def _sum(own: float, other: float) -> str:
-    return f"{memory(int(own))} + {memory(int(other))}"
+    return f"{format_size(int(own))} + {format_size(int(other))}"
 
 
 def _listed(words: Sequence[str]) -> str:

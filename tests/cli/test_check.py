@@ -37,8 +37,8 @@ def test_one_pair_that_cannot_work_exits_1(command, words, embedded):
 
 
 def test_json_holds_every_fact(command, words):
-    answer = json.loads(command(*words, "--format", "json", "--memory", "1.5 GiB").out)
-    assert answer["memory_bytes"] == 3 << 29
+    answer = json.loads(command(*words, "--format", "json", "--memory", "1.5 TiB").out)
+    assert answer["memory_bytes"] == 3 << 39
     (pair,) = answer["pairs"]
     assert pair["facts"]["vocabulary"]["same"] == 2048
     assert [engine["standing"] for engine in pair["engines"]] == ["accepts"] * 5

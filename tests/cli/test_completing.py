@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from draftbench.cli import completing
-from draftbench.models.levels import LEVELS
 from draftbench.traffic.suites import suite_names
 
 PROGRAM = (
@@ -47,7 +46,7 @@ def bash(*words):
         (["sweep", "--traffic", "suite", ":"], sorted(suite_names())),
         (["gate", "--traffic", "su"], [f"suite:{name}" for name in sorted(suite_names())]),
         (["sweep", "--quant", "none,int"], ["none,int8", "none,int4"]),
-        (["sweep", "--target-quant", "f"], ["fp8", "fp8-weight"]),
+        (["sweep", "--target-quant", "f"], ["fp8"]),
         (["check", "--traffic", "samp"], []),
         (["export", "RUN", "--engine", "v"], ["vllm"]),
         (["export", "RUN", "--engine", "ten"], ["tensorrt-llm"]),
@@ -76,10 +75,6 @@ def test_fish_and_zsh_keep_a_word_whole():
     ]
     (said,) = [line for line in asked("zsh", _TYPER_COMPLETE_ARGS=typed) if "suite" in line]
     assert "completion" in said
-
-
-def test_the_levels_are_those_of_the_models():
-    assert list(LEVELS) == list(completing.LEVELS)
 
 
 def test_cards_of_the_machine_are_devices(monkeypatch):

@@ -71,6 +71,27 @@ def planned_candidates(command, folder, written):
     return json.loads(outcome.out)["candidates"]
 
 
+@pytest.mark.parametrize("stored", ["target", "draft"])
+def test_a_dry_run_counts_the_files_of_a_checkpoint_that_is_stored_quantized(
+    command, embedded, tmp_path, stored
+):
+    shutil.copytree(embedded / stored, tmp_path / stored)
+    config = json.loads((tmp_path / stored / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / stored / "config.json").write_text(json.dumps(config))
+    models = {"target": embedded / "target", "draft": embedded / "draft"}
+    models[stored] = tmp_path / stored
+    words = ["--target", models["target"], "--drafts", models["draft"], "--no-controls"]
+    words += ["--target-quant", "gptq-int4"] if stored == "target" else []
+    words += ["--traffic", "suite:completion", "--sample", 2, "--dry-run", "--format", "json"]
+    outcome = command("sweep", *words, "--out", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    (need,) = json.loads(outcome.out)["memory"]
+    size = (embedded / stored / "model.safetensors").stat().st_size
+    assert need[f"{stored}_weights"] == size
+    assert need["candidate"] == ("draft:gptq-int4" if stored == "draft" else "draft")
+
+
 def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 2]
     words += ["--traffic", "suite:completion", "--max-new-tokens", 8, "--k", 2, "--threads", 1]

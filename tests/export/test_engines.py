@@ -43,7 +43,7 @@ def flags(setting, engine, version=None):
 
 
 @pytest.mark.parametrize("draft", ["Qwen/Qwen2.5-0.5B", None])
-@pytest.mark.parametrize("quant", ["none", "fp8", "fp8-weight", "int8", "int4"])
+@pytest.mark.parametrize("quant", ["none", "fp8", "int8", "int4"])
 @pytest.mark.parametrize("mode", list(DraftingMode))
 @pytest.mark.parametrize("version", [None, "0.26", "v0.15.1"])
 def test_vllm_gets_only_keys_that_it_knows(setting, draft, quant, mode, version):

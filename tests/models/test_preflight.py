@@ -39,7 +39,11 @@ def test_sizes_are_those_of_the_loaded_model(embedded):
 def test_int8_takes_the_bytes_that_the_built_model_takes(workshop):
     source = workshop.weighted("model", tie_word_embeddings=False, dtype="bfloat16")
     _, facts = build_runner(source, Build(torch.bfloat16, "int8", "cpu"), None)
-    assert look(source, source).target.weight_bytes["int8"] == facts.weight_bytes
+    # Outputs: q 64, k and v 32, o 64, gate and up 128, down 64 in each of two layers; head 300. The
+    # kernel of a CPU that does not multiply bytes keeps its scales in 16 bits, others in 32.
+    outputs = 2 * (64 + 2 * 32 + 64 + 2 * 128 + 64) + 300
+    counted = look(source, source).target.weight_bytes["int8"]
+    assert counted - facts.weight_bytes in (0, 2 * outputs)
 
 
 def test_int4_counts_half_a_byte_and_four_bytes_per_group(workshop):

@@ -23,10 +23,10 @@ from draftbench.decoder import kernels, streamed
 from draftbench.decoder.general import GeneralRunner
 from draftbench.decoder.kernels import multiplies_bfloat16, multiplies_integers
 from draftbench.decoder.lean import LeanRunner
-from draftbench.decoder.quantized import INT4_GROUP
 from draftbench.errors import ModelError
+from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
-from draftbench.models.levels import LEVELS, level_table
+from draftbench.models.levels import level_table
 from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
 from tests.decoder.test_runners import GENERAL, LEAN, random_model
@@ -39,24 +39,16 @@ def built(source, level, dtype=torch.bfloat16, *, simulate=False):
     return build_runner(source, Build(dtype, level, "cpu", simulate), "draft")[1]
 
 
-def test_which_levels_have_kernels():
-    table = {name: sorted(level.kernels) for name, level in LEVELS.items()}
-    both = ["cpu", "cuda"]
-    eights = {"fp8": ["cuda"], "fp8-weight": ["cuda"]}
-    assert table == {"none": both, **eights, "int8": both, "int4": both}
-
-
 def test_the_table_says_what_each_level_is_on_a_device():
     rows = {row.level: row for row in level_table("cpu")}
     assert list(rows) == list(LEVELS)
     assert {name: row.bytes_per_weight for name, row in rows.items()} == {
         "none": None,
         "fp8": 1.0,
-        "fp8-weight": 1.0,
         "int8": 1.0,
         "int4": 0.625,  # half a byte, and 2 + 2 bytes for every 32
     }
-    assert [name for name, row in rows.items() if row.kernel is None] == ["fp8", "fp8-weight"]
+    assert [name for name, row in rows.items() if row.kernel is None] == ["fp8"]
     assert all(row.kernel for row in level_table("cuda:1"))
     assert all("the output head included" in row.layers for row in rows.values())
 
@@ -73,7 +65,7 @@ def test_a_level_without_a_kernel_is_refused_unless_simulated():
 def test_an_unknown_level_lists_the_known_ones():
     with pytest.raises(ModelError, match="unknown quantization `int5`") as caught:
         check_level("int5", "cpu", simulate=False)
-    assert "none, fp8, fp8-weight, int8, int4" in caught.value.hint
+    assert "none, fp8, int8, int4" in caught.value.hint
 
 
 def test_unquantized_weights_are_counted_by_their_type(workshop):

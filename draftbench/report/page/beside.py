@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.breakdown import TENTHS, THIRDS
+from draftbench.memory import format_size
 from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
@@ -13,7 +14,6 @@ from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size, table
 from draftbench.report.terminal.load import by_concurrency, of_load, of_waits, waits
 from draftbench.report.terminal.recommendation import evidence, shown
-from draftbench.report.terminal.text import memory
 
 
 def beside(key: str, answer: Recommendation, figures: Figures) -> Html | None:
@@ -192,7 +192,7 @@ def _times(answer: Recommendation, figures: Figures) -> list[Html]:
 def _memory(answer: Recommendation, figures: Figures) -> list[Html]:
     cells = shown(answer)
     rows = [[str(c.candidate), size(c.memory_bytes)] for c in cells]
-    target = memory(figures.target_bytes or 0)
+    target = format_size(figures.target_bytes or 0)
     return [
         table(["draft", "weights and cache"], rows),
         element("p", f"The target's weights take {target}."),

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.memory import format_size
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.terminal.recommendation import FIGURES, shown
-from draftbench.report.terminal.text import memory
 
 UNKNOWN = "–"
 
@@ -29,7 +29,7 @@ def size(size_in_bytes: int | None) -> Html:
     """Bytes in the unit that fits."""
     if size_in_bytes is None:
         return Html(UNKNOWN)
-    return element("data", memory(size_in_bytes), value=str(size_in_bytes))
+    return element("data", format_size(size_in_bytes), value=str(size_in_bytes))
 
 
 def table(

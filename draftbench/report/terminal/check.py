@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from draftbench.memory import format_size
 from draftbench.models.facts import (
     EngineAnswer,
     LevelRow,
@@ -18,7 +19,7 @@ from draftbench.models.facts import (
     Preflight,
     TokenizerFacts,
 )
-from draftbench.report.terminal.text import Section, memory, plain
+from draftbench.report.terminal.text import Section, plain
 
 DIFF_LINES = 12
 # Templates may be one line of ten thousand characters.
@@ -105,25 +106,24 @@ def _standing(answer: EngineAnswer) -> str:
 
 def _rooms(answer: Preflight, pair: PairSheet) -> Section:
     rows = [
-        [room.level, memory(room.weight_bytes), "does not fit" if room.tokens is None
+        [room.level, format_size(room.weight_bytes), "does not fit" if room.tokens is None
          else str(room.tokens)]
         for room in pair.rooms
     ]  # fmt: skip
-    title = f"Memory: {memory(answer.memory_bytes)} for both, the target as in its checkpoint"
+    title = f"Memory: {format_size(answer.memory_bytes)} for both, the target as in its checkpoint"
     return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows)
 
 
 def _sizes(answer: Preflight) -> Section:
     sheets = [answer.target, *(p.draft for p in answer.pairs if p.draft != answer.target)]
-    # `fp8-weight` takes what `fp8` does, and the page is narrow.
-    levels = [level for level in answer.target.weight_bytes if level != "fp8-weight"]
+    levels = list(answer.target.weight_bytes)
     rows = [
         [
             sheet.name,
             f"{sheet.parameters / 1e6:.4g} M",
             sheet.dtype,
-            *(memory(sheet.weight_bytes[level]) for level in levels),
-            memory(sheet.kv_bytes_per_token),
+            *(format_size(sheet.weight_bytes[level]) for level in levels),
+            format_size(sheet.kv_bytes_per_token),
         ]
         for sheet in sheets
     ]

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from draftbench.memory import format_size
 from draftbench.models.facts import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.report.terminal.text import Section, memory
+from draftbench.report.terminal.text import Section
 from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
@@ -137,7 +138,7 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     question = manifest.question
     kind = _kind(question.device)
     rate, bulk = _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
-    step = plan.target.weight_bytes[question.target_quant] / rate
+    step = plan.target.bytes_at(question.target_quant) / rate
     most = sum(limit for _, limit in plan.prompts) * question.samples
     whole = plan.read * question.samples + most
     written = 0.0 if question.responses == "log" else most * step
@@ -170,7 +171,7 @@ def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
 
 
 def _need(target_quant: str, plan: Plan, candidate: Candidate, tokens: int) -> Need:
-    target = plan.target.weight_bytes[target_quant]
+    target = plan.target.bytes_at(target_quant)
     sheet = plan.target if candidate.draft == SELF else plan.sheets.get(candidate.draft)
     own = 0 if candidate.draft == SELF else _bytes(plan, target_quant, candidate)
     cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
@@ -188,8 +189,8 @@ def _bytes(plan: Plan, target_quant: str, candidate: Candidate) -> int:
     if candidate.draft == LOOKUP:
         return 0
     if candidate.draft == SELF:
-        return plan.target.weight_bytes[target_quant]
-    return plan.sheets[candidate.draft].weight_bytes[candidate.quant]
+        return plan.target.bytes_at(target_quant)
+    return plan.sheets[candidate.draft].bytes_at(candidate.quant)
 
 
 def _kind(device: str) -> str:
@@ -224,8 +225,8 @@ def _passes_section(found: DryRun) -> Section:
 def _memory_section(found: DryRun) -> Section:
     head = ("candidate", "target weights", "draft weights", "KV cache", "together")
     rows = [
-        (need.candidate, memory(need.target_weights), memory(need.draft_weights),
-         memory(need.cache), memory(need.together))
+        (need.candidate, format_size(need.target_weights), format_size(need.draft_weights),
+         format_size(need.cache), format_size(need.together))
         for need in found.memory
     ]  # fmt: skip
     note = (

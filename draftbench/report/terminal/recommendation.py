@@ -14,6 +14,7 @@ from textwrap import indent
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.memory import format_size
 from draftbench.planner.advice import advice
 from draftbench.planner.objective import RANKS_BY
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
@@ -36,7 +37,7 @@ from draftbench.report.terminal.speedups import (
     end_to_end,
     without_interval,
 )
-from draftbench.report.terminal.text import columns, figure, memory, paragraph, plain
+from draftbench.report.terminal.text import columns, figure, paragraph, plain
 from draftbench.run_folder.observed import Observed
 from draftbench.safe_files import markdown_escaped
 
@@ -166,7 +167,7 @@ def _columns(width: int) -> list[Column]:
     verify: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))]
     predicted: list[Column] = [("predicted ×", lambda c: figure(c.speedup_predicted))]
     bytes_too: list[Column] = [
-        ("memory", lambda c: "–" if c.memory_bytes is None else memory(c.memory_bytes))
+        ("memory", lambda c: "–" if c.memory_bytes is None else format_size(c.memory_bytes))
     ]
     return [
         ("draft", lambda c: _name(Pick(draft=c.draft, quant=c.quant, k=c.k))),

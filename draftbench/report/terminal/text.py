@@ -37,14 +37,6 @@ def _is_number(cell: str) -> bool:
     return bool(cell) and (cell[0].isdigit() or cell[0] in "+-−–") and cell != "-"
 
 
-def memory(size: int) -> str:
-    """Bytes as MB or GB (powers of ten) with three digits."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
-
-
 def figure(estimate: Estimate | None) -> str:
     """A figure with half of its interval, in hundredths, or tenths where that is too fine."""
     if estimate is None:
