@@ -1,6 +1,4 @@
-"""The hub of models and data sets → what names something there, and whether it answers. Knows
-nothing of what lies there.
-"""
+"""The Hugging Face hub: which names mean something there, and whether it can be reached."""
 
 from __future__ import annotations
 
@@ -11,22 +9,24 @@ SECONDS_TO_ANSWER = 10.0
 
 
 def names_model(spec: str) -> bool:
-    """Whether this is no path but `org/name` or `org/name@revision`."""
+    """Whether this is `org/name` or `org/name@revision` and not a path."""
     path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
     return not path_like and spec.count("/") <= 1 and not Path(spec).exists()
 
 
 @cache
 def hub_answers() -> bool:
-    """Whether the hub is there, asked once. Where it is not, this process takes only what is cached
-    from here on: the libraries would try every file five times, and tell of each.
+    """Whether the hub can be reached, tried once.
+
+    If not, this process uses only cached files from here on: the libraries would try every file
+    five times and print a warning for each.
     """
     from huggingface_hub import constants, get_session
 
     if not constants.is_offline_mode():
         try:
             get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)
-        # Whatever kind of error the HTTP client has for a name that is not found.
+        # The HTTP client has many kinds of errors for a host that is not found.
         except Exception:
             constants.HF_HUB_OFFLINE = True
     return not constants.is_offline_mode()

@@ -1,15 +1,15 @@
-"""A small file from anywhere → its bytes, or the plain values of its YAML; JSON and text → the
-same without what moves a cursor.
+"""Reading files that anybody may have written, writing files whole, and text safe to print.
 
-Nothing read here can make a reader wait, swell or leave the file: pipes and devices are refused, so
-are more bytes than such a file has, YAML's aliases (which multiply what they name), its tags, and
-nesting without end. What the values mean is not known here.
+Nothing read here can make a reader wait, use memory without end or leave the file: pipes and
+devices are refused, and so are files over a size limit, YAML's aliases (which multiply what they
+name), its tags, and nesting without end.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import msgspec
 MAX_YAML_BYTES = 64 << 10
 MAX_YAML_DEPTH = 20
 
-# Controls of a terminal (C0, C1, delete) and what turns the direction of writing around.
+# Control characters of a terminal (C0, C1, delete), and those that reverse the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# The same in JSON, as they are or escaped; escapes of other characters begin alike.
+# The same in JSON, raw or escaped; escapes of some other characters begin like these.
 _MAY_HOLD_CONTROLS = re.compile(
     rb"\\u00[01789]|\\u20[26]|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
     re.IGNORECASE,
@@ -34,14 +34,14 @@ _LINKED = re.compile(r"@|#|:(?=//)|www(?=\.)", re.IGNORECASE)
 
 
 class UnreadableError(Exception):
-    """A file that cannot be used; the message says why, for whoever names the file and a hint."""
+    """A file that cannot be used; the message gives the reason, the caller adds name and hint."""
 
 
 def read_limited(path: Path, most: int) -> bytes:
-    """All bytes of a plain file.
+    """Read a plain file of at most `most` bytes.
 
     Raises:
-        UnreadableError: not there, no plain file, or more than `most` bytes.
+        UnreadableError: it is missing, not a plain file, or larger.
     """
     try:
         # Opening a pipe would wait for somebody to write.
@@ -58,10 +58,10 @@ def read_limited(path: Path, most: int) -> bytes:
 
 
 def read_yaml(path: Path) -> Any:
-    """The values of a YAML file: text, numbers, booleans, lists and mappings.
+    """Read a YAML file of text, numbers, booleans, lists and mappings.
 
     Raises:
-        UnreadableError: as for `read_limited`, or no such YAML; names the line.
+        UnreadableError: as for `read_limited`, or it is not such YAML (the message has the line).
     """
     raw = read_limited(path, MAX_YAML_BYTES)
     import yaml
@@ -95,8 +95,45 @@ def read_yaml(path: Path) -> Any:
         raise UnreadableError(f"it is not YAML: {str(error).splitlines()[0]}") from error
 
 
+def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
+    """Write a file so that a reader, or a crash, never meets half of it.
+
+    The bytes go to `temporary` (by default a hidden file in the same folder), are synced to disk
+    and renamed. A device or a pipe is written to directly.
+
+    Raises:
+        OSError: it cannot be written; what was there before is kept.
+    """
+    path = path.resolve()  # a link stays a link
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    temporary = temporary or path.with_name(f".draftbench-{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # left by a process that was killed
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Sync a folder's list of names to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def without_controls(text: str) -> str:
-    """A label or a name that can be printed anywhere: its control characters become �."""
+    """Replace control characters by �, so that the text can be printed anywhere."""
     return _CONTROLS.sub("\ufffd", text)
 
 
@@ -109,12 +146,11 @@ def markdown_escaped(text: str) -> str:
 
 
 def json_without_controls(raw: bytes) -> bytes:
-    """A JSON document with its texts as `without_controls` leaves them; most have nothing to change
-    and stay as they are.
+    """Apply `without_controls` to every text of a JSON document (most are returned unchanged).
 
     Raises:
-        msgspec.DecodeError: no JSON.
-        RecursionError: nested too deeply.
+        msgspec.DecodeError: it is not JSON.
+        RecursionError: it is nested too deeply.
     """
     if not _MAY_HOLD_CONTROLS.search(raw):
         return raw

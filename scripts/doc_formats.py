@@ -46,7 +46,7 @@ from draftbench.run_folder.folder import (
 )
 from draftbench.run_folder.machine import MachineState
 from draftbench.run_folder.manifest import Manifest
-from draftbench.traffic.forms import FORMS
+from draftbench.traffic.rows import FORMS
 from draftbench.traffic.suites import Suite
 
 OBSERVATIONS = (*typing.get_args(AnyObservation), MachineState)
@@ -131,10 +131,10 @@ def _head() -> str:
 
 
 def _traffic() -> str:
-    ends = {name: example.rindex("}") + 1 for name, example in FORMS.items()}
+    ends = [form.example.rindex("}") + 1 for form in FORMS]
     forms = "\n".join(
-        f"- {name}: `{example[: ends[name]]}`{example[ends[name] :]}"
-        for name, example in FORMS.items()
+        f"- {form.name}: `{form.example[:end]}`{form.example[end:]}"
+        for form, end in zip(FORMS, ends, strict=True)
     )
     return (
         "## Traffic\n\n"

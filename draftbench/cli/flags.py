@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import typer
 from draftbench.cli.completing import among, sources
 from draftbench.errors import UsageError
 from draftbench.memory import LEVELS, parse_size
+from draftbench.safe_files import write_whole
 
 FORMATS = ["table", "json", "markdown", "csv"]
 FormatOption = Annotated[
@@ -185,7 +185,7 @@ def write_result(text: str, output: str) -> None:
             return
         check_output(output)
         try:
-            _replace(Path(output).resolve(), text + "\n")
+            write_whole(Path(output), f"{text}\n".encode())
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -198,18 +198,3 @@ def cannot_write(where: str, error: OSError) -> UsageError:
         f"cannot write to `{where}`: {error.strerror}",
         hint="free some space or give another file with --output; nothing measured is lost",
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to keep
-        path.write_text(text)
-        return
-    new = path.with_name(f".draftbench-{os.getpid()}.tmp")
-    try:
-        with new.open("x") as stream:
-            stream.write(text)
-        if path.exists():
-            shutil.copymode(path, new)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

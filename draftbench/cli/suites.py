@@ -14,7 +14,7 @@ from draftbench.cli.flags import (
 )
 
 if TYPE_CHECKING:
-    from draftbench.traffic import Suite
+    from draftbench.traffic.suites import Suite
 
 
 def suites(output_format: TextFormatOption = "table", output: OutputOption = "-") -> int:
@@ -26,7 +26,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
     import msgspec
 
     from draftbench.report.terminal.text import Section
-    from draftbench.traffic import suites as built_in
+    from draftbench.traffic.suites import suites as built_in
 
     one_of("--format", output_format, TEXT_FORMATS)
     found = built_in()

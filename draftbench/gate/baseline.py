@@ -8,7 +8,6 @@ which requests changed.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,9 +15,8 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.records import DraftingMode, Record
-from draftbench.run_folder.lines import sync_folder
 from draftbench.run_folder.schema import refuse_newer
-from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
+from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 SCHEMA_VERSION = 2
@@ -126,24 +124,11 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
                 hint="take another --save file",
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data)
+        write_whole(path, data)
     except OSError as error:
         raise RunFolderError(
             f"cannot write the baseline `{path}`: {error.strerror}", hint="take another --save file"
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("xb") as stream:
-        try:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-            temporary.replace(path)
-        finally:  # nothing is left of it where it became the file
-            temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def read_baseline(path: Path) -> Baseline:

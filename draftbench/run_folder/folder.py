@@ -23,7 +23,7 @@ import msgspec
 from draftbench.errors import RunFolderError
 from draftbench.records import AnyObservation, Observation, Record, Trajectory
 from draftbench.run_folder.indexed import Indexed
-from draftbench.run_folder.lines import append_line, cannot_write, read_lines, sync_folder
+from draftbench.run_folder.lines import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
@@ -32,7 +32,13 @@ from draftbench.run_folder.manifest import (
     impossible,
 )
 from draftbench.run_folder.schema import refuse_newer
-from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
+from draftbench.safe_files import (
+    UnreadableError,
+    json_without_controls,
+    read_limited,
+    sync_folder,
+    write_whole,
+)
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
@@ -230,12 +236,8 @@ def _begin(path: Path, manifest: Manifest) -> None:
                 return
             (path / "observations").mkdir(exist_ok=True)
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-            with (path / TEMPORARY).open("wb") as stream:
-                stream.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-                stream.flush()
-                os.fsync(stream.fileno())
-            (path / TEMPORARY).replace(path / MANIFEST)
-            sync_folder(path)
+            data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            write_whole(path / MANIFEST, data, path / TEMPORARY)
     except OSError as error:
         raise cannot_write(path, error) from error
 

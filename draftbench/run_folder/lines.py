@@ -21,7 +21,7 @@ from draftbench.errors import RunFolderError
 from draftbench.records import Observation, Record
 from draftbench.run_folder.consistency import objection
 from draftbench.run_folder.sharing import share
-from draftbench.safe_files import json_without_controls
+from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
 
@@ -89,15 +89,6 @@ def _whole_length(descriptor: int) -> int:
             return start + newline + 1
         end = start
     return 0
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder as durable as the files' contents."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_lines(path: Path, kind: Any) -> Iterator[Any]:

@@ -1,7 +1,6 @@
-"""The built-in suites: `suites/NAME.yaml` says what `suites/NAME.jsonl` holds.
+"""The built-in suites: `suites/NAME.yaml` describes `suites/NAME.jsonl`.
 
-The folder stands in the package when it is installed and at the top of the repository in a
-checkout.
+The folder is inside the package when installed and at the top of the repository in a checkout.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a suite says about itself, a `title` and a `description` of what it holds. `requests` is
-    the number of its rows, `file` the name of the file they stand in, `segment_by` the field of a
-    row that holds its segment; `language` and `license` are those of its texts.
+    """The description of a suite: `file` has `requests` rows, whose segment is in the field
+    `segment_by`; `language` and `license` are those of the texts.
     """
 
     name: str
@@ -39,7 +37,7 @@ def suites() -> list[Suite]:
 
 
 def suite_names() -> list[str]:
-    """Their names alone, in order; reads none of them."""
+    """List the names of the built-in suites without reading them."""
     return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from draftbench.traffic import suites
+from draftbench.traffic.suites import suites
 
 
 def test_every_suite_is_named_as_a_sweep_takes_it(command):

@@ -16,7 +16,7 @@ from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.source import ModelSource
 from draftbench.safe_files import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
-from draftbench.traffic import TrafficQuery, load, readers
+from draftbench.traffic import TrafficQuery, files, load
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 
@@ -71,18 +71,18 @@ def test_yaml_is_plain_values_or_refused(tmp_path, text, words):
 
 
 def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_ALWAYS_UNPACKED", 1000)
-    monkeypatch.setattr(readers, "MAX_RATIO", 10)
+    monkeypatch.setattr(files, "_ALWAYS_UNPACKED", 1000)
+    monkeypatch.setattr(files, "MAX_RATIO", 10)
     rows = b'{"prompt": "a"}\n' * 20_000
     (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(rows))
     with pytest.raises(TrafficError, match="unpacks to more than 10 times its size"):
         read_traffic(tmp_path / "log.jsonl.gz")
-    monkeypatch.setattr(readers, "MAX_RATIO", 1000)
+    monkeypatch.setattr(files, "MAX_RATIO", 1000)
     assert read_traffic(tmp_path / "log.jsonl.gz").rows == 20_000
 
 
 def test_a_few_bytes_that_stand_for_rows_without_end_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_ROWS", 1000)
+    monkeypatch.setattr(files, "MAX_ROWS", 1000)
     pq.write_table(pa.table({"prompt": ["a"] * 1001}), tmp_path / "log.parquet")
     with pytest.raises(TrafficError, match="more than 1000 rows"):
         read_traffic(tmp_path / "log.parquet")

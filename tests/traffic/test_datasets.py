@@ -10,7 +10,7 @@ import pytest
 
 from draftbench.errors import TrafficError
 from draftbench.traffic import TrafficQuery, load
-from draftbench.traffic.hub import Dataset, parse_dataset
+from draftbench.traffic.datasets import Dataset, parse_dataset
 
 
 def query(source: str) -> TrafficQuery:
@@ -92,7 +92,7 @@ def test_a_folders_metadata_cannot_name_files_outside_of_it(
     name = named.format(root=tmp_path)
     metadata = f'configs:\n- config_name: default\n  data_files: "{name}"\n'
     (folder / file).write_text(metadata if file.endswith("yaml") else f"---\n{metadata}---\n")
-    with pytest.raises(TrafficError, match="lies outside of it") as raised:
+    with pytest.raises(TrafficError, match="is outside of it") as raised:
         load(query(f"hf:{folder}"))
     assert raised.value.hint
 
@@ -101,7 +101,7 @@ def test_a_folders_metadata_cannot_hide_an_address_behind_an_alias(tmp_path: Pat
     (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
     text = "x: &a https://example.org/a.jsonl\nconfigs:\n- config_name: b\n  data_files: *a\n"
     (tmp_path / "README.md").write_text(f"---\n{text}---\n")
-    with pytest.raises(TrafficError, match="lies outside"):
+    with pytest.raises(TrafficError, match="is outside"):
         load(query(f"hf:{tmp_path}"))
 
 
@@ -110,7 +110,7 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> 
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    with pytest.raises(TrafficError, match=r"`train\.jsonl`, which lies outside"):
+    with pytest.raises(TrafficError, match=r"`train\.jsonl`, which is outside"):
         load(query(f"hf:{folder}"))
 
 
@@ -132,7 +132,7 @@ def test_metadata_that_cannot_be_read_is_an_error_in_words(tmp_path: Path, text:
 
 def test_a_folder_of_a_kind_that_only_the_library_reads_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("a\n")
-    with pytest.raises(TrafficError, match=r"`train\.txt`, of no kind"):
+    with pytest.raises(TrafficError, match=r"`train\.txt`, which draftbench cannot read"):
         load(query(f"hf:{tmp_path}"))
 
 
@@ -182,12 +182,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return hub
 
 
-def test_both_readings_are_of_the_commit_that_is_recorded(hub: Hub) -> None:
+def test_the_rows_are_of_the_commit_that_is_recorded(hub: Hub) -> None:
     traffic = load(query("hf:org/name"))
     assert [request.prompt for request in traffic.requests] == [f"train of {ONE}"]
     assert traffic.revision == ONE
     assert hub.asked == [("hf://datasets/org/name", None, None)]
-    assert hub.prepared == 2
+    assert hub.prepared == 1
 
 
 def test_a_revision_is_asked_for_and_what_it_names_is_recorded(hub: Hub) -> None:
@@ -197,7 +197,9 @@ def test_a_revision_is_asked_for_and_what_it_names_is_recorded(hub: Hub) -> None
 
 
 def test_another_commit_than_was_asked_for_is_refused(hub: Hub) -> None:
-    with pytest.raises(TrafficError, match=f"at `{TWO}` is not at hand; cached is {ONE}") as raised:
+    with pytest.raises(
+        TrafficError, match=f"at `{TWO}` is not available; cached is {ONE}"
+    ) as raised:
         load(query(f"hf:org/name@{TWO}"))
     assert f"@{ONE}" in raised.value.hint
     assert hub.prepared == 0
@@ -222,7 +224,7 @@ def test_more_than_one_split_is_refused_before_anything_is_downloaded(hub: Hub) 
 def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub: Hub, named: str) -> None:
     own = f"hf://datasets/org/name@{ONE}/train.jsonl"
     hub.config.data_files = {"train": [own, named]}
-    with pytest.raises(TrafficError, match="lies outside of it"):
+    with pytest.raises(TrafficError, match="is outside of it"):
         load(query("hf:org/name"))
     assert hub.prepared == 0
     hub.asked.clear()

@@ -1,8 +1,8 @@
-"""The parameters of a request, as OpenAI-style servers name them → the fields of a `Request`.
+"""The settings of a request, as OpenAI-style servers name them → the fields of a `Request`.
 
 A field that changes the target's distribution and has no place in a `Request` makes the request not
-representable; so does a field of a request body that nobody here knows. Both are told by the
-field's name, and neither is ignored. Which values a certain server would refuse is not known here.
+representable; so does an unknown field of a request body. Both are counted by the field's name, and
+neither is ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftbench.records import Sampling
-from draftbench.traffic.problems import BadRowError, NotRepresentableError
 
 # fmt: off
 _UNDERSTOOD = frozenset({
@@ -58,7 +57,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "logits_processors": ([],),
 }
-"""What changes the distribution and cannot be applied, with the values at which it does nothing."""
+"""Fields that change the distribution and cannot be applied → their values without effect."""
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
@@ -75,47 +74,58 @@ _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _INT64 = 2**63 - 1
 
 
-def request_fields(asked: Mapping[str, Any], *, openai: bool) -> dict[str, Any]:
-    """Read the parameters as keyword arguments of `Request`.
+class BadRowError(Exception):
+    """A row that cannot be read as a request. The message gives the reason and never repeats the
+    row's text."""
 
-    `openai` says that `asked` is the body of an API call: an absent temperature is then the API's
-    default of 1.0 (0.0 otherwise), and a field that is not known makes the request not
-    representable (otherwise it is the log's own). Null means absent. Neutral values (top_p 1, top_k
-    0 or -1, min_p 0) become `None`. `n` samples are `n` times the weight.
+    hint = "fix the row, or skip and count bad rows with --skip-bad"
+
+
+class NotRepresentableError(Exception):
+    """A request whose distribution a `Request` cannot express; `str()` is the field."""
+
+
+def request_fields(settings: Mapping[str, Any], *, openai: bool) -> dict[str, Any]:
+    """Read the settings as keyword arguments of `Request`.
+
+    `openai` says that `settings` is the body of an API call: an absent temperature is then the
+    API's default of 1.0 (0.0 otherwise), and an unknown field makes the request not representable
+    (otherwise it belongs to the log). Null means absent. Neutral values (top_p 1, top_k 0 or -1,
+    min_p 0) become `None`. `n` samples are `n` times the weight.
 
     Raises:
-        BadRowError: a value of the wrong type or outside its range.
-        NotRepresentableError: see the module.
+        BadRowError: a value has the wrong type or is out of range.
+        NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
-    asked = {name: value for name, value in asked.items() if value is not None}
-    _refuse(asked, openai)
-    temperature = _number(asked, "temperature", 0, math.inf)
-    top_p, min_p = _number(asked, "top_p", 0, 1), _number(asked, "min_p", 0, 1)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    _refuse(settings, openai)
+    temperature = _number(settings, "temperature", 0, math.inf)
+    top_p, min_p = _number(settings, "top_p", 0, 1), _number(settings, "min_p", 0, 1)
     if top_p == 0:
         raise BadRowError("`top_p` is 0")
-    top_k = _integer(asked, "top_k", -1)
-    limits = [_integer(asked, name, 1) for name in ("max_completion_tokens", "max_tokens")]
+    top_k = _integer(settings, "top_k", -1)
+    limits = [_integer(settings, name, 1) for name in ("max_completion_tokens", "max_tokens")]
     return {
         "sampling": Sampling(
             temperature=(1.0 if openai else 0.0) if temperature is None else temperature,
             top_p=None if top_p == 1 else top_p,
             top_k=None if top_k in (0, -1) else top_k,
             min_p=min_p or None,
-            seed=_integer(asked, "seed", -_INT64),
+            seed=_integer(settings, "seed", -_INT64),
         ),
         "max_tokens": next((limit for limit in limits if limit is not None), None),
-        "stop": _stop(asked.get("stop", ())),
-        "weight": float(_integer(asked, "n", 1) or 1),
-        "tools": _tools(asked.get("tools", [])),
-        "template": _template(asked),
+        "stop": _stop(settings.get("stop", ())),
+        "weight": float(_integer(settings, "n", 1) or 1),
+        "tools": _tools(settings.get("tools", [])),
+        "template": _template(settings),
     }
 
 
-def _refuse(asked: Mapping[str, Any], openai: bool) -> None:
-    for name, value in asked.items():
+def _refuse(settings: Mapping[str, Any], openai: bool) -> None:
+    for name, value in settings.items():
         if name in _NEUTRAL:
             refused = value not in _NEUTRAL[name] and not (
-                name == "tool_choice" and not asked.get("tools")
+                name == "tool_choice" and not settings.get("tools")
             )
         else:
             refused = openai and name not in _UNDERSTOOD and name not in _HARMLESS
@@ -125,8 +135,8 @@ def _refuse(asked: Mapping[str, Any], openai: bool) -> None:
             )
 
 
-def _number(asked: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
-    value = asked.get(name)
+def _number(settings: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = settings.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -136,13 +146,13 @@ def _number(asked: Mapping[str, Any], name: str, low: float, high: float) -> flo
     return float(value)
 
 
-def _integer(asked: Mapping[str, Any], name: str, low: int) -> int | None:
-    value = asked.get(name)
+def _integer(settings: Mapping[str, Any], name: str, low: int) -> int | None:
+    value = settings.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         if not low <= value <= _INT64:
             raise BadRowError(f"`{name}` is out of range")
         return value
-    number = _number(asked, name, low, math.inf)  # tables turn a column with gaps into floats
+    number = _number(settings, name, low, math.inf)  # tables turn a column with gaps into floats
     if number is not None and not number.is_integer():
         raise BadRowError(f"`{name}` is not a whole number")
     return None if number is None else int(number)
@@ -163,10 +173,10 @@ def _tools(value: Any) -> tuple[dict[str, Any], ...] | None:
     return tuple(value) or None
 
 
-def _template(asked: Mapping[str, Any]) -> dict[str, Any]:
-    template = asked.get("chat_template_kwargs", {})
+def _template(settings: Mapping[str, Any]) -> dict[str, Any]:
+    template = settings.get("chat_template_kwargs", {})
     if not isinstance(template, dict):
         raise BadRowError("`chat_template_kwargs` is not an object")
     if not _TEMPLATE_RESERVED.isdisjoint(template):
         raise NotRepresentableError("chat_template_kwargs")
-    return template | {name: asked[name] for name in _TEMPLATE_SWITCHES if name in asked}
+    return template | {name: settings[name] for name in _TEMPLATE_SWITCHES if name in settings}

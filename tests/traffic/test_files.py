@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from draftbench.errors import TrafficError
-from draftbench.traffic import readers
-from draftbench.traffic.readers import read_rows
+from draftbench.traffic import files
+from draftbench.traffic.files import read_rows
 
 ROWS: list[dict[str, Any]] = [{"prompt": "Zürich, “née”"}, {"prompt": "two\nlines"}]
 
@@ -95,7 +95,7 @@ def test_json_is_an_array_or_rows_one_after_another(
     path.write_text(text)
     expected = [(1, {"prompt": "a"}), (2, {"prompt": "b"})]
     assert rows(path) == expected
-    monkeypatch.setattr(readers, "_CHUNK", 3)  # every row is cut by the buffer
+    monkeypatch.setattr(files, "_CHUNK", 3)  # every row is cut by the buffer
     assert rows(path) == expected
 
 
@@ -130,7 +130,7 @@ def test_archives_of_several_parts_are_read_to_the_end(tmp_path: Path) -> None:
 def test_an_over_long_line_is_cut_and_the_next_one_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MAX_ROW", 20)
+    monkeypatch.setattr(files, "MAX_ROW", 20)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"x" * 100 + b'\n{"prompt": "b"}\n')
     first, second = read_rows(path)
@@ -141,7 +141,7 @@ def test_an_over_long_line_is_cut_and_the_next_one_still_read(
 def test_a_compression_bomb_fails_at_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MAX_UNPACKED", 1 << 20)
+    monkeypatch.setattr(files, "MAX_UNPACKED", 1 << 20)
     path = tmp_path / "a.parquet.zst"
     path.write_bytes(zstd(b"\0" * (8 << 20)))
     with pytest.raises(TrafficError, match="8 GiB"):
@@ -176,7 +176,7 @@ def test_a_date_beyond_those_of_python_is_a_broken_file(tmp_path: Path) -> None:
 def test_a_quote_that_is_not_closed_stops_at_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MAX_ROW", 100)
+    monkeypatch.setattr(files, "MAX_ROW", 100)
     path = tmp_path / "a.csv"
     path.write_text('prompt\n"open\n' + "line\n" * 100)
     with pytest.raises(TrafficError, match="a quote is not closed"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from draftbench.records import Request, Sampling
-from draftbench.traffic.forms import Fields, UnknownFormError, read_request
-from draftbench.traffic.problems import BadRowError, NotRepresentableError
+from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.rows import Fields, UnknownFormError, read_request
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SECRET = "SECRET-TEXT"
@@ -152,6 +152,16 @@ def test_a_timestamp_from_a_table_becomes_text() -> None:
     assert read_row.timestamp == "2024-05-01T12:00:00+00:00"
 
 
+@pytest.mark.parametrize("time", [{}, [1], True, "t" * 201])
+def test_a_timestamp_that_cannot_be_read_is_unknown_and_refuses_nothing(time: Any) -> None:
+    assert request({"prompt": "a", "timestamp": time}).timestamp is None
+
+
+def test_half_a_character_in_a_timestamp_refuses_nothing() -> None:
+    row = {"prompt": "a", "timestamp": "\ud800"}
+    assert read_request(row, "t:1", Fields(), b"key")[1].timestamp == "?"
+
+
 def test_text_parts_are_joined() -> None:
     content = [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]
     read_row = request({"messages": [{"role": "user", "content": content}]})
@@ -209,7 +219,6 @@ def test_an_embedding_request_is_not_representable() -> None:
         ({"conversations": "SECRET-TEXT"}, "`conversations` is not a list of objects"),
         ({"prompt": "a", "segment": ["SECRET-TEXT"]}, "the segment is not a text"),
         ({"prompt": "a", "segment": "s" * 201}, "the segment is longer than 200 characters"),
-        ({"prompt": "a", "timestamp": {}}, "`timestamp` is not a text or a number"),
         ({"prompt": "a" * 1048577}, "the request is longer than 1 MiB"),
         ({"prompt": "a", "output": "b" * 1048577}, "the logged response is longer than 1 MiB"),
         (

@@ -1,10 +1,10 @@
-"""A data set, on the hub or in a local folder, → its raw rows, through the `datasets` library.
+"""Read a data set of the hub or of a local folder, through the `datasets` library.
 
 `DATASET[/CONFIG][:SPLIT][@REVISION]`, where a DATASET of the hub is `name` or `owner/name`, and a
-local one, which has no revisions, starts with `/`, `.` or `~`. What comes from the hub is all of
-one commit. The library only says which files of a local folder are which split: they are read here,
-so that no text is copied into its cache, and only inside the folder, wherever the folder's metadata
-or its links lead.
+local one, which has no revisions, starts with `/`, `.` or `~`. Everything that comes from the hub
+is of one commit. For a local folder the library only maps splits to files, which are read here (so
+that no text is copied into its cache) and only inside the folder, wherever the folder's metadata or
+its links point.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from draftbench.errors import DraftbenchError, TrafficError
 from draftbench.hub import hub_answers
 from draftbench.safe_files import read_limited
-from draftbench.traffic.readers import Row, can_read, read_rows
+from draftbench.traffic.files import Row, can_read, read_rows
 
 MAX_METADATA_BYTES = 4 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -29,7 +29,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set by its parts. `local` says that `path` is a folder."""
+    """The parts of a data set's name; `local` says that `path` is a folder."""
 
     path: str
     config: str | None
@@ -39,20 +39,20 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """How the requests name their source: the last part of the path, and the split."""
+        """The source of the requests: the last part of the path, and the split."""
         last = Path(self.path).name
         return last if self.split is None else f"{last}:{self.split}"
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of the split, or of the only split.
+        """Yield the rows of the named split, or of the only one.
 
         Raises:
             TrafficError: the data set cannot be found or read, or the split must be named.
         """
-        with _in_words(self.path):
-            found = self._files() if self.local else None
-            split = self.split or self._only(self._splits() if found is None else found)
-            rows = self._rows(split) if found is None else _rows_of(found, split)
+        with _readable_errors(self.path):
+            files = self._files() if self.local else None
+            split = self.split or self._only(self._splits() if files is None else files)
+            rows = self._rows(split) if files is None else _rows_of(files, split)
             for number, row in enumerate(rows, 1):
                 yield Row(number, row)
 
@@ -65,63 +65,62 @@ class Dataset:
         """
         if self.local:
             return None
-        with _in_words(self.path):
+        with _readable_errors(self.path):
             return str(self._builder.hash)
 
     @cached_property
     def _builder(self) -> Any:
-        """The library's reader. Made once, so that both readings are of one commit, even if the
-        branch moves on meanwhile.
-        """
+        """The library's reader; made once, so that its commit is the one whose rows are read."""
         hub_answers()  # before the library is imported, which would try again and again
         import datasets
 
         datasets.disable_progress_bars()
         datasets.logging.set_verbosity_error()  # stderr belongs to the command
-        # By its name alone the library would prefer a folder that lies here by chance.
+        # By the name alone the library would prefer a folder of that name in this directory.
         where = f"hf://datasets/{self.path}"
-        found = datasets.load_dataset_builder(where, self.config, revision=self.revision)
-        self._refuse_another(found)
-        inside = re.compile(rf"hf://datasets/[^@]+@{re.escape(found.hash)}/")
-        for file in itertools.chain(*(found.config.data_files or {}).values()):
-            if not inside.match(file):  # its README may name any file, here or anywhere
-                raise _leads_out(self.path, file)
-        return found
+        builder = datasets.load_dataset_builder(where, self.config, revision=self.revision)
+        self._check_revision(builder)
+        inside = re.compile(rf"hf://datasets/[^@]+@{re.escape(builder.hash)}/")
+        for file in itertools.chain(*(builder.config.data_files or {}).values()):
+            if not inside.match(file):  # its README may name any file, on this machine or elsewhere
+                raise _outside(self.path, file)
+        return builder
 
-    def _refuse_another(self, found: Any) -> None:
-        """Without a network the library takes what was cached last, whatever was asked for."""
+    def _check_revision(self, builder: Any) -> None:
+        """Without a network the library takes the commit that was cached last."""
         from datasets.packaged_modules.cache.cache import Cache
 
-        asked = self.revision
-        exact = asked is not None and _COMMIT.fullmatch(asked)
-        if asked and found.hash != asked and (exact or isinstance(found, Cache)):
+        revision = self.revision
+        exact = revision is not None and _COMMIT.fullmatch(revision)
+        if revision and builder.hash != revision and (exact or isinstance(builder, Cache)):
             raise TrafficError(
-                f"data set `{self.path}` at `{asked}` is not at hand; cached is {found.hash}",
-                hint=f"the hub needs a network; or take `@{found.hash}`",
+                f"data set `{self.path}` at `{revision}` is not available; "
+                f"cached is {builder.hash}",
+                hint=f"connect to the hub, or use `@{builder.hash}`",
             )
 
     def _files(self) -> dict[str, list[Path]]:
-        """A local folder's files by split, each inside the folder and of a kind read here."""
+        """A local folder's files by split; each must be inside the folder and readable here."""
         import datasets
 
         _check_metadata(Path(self.path))
         config = datasets.load_dataset_builder(self.path, self.config).config
-        found = {
+        by_split = {
             str(split): list(map(Path, names)) for split, names in (config.data_files or {}).items()
         }
         folder = Path(self.path).resolve()
-        for file in (file for files in found.values() for file in files):
+        for file in (file for files in by_split.values() for file in files):
             if not file.resolve().is_relative_to(folder):
-                raise _leads_out(self.path, file.name)
+                raise _outside(self.path, file.name)
             if not can_read(file):
                 raise TrafficError(
-                    f"data set `{self.path}` holds `{file.name}`, of no kind that draftbench reads",
+                    f"data set `{self.path}` holds `{file.name}`, which draftbench cannot read",
                     hint="name one of its files instead, or convert it to .jsonl or .parquet",
                 )
-        return found
+        return by_split
 
     def _splits(self) -> list[str]:
-        """Names of the splits, where possible before anything is downloaded."""
+        """Names of the splits, if possible without downloading anything."""
         import datasets
 
         if self._builder.info.splits is None:
@@ -143,10 +142,8 @@ class Dataset:
 
 
 @contextmanager
-def _in_words(path: str) -> Iterator[None]:
-    """The libraries' errors as one that names the data set. They raise what they like: of files, of
-    YAML, of the network.
-    """
+def _readable_errors(path: str) -> Iterator[None]:
+    """Turn the libraries' errors, which may be of any kind, into one that names the data set."""
     try:
         yield
     except (DraftbenchError, MemoryError):
@@ -161,8 +158,9 @@ def _in_words(path: str) -> Iterator[None]:
 
 
 def _check_metadata(folder: Path) -> None:
-    """A README may name files by their address, which the library would ask for at once. Only
-    values this deep can be names of files; an alias could carry one there.
+    """Refuse a README that names files by their address, which the library would fetch at once.
+
+    Only values this deep can be names of files; an alias could put one there.
     """
     import yaml
 
@@ -172,21 +170,21 @@ def _check_metadata(folder: Path) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         value = event.value if isinstance(event, yaml.ScalarEvent) else ""
         if isinstance(event, yaml.AliasEvent) or (depth > 2 and "://" in value):
-            raise _leads_out(str(folder), value or "an alias")
+            raise _outside(str(folder), value or "an alias")
 
 
 def _metadata(folder: Path) -> Iterator[str]:
-    if (own := folder / ".huggingface.yaml").exists():
-        yield read_limited(own, MAX_METADATA_BYTES).decode()
+    if (dedicated := folder / ".huggingface.yaml").exists():
+        yield read_limited(dedicated, MAX_METADATA_BYTES).decode()
     if (readme := folder / "README.md").exists():
         text = read_limited(readme, MAX_METADATA_BYTES).decode()
         yield from re.findall(r"\A\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r|\n|$)", text)
 
 
-def _leads_out(folder: str, name: str) -> TrafficError:
+def _outside(folder: str, name: str) -> TrafficError:
     return TrafficError(
-        f"data set `{folder}` names `{name}`, which lies outside of it",
-        hint="copy the file into the folder, or give it alone: `--traffic FILE`",
+        f"data set `{folder}` names `{name}`, which is outside of it",
+        hint="copy the file into the folder, or give the file itself: `--traffic FILE`",
     )
 
 
@@ -197,15 +195,15 @@ def _rows_of(files: Mapping[str, Sequence[Path]], split: str) -> Iterator[Any]:
 
 
 def on_hub(text: str) -> bool:
-    """Whether the data set of this name is one of the hub, and no local folder."""
+    """Whether this names a data set of the hub and not a local folder."""
     return not text.startswith(("/", ".", "~"))
 
 
 def parse_dataset(text: str) -> Dataset:
-    """Take `DATASET[/CONFIG][:SPLIT][@REVISION]` apart.
+    """Parse `DATASET[/CONFIG][:SPLIT][@REVISION]`.
 
     Raises:
-        TrafficError: a name that cannot be one, or a local folder that is not there.
+        TrafficError: the name is malformed, or there is no such local folder.
     """
     if not on_hub(text):
         return _local(text)
@@ -214,7 +212,7 @@ def parse_dataset(text: str) -> Dataset:
     parts = path.split("/")
     if not all(parts) or len(parts) > 3 or (at and not revision):
         raise TrafficError(
-            f"`{text}` is not a data set",
+            f"`{text}` is not the name of a data set",
             hint="write `hf:owner/name`, `hf:owner/name/config:split` or `hf:owner/name@revision`",
         )
     config = parts[2] if len(parts) == 3 else None

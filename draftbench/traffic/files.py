@@ -1,9 +1,8 @@
-"""A traffic file → its raw rows with their numbers, one at a time.
+"""Read the raw rows of a traffic file one at a time, with their numbers.
 
 Reads `.jsonl`, `.json`, `.csv` and `.parquet`, plain or compressed (`.gz`, `.zst`). Memory stays
-flat: one row, one buffer or one small parquet batch is held at a time, and whatever could grow
-without end has a limit. What a row means is not known here; a JSON row is handed on as bytes, so
-that a row nobody chose is never parsed a second time.
+flat: one row, one buffer or one small parquet batch is held at a time, and everything that could
+grow without end has a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_ROW = 16 << 20
 """Bytes of one row as it stands in the file; a longer one is a bad row."""
 
 MAX_ROWS = 50_000_000
-"""Rows of one file: run-length coding lets a few bytes stand for billions."""
+"""Rows of one file; with run-length coding a few bytes can stand for billions."""
 
 MAX_COLUMNS = 1000
 MAX_UNPACKED = 8 << 30
@@ -39,7 +38,7 @@ MAX_UNPACKED = 8 << 30
 MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
 """How many times its own size a compressed file may hold, beyond the first gibibyte."""
 
-# Overflow: a date of a parquet file can lie beyond those that Python knows.
+# OverflowError: a date of a parquet file beyond Python's.
 _BROKEN = (OSError, ValueError, NotImplementedError, RecursionError, OverflowError, csv.Error)
 _CHUNK = 1 << 20
 _BATCH = 64
@@ -60,7 +59,7 @@ _STRUCTURES = frozenset({
 
 @dataclass(frozen=True)
 class Row:
-    """A raw row: JSON text or an object. `number` is its line (.jsonl, .csv) or its place in the
+    """A raw row, JSON text or an object; `number` is its line (.jsonl, .csv) or its place in the
     file, from 1."""
 
     number: int
@@ -100,19 +99,19 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
         raise TrafficError(
             f"traffic file `{path}` not found", hint=f"did you mean `{meant}`?" if meant else forms
         )
-    if not path.is_file():  # a pipe could be read once only, and a device without end
+    if not path.is_file():  # a pipe may have to be read twice, a device never ends
         raise TrafficError(f"`{path}` is not a plain file", hint="write the requests to a file")
     kind, compression = _kind(path)
     if kind is None:
         raise TrafficError(
-            f"`{path.name}` is of no kind that draftbench reads",
+            f"`{path.name}` is not a kind of file that draftbench reads",
             hint=f"use {', '.join(_READERS)}, each also with .gz or .zst",
         )
     return _READERS[kind], compression
 
 
 def _meant(path: Path) -> str | None:
-    """A file of that folder whose name goes on where this one ends, or is near it; or a suite."""
+    """Suggest a file of that folder whose name starts with or resembles this one, or a suite."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(file.name for file in path.parent.iterdir() if can_read(file))
@@ -126,12 +125,12 @@ def _meant(path: Path) -> str | None:
 
 
 def can_read(path: Path) -> bool:
-    """Whether a file of this name is one of the kinds read here."""
+    """Whether draftbench reads files with this extension."""
     return _kind(path)[0] is not None
 
 
 def _kind(path: Path) -> tuple[str | None, str | None]:
-    """What the file holds and how it is compressed, by its name."""
+    """The kind and the compression of a file, by its extensions."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     if compression:
@@ -143,7 +142,7 @@ def _kind(path: Path) -> tuple[str | None, str | None]:
 def _open(path: Path, compression: str | None) -> BinaryIO:
     if compression is None:
         return path.open("rb")
-    # pyarrow, because zstandard ends a truncated stream without a word: rows would be lost.
+    # pyarrow, because zstandard takes a truncated stream for a whole one: rows would be lost.
     import pyarrow
 
     most = max(_ALWAYS_UNPACKED, MAX_RATIO * path.stat().st_size)
@@ -152,7 +151,7 @@ def _open(path: Path, compression: str | None) -> BinaryIO:
 
 
 class _Limited(io.RawIOBase):
-    """A stream that may not hold more than so many bytes."""
+    """A stream that fails beyond `most` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self.stream, self.left = stream, most
@@ -161,12 +160,12 @@ class _Limited(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found: bytes = self.stream.read(len(buffer))
-        self.left -= len(found)
+        data: bytes = self.stream.read(len(buffer))
+        self.left -= len(data)
         if self.left < 0:
             raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size")
-        buffer[: len(found)] = found
-        return len(found)
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         self.stream.close()
@@ -174,8 +173,7 @@ class _Limited(io.RawIOBase):
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield every line; an over-long one is cut just over the limit, so that its reader can
-    tell."""
+    """Yield every line; one over the limit is cut one byte beyond it, so that it is seen."""
     while line := stream.readline(MAX_ROW + 1):
         yield line
         while line and not line.endswith(b"\n"):
@@ -190,7 +188,7 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _read_json(stream: BinaryIO) -> Iterator[Row]:
-    """Split an array of rows, or rows one after another, holding one buffer at a time."""
+    """Split an array of rows, or rows one after another, one buffer at a time."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text:
         yield from _split_rows(text)
 
@@ -245,7 +243,7 @@ def _cell(name: str, text: Any) -> Any:
     if name in _NUMBERS or (name in _STRUCTURES and text.lstrip()[:1] in ("[", "{")):
         with contextlib.suppress(ValueError, RecursionError):
             return msgspec.json.decode(text)
-    return text  # whoever needs something else there names the row
+    return text  # if that is the wrong type, the row is refused later, with its number
 
 
 def _read_parquet(stream: BinaryIO) -> Iterator[Row]:

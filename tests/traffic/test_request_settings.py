@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from draftbench.records import Sampling
-from draftbench.traffic.parameters import request_fields
-from draftbench.traffic.problems import BadRowError, NotRepresentableError
+from draftbench.traffic.request_settings import (
+    BadRowError,
+    NotRepresentableError,
+    request_fields,
+)
 
 
 def test_every_sampling_parameter_is_taken() -> None:
@@ -70,9 +73,7 @@ def test_neutral_and_null_values_are_the_same_as_none_at_all() -> None:
     ],
 )
 @pytest.mark.parametrize("openai", [True, False])
-def test_what_changes_the_distribution_is_told_by_field(
-    field: str, value: Any, openai: bool
-) -> None:
+def test_what_changes_the_distribution_is_named(field: str, value: Any, openai: bool) -> None:
     asked = {field: value, "tools": [{"type": "function"}]}
     with pytest.raises(NotRepresentableError, match=rf"^{field}$"):
         request_fields(asked, openai=openai)

@@ -1,0 +1,302 @@
+"""Read a traffic source once: count its rows, merge duplicates and choose the sample.
+
+A source is a file, a built-in suite (`suite:NAME`) or a data set
+(`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`).
+
+The sample is stratified by segment. Each segment gets its share by the rows it has in the log
+(largest remainder; at least one request while the sample has room, never more than it has). Inside
+a segment requests are ranked by a hash of seed and id, so that neither the order of the rows nor
+the other segments decide. The chosen weights keep their proportions and are scaled to the total of
+their segment, so that every sampled segment weighs what it weighs in the log.
+
+While a source is read only the requests of the lowest ranks are held, so that memory does not grow
+with its text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import hmac
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from draftbench.errors import TrafficError
+from draftbench.records import Request
+from draftbench.traffic.datasets import on_hub, parse_dataset
+from draftbench.traffic.files import Row, read_rows
+from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.suites import find_suite
+
+_BAD_ROWS_NAMED = 5
+
+_HELD = 20
+"""Times the sample: how many requests are held where a source has many segments."""
+
+
+@dataclass(frozen=True)
+class TrafficQuery:
+    """What to read.
+
+    `segment_by`, `prompt_field` and `response_field` are dotted paths (`None`: the usual places).
+    `sample` requests are chosen by `seed` (`None`: all). `skip_bad` counts bad rows instead of
+    stopping. `key` makes the hashes: the same key gives the same ids, and so the same sample.
+    """
+
+    source: str
+    sample: int | None
+    seed: int
+    segment_by: str | None
+    prompt_field: str | None
+    response_field: str | None
+    skip_bad: bool
+    key: bytes
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether the source is a data set of the hub, to be downloaded where it is not cached."""
+        return self.source.startswith("hf:") and on_hub(self.source.removeprefix("hf:"))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The requests to measure, in the order of their first rows, and a count of all rows.
+
+    `rows` = distinct requests (before sampling) + `merged` + the sum of `dropped` (reason → rows).
+    `bad_rows` names the first few as "file:line: reason". `form` names the forms recognised.
+    `digest` is a keyed hash over the ids and weights of all requests of the source, chosen or not,
+    in any order. `revision` is the commit of a data set of the hub.
+    """
+
+    requests: tuple[Request, ...]
+    rows: int
+    merged: int
+    dropped: Mapping[str, int]
+    bad_rows: tuple[str, ...]
+    form: str
+    digest: str
+    revision: str | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A distinct request: the rows that it stands for, and its segment."""
+
+    weight: float
+    segment: str | None
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    rows: Callable[[], Iterator[Row]]
+    segment_by: str | None = None
+    revision: str | None = None
+
+
+class _Held:
+    """The requests that are kept while a source is read: in each segment those of the lowest ranks,
+    as many as the sample has, and with many segments `_HELD` times the sample in all.
+    """
+
+    def __init__(self, sample: int | None, seed: int) -> None:
+        self.sample, self.seed = sample, seed
+        self.segments: defaultdict[str | None, list[tuple[int, Request]]] = defaultdict(list)
+        self.count = 0
+
+    def offer(self, request: Request) -> None:
+        """Hold a distinct request, or drop the one of the highest rank in its segment."""
+        heap = self.segments[request.segment]
+        heapq.heappush(heap, (-_rank(self.seed, request.id), request))
+        self.count += 1
+        if self.sample is None:
+            return
+        share = _HELD * self.sample // len(self.segments)
+        while len(heap) > self.sample or (self.count > _HELD * self.sample and len(heap) > share):
+            heapq.heappop(heap)
+            self.count -= 1
+
+    def by_id(self) -> dict[str, Request]:
+        return {request.id: request for heap in self.segments.values() for _, request in heap}
+
+
+@dataclass
+class _Census:
+    """The counts of one reading, and every distinct request in the order of its first row."""
+
+    rows: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    bad_rows: list[str] = field(default_factory=list)
+    forms: set[str] = field(default_factory=set)
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+def load(query: TrafficQuery) -> Traffic:
+    """Read a source, merge exact duplicates and choose the sample.
+
+    Raises:
+        TrafficError: the source cannot be found or read, or holds a bad row (unless `skip_bad`) or
+            no request that can be used.
+    """
+    if query.sample is not None and query.sample < 1:
+        raise TrafficError("--sample must be at least 1", hint="give --sample 1 or more")
+    source = _find(query.source)
+    fields = Fields(query.prompt_field, query.response_field, query.segment_by or source.segment_by)
+    held = _Held(query.sample, query.seed)
+    census = _read(source, fields, query, held.offer)
+    _check(census, source, fields)
+    weights = choose(census.entries, query.sample, query.seed)
+    texts = held.by_id()
+    # Duplicates logged under several segments, or a great many segments, can make the choice fall
+    # on a request that was dropped. Only then is the source read again.
+    if missing := weights.keys() - texts.keys():
+        _read(source, fields, query, lambda r: r.id in missing and texts.update({r.id: r}))
+        if missing - texts.keys():
+            raise TrafficError(f"`{source.name}` changed while it was read", hint="run again")
+    requests = tuple(
+        msgspec.structs.replace(texts[name], weight=weight, segment=census.entries[name].segment)
+        for name, weight in weights.items()
+    )
+    if query.response_field and not any(request.response for request in requests):
+        raise TrafficError(
+            f"no chosen request has a response under `{query.response_field}`",
+            hint="check --response-field",
+        )
+    good = census.rows - census.dropped.total()
+    return Traffic(
+        requests=requests,
+        rows=census.rows,
+        merged=good - len(census.entries),
+        dropped=dict(census.dropped),
+        bad_rows=tuple(census.bad_rows),
+        form=", ".join(sorted(census.forms)),
+        digest=_digest(census.entries, query.key),
+        revision=source.revision,
+    )
+
+
+def _find(text: str) -> _Source:
+    if text.startswith("suite:"):
+        suite, path = find_suite(text.removeprefix("suite:"))
+        return _Source(path.name, lambda: read_rows(path), suite.segment_by)
+    if text.startswith("hf:"):
+        dataset = parse_dataset(text.removeprefix("hf:"))
+        return _Source(dataset.name, dataset.rows, revision=dataset.commit)
+    path = Path(text)
+    return _Source(path.name, lambda: read_rows(path))
+
+
+def _read(
+    source: _Source, fields: Fields, query: TrafficQuery, offer: Callable[[Request], object]
+) -> _Census:
+    """Count a source; `offer` gets every distinct request at its first row."""
+    census = _Census()
+    for row in source.rows():
+        census.rows += 1
+        where = f"{source.name}:{row.number}"
+        try:
+            form, request = read_request(row.data, where, fields, query.key)
+        except NotRepresentableError as error:
+            census.dropped[f"not representable: {error}"] += 1
+            continue
+        except BadRowError as error:
+            if not query.skip_bad:
+                raise TrafficError(f"{where}: {error}", hint=error.hint) from None
+            census.dropped["bad row"] += 1
+            if len(census.bad_rows) < _BAD_ROWS_NAMED:
+                census.bad_rows.append(f"{where}: {error}")
+            continue
+        census.forms.add(form)
+        if (entry := census.entries.get(request.id)) is None:
+            entry = census.entries[request.id] = Entry(0.0, request.segment)
+            offer(request)
+        entry.weight += request.weight
+        if request.segment is not None:  # logged under several: the first of them by name
+            entry.segment = min(entry.segment or request.segment, request.segment)
+    return census
+
+
+def _check(census: _Census, source: _Source, fields: Fields) -> None:
+    if not census.rows:
+        raise TrafficError(
+            f"`{source.name}` holds no rows", hint="give a source with at least one request"
+        )
+    if not census.entries:
+        counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
+        first = f"; {census.bad_rows[0]}" if census.bad_rows else ""
+        raise TrafficError(
+            f"no row of `{source.name}` can be used: {counts}{first}",
+            hint="see which fields the requests set, or name the prompt with --prompt-field",
+        )
+    if fields.segment and all(entry.segment is None for entry in census.entries.values()):
+        raise TrafficError(
+            f"no row has a segment under `{fields.segment}`", hint="check --segment-by"
+        )
+
+
+def _digest(entries: Mapping[str, Entry], key: bytes) -> str:
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for name in sorted(entries):
+        digest.update(f"{name} {entries[name].weight!r}\n".encode())
+    return digest.hexdigest()
+
+
+def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:
+    """Choose `sample` requests (`None`: all) as id → weight, in the order of `entries`."""
+    if sample is None or sample >= len(entries):
+        return {name: entry.weight for name, entry in entries.items()}
+    segments: defaultdict[str | None, list[str]] = defaultdict(list)
+    totals: defaultdict[str | None, float] = defaultdict(float)
+    for name, entry in entries.items():
+        segments[entry.segment].append(name)
+        totals[entry.segment] += entry.weight
+    counts = allocate(totals, {segment: len(names) for segment, names in segments.items()}, sample)
+    weights = {}
+    for segment, names in segments.items():
+        chosen = heapq.nsmallest(counts[segment], names, key=lambda name: _rank(seed, name))
+        covered = sum(entries[name].weight for name in chosen)
+        weights.update({name: entries[name].weight * totals[segment] / covered for name in chosen})
+    return {name: weights[name] for name in entries if name in weights}
+
+
+def allocate(
+    totals: Mapping[str | None, float], sizes: Mapping[str | None, int], sample: int
+) -> dict[str | None, int]:
+    """Share `sample` requests, fewer than there are, among segments of `totals` rows and `sizes`
+    distinct requests.
+
+    The quota of a segment is its total times one factor for all, held between 1 and its size. If
+    there are more segments than requests, the heaviest get one each.
+    """
+    order = sorted(totals, key=lambda segment: (-totals[segment], segment is None, segment or ""))
+    if sample <= len(order):
+        return {segment: int(place < sample) for place, segment in enumerate(order)}
+
+    def quotas(factor: float) -> dict[str | None, float]:
+        return {
+            segment: min(max(factor * totals[segment], 1.0), sizes[segment]) for segment in order
+        }
+
+    low, high = 0.0, max(sizes[segment] / totals[segment] for segment in order)
+    for _ in range(100):
+        middle = (low + high) / 2
+        if math.fsum(quotas(middle).values()) <= sample:
+            low = middle
+        else:
+            high = middle
+    shares = quotas(low)
+    counts = {segment: math.floor(share + 1e-9) for segment, share in shares.items()}
+    by_remainder = sorted(order, key=lambda segment: counts[segment] - shares[segment])
+    for segment in by_remainder[: sample - sum(counts.values())]:
+        counts[segment] += 1
+    return counts
+
+
+def _rank(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest())

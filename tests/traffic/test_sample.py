@@ -1,0 +1,361 @@
+"""From a source to its requests: merging, counting, sampling, errors."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftbench.errors import TrafficError
+from draftbench.records import Request
+from draftbench.traffic import Traffic, TrafficQuery, load, sample
+from draftbench.traffic.files import read_rows
+from draftbench.traffic.rows import Fields, read_request
+from draftbench.traffic.sample import Entry, allocate, choose
+from draftbench.traffic.suites import suites
+
+MARKER = "planted-marker-text"
+
+
+def query(source: Path | str, **changes: Any) -> TrafficQuery:
+    fields: dict[str, Any] = {
+        "sample": None,
+        "seed": 0,
+        "segment_by": None,
+        "prompt_field": None,
+        "response_field": None,
+        "skip_bad": False,
+        "key": b"key",
+    }
+    return TrafficQuery(source=str(source), **(fields | changes))
+
+
+def log(folder: Path, *rows: Any, name: str = "log.jsonl") -> Path:
+    path = folder / name
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def weights(traffic: Traffic) -> dict[str | None, float]:
+    return {request.prompt: request.weight for request in traffic.requests}
+
+
+def test_exact_duplicates_merge_and_keep_their_weight(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        {"prompt": "a", "response": "first"},
+        {"prompt": "b"},
+        {"prompt": "a", "response": "second"},
+        {"prompt": "a", "n": 3},
+        {"prompt": "a", "temperature": 0.5},
+    )
+    traffic = load(query(path))
+    assert [(r.prompt, r.weight, r.source) for r in traffic.requests] == [
+        ("a", 5.0, "log.jsonl:1"),
+        ("b", 1.0, "log.jsonl:2"),
+        ("a", 1.0, "log.jsonl:5"),
+    ]
+    assert traffic.requests[0].response == "first"
+    assert (traffic.rows, traffic.merged, traffic.dropped) == (5, 2, {})
+
+
+def test_a_duplicate_of_two_segments_counts_under_the_first_by_name(tmp_path: Path) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "a", "segment": "y"}, {"prompt": "a", "segment": "x"}]
+    for order in (rows, rows[::-1]):
+        (request,) = load(query(log(tmp_path, *order))).requests
+        assert request.segment == "x"
+
+
+def test_what_was_dropped_is_counted_by_reason(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    path = log(
+        tmp_path,
+        {"body": body},
+        {"body": body | {"logit_bias": {"1": 5}}},
+        {"body": body | {"logit_bias": {"2": 5}}},
+        {"body": body | {"frobnicate": 1}},
+        "no json",
+        {"prompt": ""},
+        {"prompt": "b"},
+    )
+    traffic = load(query(path, skip_bad=True))
+    assert traffic.dropped == {
+        "not representable: logit_bias": 2,
+        "not representable: frobnicate": 1,
+        "bad row": 2,
+    }
+    assert traffic.rows == 7
+    assert traffic.bad_rows == (
+        "log.jsonl:5: not JSON (invalid character (byte 4))",
+        "log.jsonl:6: the prompt is empty",
+    )
+    assert traffic.form == "OpenAI request, prompt"
+
+
+def test_only_the_first_bad_rows_are_named(tmp_path: Path) -> None:
+    traffic = load(query(log(tmp_path, {"prompt": "a"}, *["x"] * 50), skip_bad=True))
+    assert traffic.dropped == {"bad row": 50}
+    assert [row.split(": ")[0] for row in traffic.bad_rows] == [
+        f"log.jsonl:{line}" for line in range(2, 7)
+    ]
+
+
+def test_a_bad_row_stops_the_reading_by_file_and_line(tmp_path: Path) -> None:
+    path = log(tmp_path, {"prompt": "a"}, {"prompt": "b", "temperature": MARKER})
+    with pytest.raises(TrafficError) as raised:
+        load(query(path))
+    assert raised.value.message == "log.jsonl:2: `temperature` is not a number"
+    assert "--skip-bad" in raised.value.hint
+
+
+def test_an_unknown_form_lists_the_forms_understood(tmp_path: Path) -> None:
+    with pytest.raises(TrafficError) as raised:
+        load(query(log(tmp_path, {"instruction": MARKER})))
+    assert raised.value.message == "log.jsonl:1: no known form of request"
+    assert "conversations" in raised.value.hint
+    assert load(query(tmp_path / "log.jsonl", prompt_field="instruction")).rows == 1
+
+
+def test_a_source_without_a_usable_row_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrafficError, match=r"`log.jsonl` holds no rows"):
+        load(query(log(tmp_path)))
+    path = log(tmp_path, "x", {"prompt": "a", "min_tokens": 5})
+    with pytest.raises(TrafficError) as raised:
+        load(query(path, skip_bad=True))
+    assert "bad row (1), not representable: min_tokens (1); log.jsonl:1:" in raised.value.message
+
+
+@pytest.mark.parametrize("bad", ['"%s', '{"prompt": "%s", "n": 0}', '{"x": "%s"}', '{"%s": }'])
+def test_no_text_of_a_row_stands_in_an_error(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(TrafficError) as raised:
+        load(query(log(tmp_path, bad % MARKER)))
+    assert MARKER not in repr(raised.value) + raised.value.hint
+
+
+def test_a_field_that_no_row_has_is_a_mistake(tmp_path: Path) -> None:
+    path = log(tmp_path, {"prompt": "a", "segment": "s"})
+    with pytest.raises(TrafficError, match=r"no row has a segment under `tags\.team`"):
+        load(query(path, segment_by="tags.team"))
+    with pytest.raises(TrafficError, match="no chosen request has a response under `answer`"):
+        load(query(path, response_field="answer"))
+
+
+def test_a_sample_is_stratified_and_repeatable(tmp_path: Path) -> None:
+    rows = [{"prompt": str(i), "segment": "ab"[i % 10 == 0]} for i in range(200)]
+    path = log(tmp_path, *rows)
+    traffic = load(query(path, sample=20))
+    segments = [request.segment for request in traffic.requests]
+    assert (segments.count("a"), segments.count("b")) == (18, 2)
+    assert sum(request.weight for request in traffic.requests) == pytest.approx(200)
+    lines = [int(request.source.split(":")[1]) for request in traffic.requests]
+    assert lines == sorted(lines)
+    assert load(query(path, sample=20)) == traffic
+    assert weights(load(query(path, sample=20, seed=1))) != weights(traffic)
+    turned = log(tmp_path, *rows[::-1], name="turned.jsonl")
+    assert weights(load(query(turned, sample=20))) == weights(traffic)
+
+
+def test_a_sample_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrafficError, match="--sample must be at least 1"):
+        load(query(log(tmp_path, {"prompt": "a"}), sample=0))
+
+
+def test_the_digest_tells_whether_the_traffic_changed(tmp_path: Path) -> None:
+    first = load(query(log(tmp_path, {"prompt": "a"}, {"prompt": "b"}))).digest
+    again = load(query(log(tmp_path, {"prompt": "b"}, {"prompt": "a"}), sample=1)).digest
+    assert first == again
+    others = [
+        load(query(log(tmp_path, {"prompt": "a"}, {"prompt": "c"}))).digest,
+        load(query(log(tmp_path, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "b"}))).digest,
+        load(query(log(tmp_path, {"prompt": "a"}, {"prompt": "b"}), key=b"other")).digest,
+    ]
+    assert len({first, *others}) == 4
+
+
+def test_a_suite_is_read_by_name_and_by_its_own_segments() -> None:
+    for suite in suites():
+        traffic = load(query(f"suite:{suite.name}"))
+        assert traffic.rows == suite.requests
+        assert not traffic.dropped
+        assert all(request.segment for request in traffic.requests)
+    with pytest.raises(TrafficError) as raised:
+        load(query("suite:chatt"))
+    assert raised.value.hint == "did you mean `suite:chat`?"
+
+
+def test_a_suite_name_is_not_a_path() -> None:
+    with pytest.raises(TrafficError, match="not found"):
+        load(query("suite:../suites/chat"))
+
+
+def twice(path: Path, size: int | None, seed: int) -> list[Request]:
+    """The sample of a log by two readings: one counts and merges, the other takes the chosen."""
+    first: dict[str, Request] = {}
+    merged: dict[str, Entry] = {}
+    for row in read_rows(path):
+        _, request = read_request(row.data, f"{path.name}:{row.number}", Fields(), b"key")
+        first.setdefault(request.id, request)
+        entry = merged.setdefault(request.id, Entry(0.0, None))
+        entry.weight += request.weight
+        entry.segment = min(filter(None, (entry.segment, request.segment)), default=None)
+    return [
+        msgspec.structs.replace(first[name], weight=weight, segment=merged[name].segment)
+        for name, weight in choose(merged, size, seed).items()
+    ]
+
+
+logged = st.lists(
+    st.tuples(st.integers(0, 30), st.sampled_from([None, "a", "b", "c", "d"]), st.integers(1, 3)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=logged, size=st.none() | st.integers(1, 12), held=st.integers(1, 3))
+def test_one_reading_chooses_what_two_readings_choose(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[tuple[int, str | None, int]],
+    size: int | None,
+    held: int,
+) -> None:
+    monkeypatch.setattr(sample, "_HELD", held)
+    asked = [
+        {"prompt": f"p{name}", "segment": segment, "n": n, "response": f"r{at}", "timestamp": at}
+        for at, (name, segment, n) in enumerate(rows)
+    ]
+    path = log(tmp_path, *asked)
+    assert list(load(query(path, sample=size)).requests) == twice(path, size, 0)
+
+
+def readings(path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
+    opened: list[Path] = []
+
+    def counted(path: Path) -> Any:
+        opened.append(path)
+        return read_rows(path)
+
+    monkeypatch.setattr(sample, "read_rows", counted)
+    load(query(path, **changes))
+    return len(opened)
+
+
+def test_a_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": str(i % 150), "segment": "ab"[i % 10 == 0]} for i in range(200)]
+    assert readings(log(tmp_path, *rows), monkeypatch, sample=20) == 1
+
+
+def test_it_is_read_again_only_where_the_choice_falls_on_a_dropped_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of two requests in segment b a sample of one holds one. Whichever is then logged under a too
+    # makes a the heavier segment, and is chosen.
+    rows = [{"prompt": str(i), "segment": "b"} for i in range(2)]
+    numbers = [
+        readings(log(tmp_path, *rows, row | {"segment": "a"}), monkeypatch, sample=1)
+        for row in rows
+    ]
+    assert sorted(numbers) == [1, 2]
+
+
+def entries(**sizes: int) -> dict[str, Entry]:
+    return {
+        f"{segment}{index}": Entry(1.0, segment)
+        for segment, size in sizes.items()
+        for index in range(size)
+    }
+
+
+strata = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+def heavy(shape: list[tuple[int, int]]) -> dict[str, Entry]:
+    return {
+        f"{place}-{index}": Entry(float(1 + index % weight), str(place))
+        for place, (size, weight) in enumerate(shape)
+        for index in range(size)
+    }
+
+
+def test_shares_follow_the_largest_remainder() -> None:
+    # quotas of 10: 4.7, 3.4, 1.9 -> floors 4, 3, 1 -> the two left go to .9 and .7
+    totals: dict[str | None, float] = {"a": 47.0, "b": 34.0, "c": 19.0}
+    assert allocate(totals, {"a": 47, "b": 34, "c": 19}, 10) == {"a": 5, "b": 3, "c": 2}
+
+
+def test_every_segment_gets_one_while_the_sample_has_room() -> None:
+    totals: dict[str | None, float] = {"big": 990.0, "x": 5.0, "y": 5.0}
+    assert allocate(totals, {"big": 990, "x": 5, "y": 5}, 10) == {"big": 8, "x": 1, "y": 1}
+
+
+def test_a_segment_never_gives_more_than_it_has() -> None:
+    # one prompt asked a thousand times is one request; its room goes to the others
+    totals: dict[str | None, float] = {"same": 1000.0, "x": 10.0, "y": 10.0}
+    assert allocate(totals, {"same": 1, "x": 10, "y": 10}, 9) == {"same": 1, "x": 4, "y": 4}
+
+
+def test_with_more_segments_than_requests_the_heaviest_get_one_each() -> None:
+    totals: dict[str | None, float] = {"a": 1.0, "b": 3.0, None: 2.0}
+    assert allocate(totals, {"a": 1, "b": 3, None: 2}, 2) == {"a": 0, "b": 1, None: 1}
+
+
+@given(strata, st.integers(1, 60), st.integers(0, 9))
+def test_a_sample_has_its_size_and_segments_keep_their_weight(
+    shape: list[tuple[int, int]], sample: int, seed: int
+) -> None:
+    everything = heavy(shape)
+    weights = choose(everything, sample, seed)
+    assert len(weights) == min(sample, len(everything))
+    totals: Counter[str | None] = Counter()
+    for entry in everything.values():
+        totals[entry.segment] += entry.weight  # type: ignore[assignment]
+    chosen: Counter[str | None] = Counter()
+    for name, weight in weights.items():
+        chosen[everything[name].segment] += weight  # type: ignore[assignment]
+    assert chosen.keys() == totals.keys() or sample < len(totals)
+    for segment, total in chosen.items():
+        assert total == pytest.approx(totals[segment])
+
+
+@given(strata, st.integers(1, 60), st.randoms())
+def test_the_order_of_the_rows_does_not_decide(
+    shape: list[tuple[int, int]], sample: int, random: object
+) -> None:
+    everything = heavy(shape)
+    names = list(everything)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    shuffled = choose({name: everything[name] for name in names}, sample, 3)
+    assert shuffled.keys() == choose(everything, sample, 3).keys()
+
+
+def test_weights_keep_their_proportions_inside_a_segment() -> None:
+    rows = {"a": Entry(6.0, "s"), "b": Entry(2.0, "s"), "c": Entry(4.0, "s")}
+    weights = choose(rows, 2, 0)
+    first, second = weights
+    assert sum(weights.values()) == pytest.approx(12)
+    ratio = rows[first].weight / rows[second].weight
+    assert weights[first] / weights[second] == pytest.approx(ratio)
+
+
+def test_without_a_sample_all_stay_as_they_are() -> None:
+    rows = {"a": Entry(6.0, "s"), "b": Entry(2.0, None)}
+    assert choose(rows, None, 0) == choose(rows, 2, 0) == {"a": 6.0, "b": 2.0}
+
+
+def test_another_seed_chooses_others_and_the_order_stays() -> None:
+    everything = entries(a=50)
+    first, second = (list(choose(everything, 10, seed)) for seed in (0, 1))
+    assert first != second
+    assert first == [name for name in everything if name in first]
+
+
+def test_a_new_segment_of_equal_share_leaves_the_choice_within_the_others() -> None:
+    alone = set(choose(entries(a=50), 5, 0))
+    beside = set(choose(entries(a=50, b=50), 10, 0))
+    assert alone == {name for name in beside if name.startswith("a")}
