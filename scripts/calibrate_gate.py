@@ -17,7 +17,7 @@ a trial draws n of them with replacement, both arms on the same draw and on the 
   the population's figure is that of the averaged a_j. The common probability is found on it by
   bisection: true drops are exactly 0, ½, 1 and 2 margins.
 
-Every trial goes through `gate.compare`, with one metric at its default limit. "Advised" is what a
+Every trial goes through `gate.judge`, with one metric at its default limit. "Advised" is what a
 user would do: a first run of 60 requests, then a fresh one of the size that it advises.
 """
 
@@ -32,10 +32,10 @@ import numpy as np
 from replay_pool import Pool, run_pool, simulated_pool
 
 from draftbench.errors import DraftbenchError
-from draftbench.gate.comparison import compare, samples_of
+from draftbench.gate.judge import judge, samples_of
 from draftbench.gate.limits import DEFAULT_LIMITS, Limit
 from draftbench.gate.noninferiority import Verdict, advised_requests, gain_of
-from draftbench.gate.pairing import pair_up
+from draftbench.gate.pair_requests import pair_up
 
 DROPS = (0.0, 0.5, 1.0, 2.0)
 SIZES = (24, 60, 240)
@@ -108,7 +108,7 @@ def trials(pool: Pool, case: Case, size: int | None, count: int) -> Tally:
             if requests is None:
                 raise SystemExit(f"no sample decides {limit.value:g} of {limit.metric} here")
         old, new = pool.draw(requests, case.kept, case.churn, generator)
-        result = compare(old, new, (limit,))
+        result = judge(old, new, (limit,))
         tally.verdicts[result.verdict] += 1
         interval = result.pooled[0].difference
         true = -case.drop * limit.value

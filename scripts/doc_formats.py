@@ -22,8 +22,7 @@ from doc_meanings import MEANING
 from draftbench.acceptance.card import AcceptanceReport
 from draftbench.acceptance.definitions import Figure
 from draftbench.gate.baseline import Baseline
-from draftbench.gate.history import HistoryEntry
-from draftbench.gate.result import GateResult
+from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.facts import Preflight
 from draftbench.planner import engine_costs
 from draftbench.planner.advice import Advice

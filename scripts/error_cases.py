@@ -277,8 +277,8 @@ ANSWERS: list[Case] = [
         replaced("base.json", '"samples": 1', '"samples": 2'))),
     ("A limit that is misspelt", lambda: gated(nothing, "--max-drop", "alfa:0.02")),
     ("A limit without its %", lambda: gated(nothing, "--max-drop", "mean_accepted_length:2")),
-    ("A history that is something else", lambda: gated(
-        written("h.jsonl", b"{}\n"), "--history", "h.jsonl")),
+    ("Flags that do not go with `--save`", lambda: kept(
+        nothing, "gate", "--save", "b.json", "run", "--max-drop", "alpha:0.02")),
     ("Flags of the gate that clash", lambda: ["gate", "--old", "run"]),
     ("A candidate that was not measured", lambda: kept(
         nothing, "gate", "--save", "b.json", "run", "--candidate", "other")),

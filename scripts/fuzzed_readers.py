@@ -154,20 +154,6 @@ def _baseline(folder: Path) -> Reader:
     return Reader(partial(_command, "base.json", words), sample, sample)
 
 
-def _history(folder: Path) -> Reader:
-    from draftbench.gate.history import read_history
-
-    level = {"value": 0.5, "low": 0.4, "high": 0.6}
-    entry = {"schema_version": 1, "created": "2026-01-01", "candidate": "d", "question": "q",
-             "verdict": "pass", "figures": {"alpha": level}}  # fmt: skip
-
-    def read(folder: Path, data: bytes) -> object:
-        (folder / "history.jsonl").write_bytes(data)
-        return read_history(folder / "history.jsonl")
-
-    return Reader(read, json_lines([entry]), json_lines([entry]))
-
-
 def _estimate(folder: Path) -> Reader:
     sample = (EMBEDDED / "draft" / "config.json").read_bytes()
     words = ["estimate", "--target", "config.json", "--draft", "config.json", "--hardware", "h100"]
@@ -290,7 +276,6 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "run: private texts": partial(_private, "texts.jsonl", TEXT),
     "run: private drafts": partial(_private, "drafted.jsonl", DRAFTED),
     "baseline": _baseline,
-    "gate history": _history,
     "estimate's config.json": _estimate,
     **{f"model: {name}": partial(_model_file, name) for name in MODEL_FILES},
     "model: chat_template.jinja": _template,

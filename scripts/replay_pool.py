@@ -15,9 +15,9 @@ import numpy as np
 from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
 from draftbench.acceptance.laws import laws_of
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
-from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question
-from draftbench.gate.comparison import samples_of
-from draftbench.gate.pinning import METRIC_VERSION, request_counts
+from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
+from draftbench.gate.judge import samples_of
+from draftbench.gate.pin import METRIC_VERSION, request_counts
 from draftbench.records import Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.observed import read_run
@@ -114,9 +114,9 @@ class Pool:
         )
 
 
-def question(k: int) -> Question:
+def question(k: int) -> BaselineQuestion:
     """Any question: both arms are asked the same."""
-    return Question(
+    return BaselineQuestion(
         key_id="",
         metric_version=METRIC_VERSION,
         mode="",

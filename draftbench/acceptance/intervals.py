@@ -97,15 +97,20 @@ def requests_needed(
     From the jackknife's standard error, which shrinks with the square root of the requests. None
     where it is unknown: the figure is undefined or 0, or these requests show no spread at all.
     """
-    value, left_out = sample.value, _leave_one_out(sample)
-    if value is None or value == 0 or left_out is None:
-        return None
-    requests = len(left_out)
-    error = math.sqrt((requests - 1) * left_out.var())
-    if error <= 1e-12 * abs(value):
+    value, error = sample.value, jackknife_error(sample)
+    if value is None or value == 0 or error is None or error <= 1e-12 * abs(value):
         return None
     half_width = NormalDist().inv_cdf((1 + level) / 2) * error
+    requests = len(sample.requests)
     return max(2, math.ceil(requests * (half_width / (relative_half_width * abs(value))) ** 2))
+
+
+def jackknife_error(sample: Sample) -> float | None:
+    """The standard error of the pooled figure; None where one request cannot be left out."""
+    left_out = _leave_one_out(sample)
+    if left_out is None:
+        return None
+    return math.sqrt((len(left_out) - 1) * float(left_out.var()))
 
 
 def _leave_one_out(sample: Sample) -> Floats | None:

@@ -21,7 +21,7 @@ from draftbench.cli.flags import (
     check_output,
     one_of,
 )
-from draftbench.cli.verdicts import Places, exit_code, publish, recorded, refuse
+from draftbench.cli.verdicts import Places, exit_code, publish, refuse
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.memory import LEVELS
 
@@ -29,7 +29,32 @@ if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
 
 INCONCLUSIVE = ["report", "pass", "fail"]
-_WITH_TARGET = "gate --baseline FILE --target T --draft D --traffic FILE"
+# The four ways to call it: usage, the flags it needs, and those that it may have besides.
+_VERDICT = {
+    *("max_drop", "inconclusive", "exit_zero", "junit", "annotations", "history"),
+    *("output_format", "output"),
+}
+_MEASURING = {
+    *("target", "draft", "quant", "traffic", "segment_by", "prompt_field", "response_field"),
+    *("sample", "seed", "temperature", "threads", "out"),
+}
+_WAYS = {
+    "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k"}),
+    "target": (
+        "--baseline FILE --target T --draft D --traffic FILE",
+        {"baseline", "target", "draft", "traffic"},
+        _MEASURING | _VERDICT,
+    ),
+    "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate", *_VERDICT}),
+    "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k", *_VERDICT}),
+}
+_DEFAULTS = {
+    "seed": 0,
+    "inconclusive": "report",
+    "exit_zero": False,
+    "output_format": "table",
+    "output": "-",
+}
 
 
 def gate(
@@ -100,9 +125,6 @@ def gate(
         bool, typer.Option(help="Report only: exit 0 whatever the verdict; errors stay errors.")
     ] = False,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
-    code_quality: Annotated[
-        Path | None, typer.Option(help="Write GitLab's code quality report here.")
-    ] = None,
     annotations: Annotated[
         str | None,
         typer.Option(
@@ -110,10 +132,7 @@ def gate(
         ),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="Append the verdict to this file; show the last ten.")
-    ] = None,
-    history_plot: Annotated[
-        Path | None, typer.Option(help="Draw --history to this SVG file, with a PNG beside it.")
+        Path | None, typer.Option(help="Append the verdict to this file, a line of JSON each.")
     ] = None,
     output_format: TextFormatOption = "table",
     output: OutputOption = "-",
@@ -126,57 +145,76 @@ def gate(
         --target ./big --draft ./small --traffic prod.jsonl
     draftbench gate --old results/runs/A --new results/runs/B
     """
+    values = locals()  # before there is any other name: all flags
+    way = _way(
+        {name for name, value in values.items() if value not in (None, [], _DEFAULTS.get(name))}
+    )
     one_of("--inconclusive", inconclusive, INCONCLUSIVE)
     one_of("--format", output_format, TEXT_FORMATS)
     if annotations is not None:
         one_of("--annotations", annotations, ["github"])
-    _require(history_plot is None or history is not None, "gate … --history FILE --history-plot F")
-    for file in (output, *map(str, filter(None, (junit, code_quality, history_plot)))):
+    for file in (output, *map(str, filter(None, (junit,)))):
         check_output(file)
-    if save is not None:
-        alone = (baseline, old, new, target) == (None,) * 4
-        _require(run is not None and alone, "gate --save FILE RUN")
+    if way == "save":
         assert run is not None
+        assert save is not None
         pinned.save(run, save, candidate, k)
         return 0
-    from draftbench.gate.comparison import compare
+    from draftbench.gate.judge import judge
     from draftbench.gate.limits import TIMED, limits_of
 
     limits = limits_of(max_drop or ())
-    places = Places(output_format, output, junit, code_quality, annotations, str(baseline or old))
-    fields = (segment_by, prompt_field, response_field)
-    measuring = (draft, quant, traffic, sample, temperature, threads, out, *fields)
+    places = Places(output_format, output, junit, annotations, history)
     try:
-        if target is None:
-            _require(measuring == (None,) * 10 and seed == 0, _WITH_TARGET)
-            sides = _pair(run, baseline, (old, new), candidate, k)
-        else:
-            alone = (run, old, new, candidate, k) == (None,) * 5
-            _require(None not in (baseline, draft, traffic) and alone, _WITH_TARGET)
+        if way == "target":
             assert baseline is not None
+            assert target is not None
             assert draft is not None
             assert traffic is not None
+            fields = (segment_by, prompt_field, response_field)
             timed = any(limit.metric in TIMED for limit in limits)
             source = (traffic, sample, seed)
             job = pinned.Job(target, draft, quant, temperature, threads, source, fields, timed)
             sides = _measured(baseline, job, out)
-        result = compare(*sides, limits)
+        else:
+            sides = _pair(run, baseline, (old, new), candidate, k)
+        result = judge(*sides, limits)
     except IncomparableError as error:
         refuse(error, places)
         raise
-    past = ""
-    if history is not None:
-        result, past = recorded(result, history, history_plot)
-    publish(result, past, places)
+    publish(result, places)
     return exit_code(result, inconclusive, exit_zero=exit_zero)
 
 
-def _require(condition: bool, usage: str) -> None:
-    if not condition:
-        raise UsageError(
-            "these flags do not go together, or one is missing",
-            hint=f"`draftbench {usage}`; see `draftbench gate --help`",
-        )
+def _way(given: set[str]) -> str:
+    """Which of the four ways these flags call for.
+
+    Raises:
+        UsageError: flags that do not go together, or one that is missing; names them.
+    """
+    if "save" in given:
+        way = flag = "save"
+    elif given & _MEASURING:
+        way = "target"
+        flag = "target" if "target" in given else min(given & _MEASURING)
+    else:
+        way = flag = "baseline" if "baseline" in given else "old"
+    usage, needed, allowed = _WAYS[way]
+    hint = f"`draftbench gate {usage}`; see `draftbench gate --help`"
+    others = given - needed - allowed
+    if others and flag in given:
+        names = ", ".join(sorted(map(_named, others)))
+        raise UsageError(f"{_named(flag)} cannot be combined with {names}", hint=hint)
+    missing = needed - given
+    if missing:
+        names = ", ".join(sorted(map(_named, missing)))
+        raise UsageError(f"missing: {names}", hint=hint)
+    return way
+
+
+def _named(parameter: str) -> str:
+    names = {"run": "RUN", "output_format": "--format"}
+    return names.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 def _measured(file: Path, job: pinned.Job, out: Path | None) -> tuple[Baseline, Baseline]:
@@ -199,12 +237,9 @@ def _pair(
 
     old, new = runs
     if baseline is not None:
-        alone = (old, new, k) == (None,) * 3
-        _require(run is not None and alone, "gate --baseline FILE RUN")
         assert run is not None
         first = read_baseline(baseline)
     else:
-        _require(run is None and old is not None and new is not None, "gate --old RUN --new RUN")
         assert old is not None
         assert new is not None
         first, run = pinned.pin(old, candidate, k), new

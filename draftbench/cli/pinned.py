@@ -55,12 +55,12 @@ def save(run: Path, file: Path, candidate: str | None, k: int | None) -> None:
         err=True,
     )
     for fault in pinned.faults:
-        typer.echo(f"suspected fault in this baseline: {fault}", err=True)
+        typer.echo(f"suspected fault in this baseline: {fault.message}", err=True)
 
 
 def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
     """A run reduced to one candidate at one k; by default what the run recommends."""
-    from draftbench.gate.pinning import make_baseline
+    from draftbench.gate.pin import make_baseline
     from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
 
@@ -127,10 +127,9 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
 
 def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
     """As many as the baseline ran on, so that its passes are these, where the machine has them."""
-    from draftbench.gate.tested import threads_of
     from draftbench.run_folder.manifest import cores_here
 
-    recorded, here = threads_of(baseline.tested), cores_here()
+    recorded, here = baseline.threads, cores_here()
     if recorded is None:
         return None
     if recorded > here:
@@ -171,8 +170,8 @@ def _options(baseline: Baseline, job: Job) -> SweepOptions:
 
 def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     """Only the baseline's own requests of the traffic."""
-    from draftbench.gate.pairing import check_key, check_requests
-    from draftbench.gate.pinning import sampling_label
+    from draftbench.gate.pair_requests import check_key, check_requests
+    from draftbench.gate.pin import sampling_label
 
     asked = {p.request.id: sampling_label(p.request.sampling) for p in prepared.prompts}
     check_key(baseline, prepared.manifest.key_id)

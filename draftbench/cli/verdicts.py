@@ -1,4 +1,4 @@
-"""A verdict → the history file, the terminal, CI's files and the exit code."""
+"""A verdict → the terminal, the files that CI reads and the exit code."""
 
 from __future__ import annotations
 
@@ -15,42 +15,24 @@ from draftbench.cli.flags import width, write_result
 
 if TYPE_CHECKING:
     from draftbench.errors import IncomparableError
-    from draftbench.gate.ci import Finding
+    from draftbench.gate.ci import Annotation
     from draftbench.gate.result import GateResult
-
-
-def recorded(result: GateResult, history: Path, plot: Path | None) -> tuple[GateResult, str]:
-    """Append the verdict; it comes back with any drift among its notes, and with the history as
-    text.
-    """
-    from draftbench.gate.history import read_history, record_verdict
-    from draftbench.report.history import draw, text
-
-    result = record_verdict(history, result, _now())
-    entries = read_history(history)
-    if plot is not None:
-        draw(entries, plot)
-    return result, text(entries, result, width())
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a verdict goes: the format and file of the result, and the files that CI reads.
-    `baseline` is what an annotation points at.
-    """
+    """Where a verdict goes: format and file of the result, and the files that CI reads."""
 
     style: str
     output: str
     junit: Path | None
-    code_quality: Path | None
     annotations: str | None
-    baseline: str
+    history: Path | None
 
 
-def publish(result: GateResult, past: str, places: Places) -> None:
-    """The verdict where the user looks, and where CI systems do; `past` follows it in a table."""
+def publish(result: GateResult, places: Places) -> None:
+    """The verdict where the user looks, and where CI systems do."""
     from draftbench.gate import ci
-    from draftbench.gate.junit import to_junit
     from draftbench.report.verdict import text
 
     if places.style == "json":
@@ -58,31 +40,30 @@ def publish(result: GateResult, past: str, places: Places) -> None:
     elif places.style == "markdown":
         shown = ci.to_markdown(result)
     else:
-        shown = "\n\n".join(filter(None, (text(result, width()), past)))
+        shown = text(result, width())
     # Before the verdict is shown: a file that cannot be written leaves no answer behind.
-    _to_ci(places, to_junit(result, _now()), ci.findings(result), ci.to_markdown(result))
+    if places.history is not None:
+        ci.append_to_history(places.history, result, _now())
+    junit = ci.to_junit(result, _now())
+    _to_ci(places, junit, ci.annotations_of(result), ci.to_markdown(result))
     write_result(shown.rstrip("\n"), places.output)
 
 
 def refuse(error: IncomparableError, places: Places) -> None:
     """A baseline that cannot be compared, where CI systems look; the user reads the error."""
     from draftbench.gate import ci
-    from draftbench.gate.junit import refused_junit
 
-    junit = refused_junit(error, _now())
-    _to_ci(places, junit, [ci.refused_finding(error)], ci.refused_markdown(error))
+    junit = ci.refused_junit(error, _now())
+    _to_ci(places, junit, [ci.refused_annotation(error)], ci.refused_markdown(error))
 
 
-def _to_ci(places: Places, junit: str, findings: Sequence[Finding], markdown: str) -> None:
+def _to_ci(places: Places, junit: str, annotations: Sequence[Annotation], markdown: str) -> None:
     from draftbench.gate import ci
 
     if places.junit is not None:
         write_result(junit.rstrip("\n"), str(places.junit))
-    if places.code_quality is not None:
-        document = ci.to_code_quality(findings, places.baseline)
-        write_result(document.rstrip("\n"), str(places.code_quality))
     if places.annotations is not None:
-        for line in ci.to_github(findings):
+        for line in ci.to_github(annotations):
             typer.echo(line, err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:

@@ -1,25 +1,27 @@
 """A baseline and its file: what one candidate did per request, in counts small enough to commit.
 
-Two groups of facts stand at its head. `Question`: what was asked; a difference there makes two runs
-incomparable. `tested`: what may change and is then named in the verdict. No text, no token ids;
-requests are keyed hashes. The file is JSON with one request a line, sorted, so that a diff shows
-which requests changed.
+Two groups of facts stand at its head. `BaselineQuestion`: what was asked; a difference there makes
+two runs incomparable. `tested`: models, machine and software, which may differ and are then listed
+in the verdict. No text, no token ids; requests are keyed hashes. The file is JSON with one request
+a line, sorted, so that a diff shows which requests changed.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import DraftingMode, Record
+from draftbench.records import Candidate, DraftingMode, LookupReplay, ModelFacts, Record
+from draftbench.run_folder.observed import Observed
 from draftbench.run_folder.schema import refuse_newer
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
-SCHEMA_VERSION = 2
+# 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
+SCHEMA_VERSION = 3
 MAX_BYTES = 64 << 20
 # The longest draft that a sweep takes.
 MAX_K = 64
@@ -33,14 +35,15 @@ _ROUNDING = 0.01
 
 Count = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
-_EMPTY = b'"requests": []\n}'
+# A suspected fault that only prompts show; the others are those of `acceptance.faults`.
+DOUBLED = "doubled first token"
 
 
-class Question(Record, frozen=True):
+class BaselineQuestion(Record, frozen=True):
     """What was asked; figures of different questions are not comparable.
 
-    `key_id` names the key of the request hashes. A request's own limit and stop strings are part of
-    its hash, `max_new_tokens` is the run's; the sampling stands at each request.
+    `key_id` names the key of the request hashes. A request's limit and stop strings are part of its
+    hash, `max_new_tokens` is the run's; the sampling is recorded with each request.
     """
 
     key_id: str
@@ -87,23 +90,68 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     looping: Count = 0.0
 
 
+class SuspectedFault(Record, frozen=True):
+    """A sign of a broken set-up. The gate compares the `kind`; the message counts, and so differs
+    from run to run.
+    """
+
+    kind: str
+    message: str
+
+
 class Baseline(Record, frozen=True):
     """One candidate of one run.
 
     `survival` is pooled over requests, per draft position 1 … k. `cost_ratios` are repeats of the
-    time of one draft step over that of one target step.
+    time of one draft step over that of one target step. `threads` are CPU threads.
     """
 
     schema_version: int
     created: str
     candidate: str
-    question: Question
+    question: BaselineQuestion
     tested: dict[str, str]
     alpha_definition: str | None
     survival: tuple[Count, ...]
-    faults: tuple[str, ...]
+    faults: tuple[SuspectedFault, ...]
     cost_ratios: tuple[Positive, ...]
     requests: tuple[RequestCounts, ...]
+    threads: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)] | None = None
+
+
+def tested_by(observed: Observed, candidate: Candidate) -> dict[str, str]:
+    """Models, machine and software of a run, by name; those that are unknown are left out."""
+    question, environment = observed.manifest.question, observed.manifest.environment
+    tested = {
+        # The name alone: a directory that was moved is no other target.
+        "target": PurePath(question.target).name,
+        **_model("target", observed.facts_of(None)),
+        "draft": candidate.draft,
+        "draft quant": candidate.quant,
+        **_model("draft", observed.facts_of(candidate)),
+        "target quant": question.target_quant,
+        "dtype": question.dtype,
+        "device": question.device,
+        "machine": f"{environment.platform}, {environment.processor}, {environment.cores} cores, "
+        f"{environment.threads} threads, {environment.accelerator or 'no accelerator'}",
+        "draftbench": observed.manifest.draftbench,
+        "python": environment.python,
+        **environment.packages,
+    }
+    if any(isinstance(r, LookupReplay) and r.draft == candidate.draft for r in observed.replays):
+        tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
+    return tested
+
+
+def _model(name: str, facts: ModelFacts | None) -> dict[str, str]:
+    if facts is None:
+        return {}
+    return {
+        f"{name} fingerprint": facts.fingerprint,
+        **{f"{name} {part}": digest for part, digest in facts.parts.items()},
+        f"{name} dtype": facts.dtype,
+        f"{name} runner": facts.runner,
+    }
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
@@ -113,10 +161,11 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
         RunFolderError: it cannot be written there, or something else than a file stands there; what
             was there before is kept.
     """
-    empty = msgspec.structs.replace(baseline, requests=())
-    head = msgspec.json.format(msgspec.json.encode(empty), indent=2)
+    head = msgspec.structs.asdict(baseline)
+    del head["requests"]
+    text = msgspec.json.format(msgspec.json.encode(head), indent=2).removesuffix(b"\n}")
     rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
-    data = head.removesuffix(_EMPTY) + b'"requests": [\n' + rows + b"\n  ]\n}\n"
+    data = text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n"
     try:
         if path.exists() and not path.is_file():
             raise RunFolderError(
@@ -135,8 +184,8 @@ def read_baseline(path: Path) -> Baseline:
     """Read a baseline strictly.
 
     Raises:
-        RunFolderError: no such file, too large, of a newer schema, or changed by something else
-            into what no run can have counted.
+        RunFolderError: no such file, too large, of a newer schema, or edited into counts that no
+            run can have.
     """
     try:
         raw = read_limited(path, MAX_BYTES)
@@ -148,7 +197,7 @@ def read_baseline(path: Path) -> Baseline:
     try:
         raw = json_without_controls(raw)
         refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        baseline = msgspec.json.decode(raw, type=Baseline)
+        baseline = msgspec.json.decode(_upgraded(raw), type=Baseline)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"`{path}` is not a baseline: {error}",
@@ -160,8 +209,33 @@ def read_baseline(path: Path) -> Baseline:
     return baseline
 
 
+# Words of each kind of fault in files before layout 3, which kept the messages alone.
+_KINDS = {
+    "not one token in": "zero acceptance",
+    "the mean accepted length is exactly 1": "one token per round",
+    "was never accepted in": "hazard falls to zero",
+    "begin with the same token twice": DOUBLED,
+}
+
+
+def _upgraded(raw: bytes) -> bytes:
+    """A baseline of an earlier layout with the kind of each suspected fault."""
+    document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+    faults = document.get("faults")
+    if document.get("schema_version") not in (1, 2) or not isinstance(faults, list) or not faults:
+        return raw
+    document["faults"] = [
+        {
+            "kind": next((kind for words, kind in _KINDS.items() if words in message), message),
+            "message": message,
+        }
+        for message in map(str, faults)
+    ]
+    return msgspec.json.encode(document)
+
+
 def _contradiction(baseline: Baseline) -> str | None:
-    """What no run can have counted."""
+    """How the counts contradict themselves."""
     if not baseline.requests:
         return "holds no request"
     if len({counts.id for counts in baseline.requests}) < len(baseline.requests):

@@ -1,8 +1,7 @@
-"""`NAME:VALUE[%]` → how much worse a metric may get before the gate fails.
+"""`--max-drop NAME:VALUE[%]`: how much worse a metric may get before the gate fails.
 
-A value with % is relative to the baseline, one without is in the metric's own unit (α: 0.02 is two
-points). Without % it is below 1: nobody means two whole tokens by `mean_accepted_length:2`, and
-who does can write the percentage.
+A value with % is relative to the baseline, one without is in the unit of the metric (α: 0.02 is two
+points). Without % it must be below 1: nobody means two whole tokens by `mean_accepted_length:2`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from draftbench.errors import UsageError
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
-# Of times, which are the machine's too.
+# Those that depend on the machine.
 TIMED = ("speedup", "draft_cost_ratio")
 # What people type for them.
-_CALLED = {
+_OTHER_NAMES = {
     "acceptance": "alpha",
     "acceptance_rate": "alpha",
     "accepted_length": "mean_accepted_length",
@@ -56,7 +55,11 @@ def parse_limit(text: str) -> Limit:
     if not colon or not written:
         raise UsageError(f"`{text}` is not a limit", hint=_FORM)
     if name not in METRICS:
-        close = [_CALLED[name]] if name in _CALLED else difflib.get_close_matches(name, METRICS, 1)
+        close = (
+            [_OTHER_NAMES[name]]
+            if name in _OTHER_NAMES
+            else difflib.get_close_matches(name, METRICS, 1)
+        )
         meant = f"did you mean `{close[0]}`? " if close else ""
         raise UsageError(
             f"`{name}` is not a metric of the gate", hint=f"{meant}known: {', '.join(METRICS)}"
@@ -72,7 +75,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
-    """The default limits with the given ones in their place or added; the last of a name holds.
+    """The default limits, replaced or joined by the given ones; of one name the last holds.
 
     Raises:
         UsageError: as `parse_limit`.

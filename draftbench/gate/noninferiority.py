@@ -2,10 +2,11 @@
 
 Non-inferiority with a margin, on the two-sided 95 % interval of the gain (new against old, positive
 is better): *pass* when its bad end is inside the limit, *fail* when even its good end is outside.
-Each wrong claim has a probability of at most about 2.5 %, at a true drop of exactly the limit.
+Each wrong verdict has a probability of at most about 2.5 %, at a true drop of exactly the limit.
 
 The interval is the BCa bootstrap over requests, widened for few requests. Segments are many, so a
-failing one must also survive Holm's correction of its p-value.
+failing one must also survive Holm's correction of its p-value. Timed ratios, which are repeats and
+not requests, have the interval of their median.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference, paired_ratio
+from draftbench.acceptance.intervals import (
+    Estimate,
+    estimate,
+    jackknife_error,
+    paired_difference,
+    paired_ratio,
+)
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
@@ -36,7 +43,7 @@ _REACH = _NORMAL.inv_cdf(1 - TAIL) + _NORMAL.inv_cdf(POWER)
 
 
 class Verdict(StrEnum):
-    """What the gate says."""
+    """The gate's answer."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -52,31 +59,28 @@ class Gain:
     requests: int
 
 
-def change(old: Sample, new: Sample, *, relative: bool) -> Sample:
-    """new - old, or new / old - 1, over the requests of both."""
-    if not relative:
-        return paired_difference(new, old)
-    ratio = paired_ratio(new, old)
-    return replace(ratio, combine=lambda sums: ratio.combine(sums) - 1.0)
-
-
 def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
-    """The change of a figure that is better when higher, over the same requests in the same order.
+    """new - old, or new / old - 1, of a figure that is better when higher, over the same requests
+    in the same order.
 
     No interval where there are under five requests, or where the figure is undefined; identical
     samples have one without width.
     """
-    changed = change(old, new, relative=relative)
-    count = len(changed.requests)
+    if relative:
+        ratio = paired_ratio(new, old)
+        change = replace(ratio, combine=lambda sums: ratio.combine(sums) - 1.0)
+    else:
+        change = paired_difference(new, old)
+    count = len(change.requests)
     if old.addends.shape == new.addends.shape and np.array_equal(old.addends, new.addends):
         return Gain(Estimate(0.0, 0.0, 0.0), 0.0, count)
-    error = _jackknife_error(changed)
+    error = jackknife_error(change)
     if count < MIN_REQUESTS:
         return Gain(None, error, count)
-    return Gain(estimate(changed, level=_widened(count)), error, count)
+    return Gain(estimate(change, level=_widened(count)), error, count)
 
 
-def judge(interval: Estimate | None, limit: float) -> Verdict:
+def verdict_of(interval: Estimate | None, limit: float) -> Verdict:
     """Where the interval of the gain lies against the limit (a positive number)."""
     if interval is None:
         return Verdict.INCONCLUSIVE
@@ -118,7 +122,7 @@ def advised_requests(gain: Gain, distance: float) -> int | None:
 
 
 def requests_to_settle(gain: Gain, limit: float) -> int | None:
-    """How many requests like these would turn an inconclusive verdict into one.
+    """How many requests like these would turn an inconclusive verdict into pass or fail.
 
     The advised number while the sample is smaller; beyond it the true drop is probably near the
     limit, and the observed distance to the limit decides.
@@ -132,6 +136,51 @@ def requests_to_settle(gain: Gain, limit: float) -> int | None:
 def smallest_detectable_drop(gain: Gain, limit: float) -> float | None:
     """The true drop that fails a sample of this size in at least 8 of 10 cases."""
     return None if gain.error is None else limit + _REACH * gain.error
+
+
+def median_interval(repeats: Sequence[float]) -> Estimate | None:
+    """The median between two order statistics, by the sign test; None under six repeats."""
+    ordered, count = sorted(repeats), len(repeats)
+    below, outside = 0.0, 0
+    while outside < count // 2:
+        below += math.comb(count, outside) / 2**count
+        if below > TAIL:
+            break
+        outside += 1
+    if outside == 0:
+        return None
+    return Estimate(median(ordered), ordered[outside - 1], ordered[count - outside])
+
+
+def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
+    """The change of the median of a timed ratio: positive where it rose.
+
+    The repeats were timed in one process: the interval says nothing about another start of it.
+    """
+    repeats = min(len(old), len(new))
+    if tuple(old) == tuple(new) and old:
+        return Gain(Estimate(0.0, 0.0, 0.0), 0.0, repeats)
+    before, after = median_interval(old), median_interval(new)
+    if before is None or after is None:
+        return Gain(None, None, repeats)
+    return Gain(independent_change(before, after, relative=relative), None, repeats)
+
+
+def independent_change(old: Estimate, new: Estimate, *, relative: bool) -> Estimate:
+    """new - old, or new / old - 1 of positive figures, with the interval of the change.
+
+    Two independent intervals are joined by MOVER: the distances to their ends are combined in
+    quadrature, for a ratio on the logarithm (Zou & Donner 2008).
+    """
+    if relative:
+        old, new = (
+            Estimate(math.log(e.value), math.log(e.low), math.log(e.high)) for e in (old, new)
+        )
+    value = new.value - old.value
+    low = value - math.hypot(new.value - new.low, old.high - old.value)
+    high = value + math.hypot(new.high - new.value, old.value - old.low)
+    ends = (value, low, high)
+    return Estimate(*(math.expm1(end) for end in ends)) if relative else Estimate(*ends)
 
 
 def student_probability(t: float, freedom: int) -> float:
@@ -156,12 +205,3 @@ def _widened(requests: int) -> float:
     """
     reach = math.sqrt(requests / (requests - 1)) * student_quantile(1 - TAIL, requests - 1)
     return 2 * _NORMAL.cdf(reach) - 1
-
-
-def _jackknife_error(sample: Sample) -> float | None:
-    weighted = sample.addends * sample.weights[:, None]
-    count = len(weighted)
-    left_out = sample.combine(weighted.sum(axis=0) - weighted)
-    if count < 2 or not np.isfinite(left_out).all():
-        return None
-    return math.sqrt((count - 1) * float(left_out.var()))

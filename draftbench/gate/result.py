@@ -1,6 +1,6 @@
 """The verdict of the gate as records: what was compared, with which answer.
 
-Plain values that go to JSON as they are; computed in `comparison`, shown by `ci`.
+Plain values that go to JSON as they are; computed in `judge`, shown by `ci`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RESULT_SCHEMA_VERSION = 1
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 
 
-class Level(Record, frozen=True):
+class FigureValue(Record, frozen=True):
     """A figure of one run over the paired requests; the ends are None where they are unknown."""
 
     value: float
@@ -35,8 +35,8 @@ class Check(Record, frozen=True):
     metric: str
     segment: str | None
     sample: int
-    old: Level
-    new: Level
+    old: FigureValue
+    new: FigureValue
     difference: Estimate | None
     limit: Limit
     verdict: Verdict
@@ -51,16 +51,18 @@ class Check(Record, frozen=True):
 
 
 class Change(Record, frozen=True):
-    """A fact about the thing tested that is not what it was; None where it was not recorded."""
+    """A fact about the thing tested that differs; None where it was not recorded."""
 
-    what: str
+    fact: str
     old: str | None
     new: str | None
 
 
 class GateResult(Record, frozen=True):
-    """The gate's answer. `question` identifies what was asked, for the history. `faults` are
-    suspected faults that the baseline did not show: they fail the gate whatever the checks say.
+    """The gate's answer.
+
+    `question` identifies what was asked: figures of one question may stand in one series. `faults`
+    are suspected faults that the baseline did not show: they fail the gate whatever the checks say.
     """
 
     schema_version: int
@@ -91,3 +93,14 @@ class GateResult(Record, frozen=True):
     def segments(self) -> tuple[Check, ...]:
         """The checks of single segments."""
         return tuple(check for check in self.checks if check.segment is not None)
+
+
+class HistoryEntry(Record, frozen=True):
+    """One line of a history: a verdict with the figures of the run that was judged, by metric."""
+
+    schema_version: int
+    created: str
+    candidate: str
+    question: str
+    verdict: Verdict
+    figures: dict[str, FigureValue]

@@ -161,10 +161,10 @@ def _with_prefills(rates: Floats) -> Floats:
 
 def _speedup(figure: Figure, trajectories: Sequence[Trajectory], rates: Floats) -> Sample:
     """Ratio of tokens per second, each a ratio of sums, from [requests, with and without, 2]."""
-    return pooled(figure, trajectories, rates.reshape(len(rates), 4), _ratio_of_rates)
+    return pooled(figure, trajectories, rates.reshape(len(rates), 4), ratio_of_rates)
 
 
-def _ratio_of_rates(sums: Floats) -> Floats:
-    """Sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
+def ratio_of_rates(sums: Floats) -> Floats:
+    """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
     rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
     return quotient(np.stack(rates, axis=-1))

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.errors import IncomparableError
-from draftbench.gate.comparison import samples_of
+from draftbench.gate.judge import samples_of
 from draftbench.gate.limits import Limit
-from draftbench.gate.noninferiority import gain_of
-from draftbench.gate.pairing import pair_up
-from draftbench.gate.pinning import make_baseline
-from draftbench.gate.repeats import independent_change
+from draftbench.gate.noninferiority import gain_of, independent_change
+from draftbench.gate.pair_requests import pair_up
+from draftbench.gate.pin import make_baseline
 from draftbench.planner.measured import MeasuredCell
 from draftbench.run_folder.observed import Observed
 

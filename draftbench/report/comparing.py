@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.gate.pinning import sampling_label
+from draftbench.gate.pin import sampling_label
 from draftbench.planner.measured import MeasuredCell, measured_cells
 from draftbench.planner.predict import Entrant, entrant_of, grid
 from draftbench.planner.recommend import recommend

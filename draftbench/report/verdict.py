@@ -22,6 +22,6 @@ def text(result: GateResult, width: int) -> str:
     if result.notes:
         blocks.append("\n".join(paragraph(note, width, "") for note in result.notes))
     if result.changes:
-        rows = [(c.what, c.old or "unknown", c.new or "unknown") for c in result.changes]
+        rows = [(c.fact, c.old or "unknown", c.new or "unknown") for c in result.changes]
         blocks.append(columns(("changed", "baseline", "this run"), rows))
     return "\n\n".join(blocks)

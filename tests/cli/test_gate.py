@@ -115,8 +115,7 @@ def places(tmp_path, monkeypatch):
     summary = tmp_path / "summary.md"
     summary.write_text("# what was there before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    words = ["--junit", tmp_path / "gate.xml", "--code-quality", tmp_path / "quality.json"]
-    return [*words, "--annotations", "github"]
+    return ["--junit", tmp_path / "gate.xml", "--annotations", "github"]
 
 
 def outcomes(file: Path) -> dict[str, str]:
@@ -131,11 +130,9 @@ def test_a_failure_is_shown_wherever_ci_looks(command, swept, pinned, places, tm
     assert json.loads(outcome.out)["verdict"] == "fail"
     assert outcome.err.startswith("::error title=draftbench gate%3A acceptance regression::")
     assert int(outcomes(tmp_path / "gate.xml")["failures"]) >= 2
-    (first, *_) = json.loads((tmp_path / "quality.json").read_text())
-    assert first["location"]["path"] == str(pinned)
     summary = (tmp_path / "summary.md").read_text()
     assert summary.startswith("# what was there before\n### ❌ draftbench gate: fail")
-    assert "what changed is the draft" in summary
+    assert "so the draft is what changed" in summary
 
 
 def test_a_refusal_is_shown_there_too(command, swept, pinned, places, tmp_path):
@@ -144,7 +141,6 @@ def test_a_refusal_is_shown_there_too(command, swept, pinned, places, tmp_path):
     assert (outcome.code, outcome.out) == (4, "")
     assert outcome.err.startswith("::error title=draftbench gate%3A incomparable::")
     assert outcomes(tmp_path / "gate.xml")["errors"] == "1"
-    assert len(json.loads((tmp_path / "quality.json").read_text())) == 1
     assert "incomparable" in (tmp_path / "summary.md").read_text()
 
 
@@ -153,7 +149,6 @@ def test_a_pass_leaves_empty_reports(command, swept, pinned, places, tmp_path):
     assert (outcome.code, outcome.err) == (0, "")
     found = outcomes(tmp_path / "gate.xml")
     assert (found["failures"], found["errors"], found["skipped"]) == ("0", "0", "0")
-    assert json.loads((tmp_path / "quality.json").read_text()) == []
     assert "✅ draftbench gate: pass" in (tmp_path / "summary.md").read_text()
 
 
@@ -166,23 +161,18 @@ def test_a_summary_that_cannot_be_written_does_not_hide_the_verdict(
     assert "cannot write the summary" in outcome.err
 
 
-@pytest.mark.parametrize("flag", ["--junit", "--code-quality"])
-def test_a_report_that_cannot_be_written_leaves_no_verdict(failing, swept, pinned, tmp_path, flag):
+def test_a_report_that_cannot_be_written_leaves_no_verdict(failing, swept, pinned, tmp_path):
     lost = tmp_path / "lost"
     lost.symlink_to(tmp_path / "none" / "file")
-    assert f"cannot write to `{lost}`" in failing(
-        2, "gate", "--baseline", pinned, swept[0], flag, lost
-    )
+    words = ["gate", "--baseline", pinned, swept[0], "--junit", lost]
+    assert f"cannot write to `{lost}`" in failing(2, *words)
 
 
-def test_the_history_is_appended_and_drawn(command, swept, pinned, tmp_path):
-    words = ["gate", "--baseline", pinned, swept[0], "--history", tmp_path / "h.jsonl"]
-    for number in (1, 2, 3):
-        outcome = command(*words, "--history-plot", tmp_path / "h.svg")
-        assert f"the last {number} of {number} verdicts on this question" in outcome.out
-    assert len((tmp_path / "h.jsonl").read_text().splitlines()) == 3
-    assert (tmp_path / "h.svg").read_text().startswith("<?xml")
-    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
+def test_every_verdict_is_appended_to_the_history(command, swept, pinned, tmp_path):
+    for _ in range(2):
+        command("gate", "--baseline", pinned, swept[0], "--history", tmp_path / "h.jsonl")
+    lines = (tmp_path / "h.jsonl").read_text().splitlines()
+    assert [json.loads(line)["verdict"] for line in lines] == ["pass", "pass"]
 
 
 @pytest.fixture
@@ -233,8 +223,7 @@ def test_a_machine_with_fewer_cores_than_the_baseline_had_threads_takes_what_it_
     command, pinned, measured, tmp_path, monkeypatch
 ):
     def on_four_threads(baseline):
-        machine = baseline["tested"]["machine"]
-        baseline["tested"]["machine"] = machine.replace(" 1 threads", " 4 threads")
+        baseline["threads"] = 4
 
     edited(pinned, on_four_threads)
     monkeypatch.setattr("draftbench.run_folder.manifest.cores_here", lambda: 2)
@@ -326,6 +315,40 @@ def test_a_draft_that_cannot_draft_is_an_error_with_its_reason(command, measured
 def test_flags_of_measuring_stand_together(failing, pinned, words):
     said = failing(2, "gate", "--baseline", pinned, *words)
     assert "`draftbench gate --baseline FILE --target T" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--save", "b.json", "RUN", "--max-drop", "alpha:0.1"], "--max-drop"),
+        (["--save", "b.json", "RUN", "--junit", "j.xml"], "--junit"),
+        (["--save", "b.json", "RUN", "--format", "json"], "--format"),
+        (["--save", "b.json", "RUN", "--output", "o.txt"], "--output"),
+        (["--save", "b.json", "RUN", "--history", "h.jsonl"], "--history"),
+        (["--save", "b.json", "RUN", "--draft", "d", "--traffic", "t"], "--draft, --traffic"),
+        (["--save", "b.json", "RUN", "--baseline", "c.json"], "--baseline"),
+    ],
+)
+def test_flags_that_save_does_not_use_are_refused_by_name(failing, words, said, tmp_path):
+    """Known fault: they were ignored without a word."""
+    message = failing(2, "gate", *words)
+    assert f"error: --save cannot be combined with {said}\n" in message
+    assert "`draftbench gate --save FILE RUN`" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "missing: --new, --old"),
+        (["RUN"], "missing: --new, --old"),
+        (["--save", "b.json"], "missing: RUN"),
+        (["--old", "A", "--new", "B", "RUN"], "--old cannot be combined with RUN"),
+        (["--old", "A", "--baseline", "b.json", "RUN"], "--baseline cannot be combined with --old"),
+        (["--baseline", "b.json", "RUN", "--k", 2], "--baseline cannot be combined with --k"),
+    ],
+)
+def test_flags_that_clash_or_are_missing_are_named(failing, words, said):
+    assert f"error: {said}\n" in failing(2, "gate", *words)
 
 
 def test_the_workflows_in_the_readme_parse_and_use_flags_that_exist(command):

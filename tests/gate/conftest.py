@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, Question, RequestCounts
+from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion, RequestCounts
 
-QUESTION = Question(
+QUESTION = BaselineQuestion(
     key_id="cafe0123",
     metric_version=1,
     mode="greedy",
@@ -42,9 +43,7 @@ def _baseline(requests: Sequence[RequestCounts], **changes: Any) -> Baseline:
         "schema_version": SCHEMA_VERSION,
         "created": "2026-01-01T00:00:00Z",
         "candidate": "small",
-        "question": Question(
-            **{n: getattr(QUESTION, n) for n in Question.__struct_fields__} | question
-        ),
+        "question": structs.replace(QUESTION, **question),
         "tested": {"draft": "small", "machine": "here", "target runner": "lean"},
         "alpha_definition": "acceptance rate (emitted tokens)",
         "survival": (0.6, 0.4, 0.3, 0.2),

@@ -14,7 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftbench.errors import RunFolderError
-from draftbench.gate.baseline import Baseline, RequestCounts, Speed, read_baseline, write_baseline
+from draftbench.gate.baseline import (
+    DOUBLED,
+    Baseline,
+    RequestCounts,
+    Speed,
+    read_baseline,
+    write_baseline,
+)
 
 Make = Callable[..., Baseline]
 MakeCounts = Callable[..., RequestCounts]
@@ -61,7 +68,7 @@ def changed(path: Path, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 3}, "schema 3, newer than"),
+        ({"schema_version": 4}, "schema 4, newer than"),
         ({"extra": 1}, "unknown field `extra`"),
         ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),
         ({"survival": [-0.1]}, r">= 0.* at `\$.survival"),
@@ -158,6 +165,16 @@ def test_a_file_of_the_first_layout_is_read(
     write_baseline(written, tmp_path / "b.json")
     assert '"prompt_tokens"' not in (tmp_path / "b.json").read_text()
     assert read_baseline(tmp_path / "b.json") == written
+
+
+def test_a_fault_of_an_earlier_layout_gets_its_kind(
+    tmp_path: Path, baseline: Make, counts: MakeCounts
+) -> None:
+    write_baseline(baseline([counts()]), tmp_path / "b.json")
+    message = "all 40 prompts begin with the same token twice, as when both write the first one"
+    changed(tmp_path / "b.json", schema_version=2, faults=[message])
+    (fault,) = read_baseline(tmp_path / "b.json").faults
+    assert (fault.kind, fault.message) == (DOUBLED, message)
 
 
 @pytest.mark.parametrize("content", [b"", b"not json", b"[1]", b'{"k":"\xff"}', b"[" * 100_000])

@@ -15,7 +15,7 @@ import pytest
 
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
 from draftbench.acceptance.rounds import Floats, PositionLaw, expected_rounds
-from draftbench.gate.noninferiority import Gain, Verdict, advised_requests, gain_of, judge
+from draftbench.gate.noninferiority import Gain, Verdict, advised_requests, gain_of, verdict_of
 
 TRIALS = 400
 LIMIT = 0.02
@@ -37,7 +37,7 @@ class Pool:
             yield gain_of(sample(self.old[drawn]), sample(self.new[drawn]), relative=True)
 
     def verdicts(self, limit: float, requests: int) -> Counter[Verdict]:
-        return Counter(judge(gain.interval, limit) for gain in self.gains(requests))
+        return Counter(verdict_of(gain.interval, limit) for gain in self.gains(requests))
 
     def advised(self, limit: float) -> int:
         """What the tool names after a first run of 200 requests."""

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from draftbench.errors import IncomparableError
+from draftbench.errors import IncomparableError, RunFolderError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.ci import (
-    findings,
-    refused_finding,
+    annotations_of,
+    append_to_history,
+    refused_annotation,
+    refused_junit,
     refused_markdown,
-    to_code_quality,
     to_github,
     to_json,
+    to_junit,
     to_markdown,
 )
-from draftbench.gate.comparison import compare
+from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.result import GateResult
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
+WHEN = "2026-01-31T12:00:00Z"
 DROPS = {"chat": 0.0, HOSTILE: 2.0}
 
 
@@ -43,7 +49,7 @@ def failed(baseline: Callable[..., Baseline], counts: Callable[..., RequestCount
         return baseline(rows, **changes)
 
     new = arm(1.0, candidate=HOSTILE, tested={"draft": HOSTILE})
-    return compare(arm(0.0), new, [parse_limit("mean_accepted_length:3%")])
+    return judge(arm(0.0), new, [parse_limit("mean_accepted_length:3%")])
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def undecided(
         baseline([counts(f"r{i:02}", 15 + scale * e) for i, e in enumerate(noise)])
         for scale in (0.0, 6.0)
     )
-    return compare(old, new)
+    return judge(old, new)
 
 
 def rendered(markdown: str) -> str:
@@ -91,7 +97,7 @@ def test_markdown_escapes_whatever_a_name_could_mean() -> None:
 
 
 def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> None:
-    _, line = to_github(findings(failed))
+    _, line = to_github(annotations_of(failed))
     title = "::error title=draftbench gate%3A acceptance regression::"
     assert line.startswith(f"{title}mean_accepted_length [a|b <img")
     assert line.endswith("limit 3 %25: fail")
@@ -100,7 +106,7 @@ def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> N
 
 
 def test_github_warns_of_what_is_inconclusive(undecided: GateResult) -> None:
-    lines = to_github(findings(undecided))
+    lines = to_github(annotations_of(undecided))
     assert [line.split("::")[1] for line in lines] == [
         "warning title=draftbench gate%3A inconclusive"
     ] * 3
@@ -113,38 +119,26 @@ def test_github_notices_an_improvement(
         baseline([counts(f"r{i:02}", accepted + i % 3) for i in range(40)])
         for accepted in (15.0, 18.0)
     )
-    lines = to_github(findings(compare(old, new)))
+    lines = to_github(annotations_of(judge(old, new)))
     assert lines[0].startswith("::notice title=draftbench gate%3A improved::mean_accepted_length")
-
-
-def test_gitlab_gets_a_code_quality_report(failed: GateResult) -> None:
-    found = json.loads(to_code_quality(findings(failed), "results/b.json"))
-    assert [finding["severity"] for finding in found] == ["minor", "major"]
-    assert len({finding["fingerprint"] for finding in found}) == 2
-    assert found[0]["location"] == {"path": "results/b.json", "lines": {"begin": 1}}
-    assert found[1]["description"].startswith("mean_accepted_length [a|b")
-    assert found[1]["check_name"] == "draftbench gate: acceptance regression"
 
 
 def test_a_passing_gate_annotates_nothing(
     baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]
 ) -> None:
     same = baseline([counts()])
-    assert findings(compare(same, same)) == []
-    assert to_code_quality([], "b.json") == "[]\n"
+    assert annotations_of(judge(same, same)) == []
 
 
 def test_a_refused_baseline_is_told_where_the_verdict_would_be() -> None:
     refused = IncomparableError(f"k was 3, is 4 {HOSTILE}", hint="save a new baseline")
-    assert to_github([refused_finding(refused)])[0].startswith(
+    assert to_github([refused_annotation(refused)])[0].startswith(
         "::error title=draftbench gate%3A incomparable::k was 3, is 4 a|b <img"
     )
-    assert len(to_github([refused_finding(refused)])[0].splitlines()) == 1
+    assert len(to_github([refused_annotation(refused)])[0].splitlines()) == 1
     text = refused_markdown(refused)
     assert text.startswith("### ⛔ draftbench gate: incomparable\n\nk was 3, is 4 a")
     assert "<img" not in rendered(text)
-    (found,) = json.loads(to_code_quality([refused_finding(refused)], "b.json"))
-    assert found["severity"] == "major"
 
 
 def test_json_holds_the_whole_result(failed: GateResult) -> None:
@@ -154,4 +148,120 @@ def test_json_holds_the_whole_result(failed: GateResult) -> None:
     assert length["difference"]["value"] == pytest.approx(-0.04)
     assert length["old"] == {"value": 2.5, "low": 2.5, "high": 2.5}
     assert length["limit"] == {"metric": "mean_accepted_length", "value": 0.03, "relative": True}
-    assert document["changes"][0] == {"what": "draft", "old": "small", "new": HOSTILE}
+    assert document["changes"][0] == {"fact": "draft", "old": "small", "new": HOSTILE}
+
+
+def suite_of(document: str) -> ElementTree.Element:
+    root = ElementTree.fromstring(document)
+    (suite,) = root
+    assert (root.tag, root.attrib, suite.tag) == ("testsuites", {}, "testsuite")
+    return suite
+
+
+def test_there_is_a_case_per_check_with_its_outcome(failed: GateResult) -> None:
+    suite = suite_of(to_junit(failed, WHEN))
+    counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counted == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == [
+        "mean_accepted_length",
+        "mean_accepted_length [a|b <img src=x>`@all` \ufffd[31m\n::error::%0A]]>&]",
+        "mean_accepted_length [chat]",
+    ]
+    assert [[outcome.tag for outcome in case] for case in cases] == [["skipped"], ["failure"], []]
+    assert "2.5 → 2.3" in (cases[1][0].get("message") or "")
+    assert "would settle it" in (suite.findtext("system-out") or "")
+
+
+def test_changes_are_properties(failed: GateResult) -> None:
+    suite = suite_of(to_junit(failed, WHEN))
+    properties = {p.get("name"): p.get("value") for p in suite.findall("properties/property")}
+    assert properties["machine"] == "here → None"
+    assert "<img src=x>" in (properties["draft"] or "")
+    assert properties["speed"] == "not judged"
+
+
+def test_a_refused_baseline_is_one_error() -> None:
+    refused = IncomparableError("k was 3, is 4", hint="save a new baseline")
+    suite = suite_of(refused_junit(refused, WHEN))
+    counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counted == {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert (error.get("message"), error.get("type")) == ("k was 3, is 4", "incomparable")
+
+
+# What Ant's schema (windyroad/JUnit-Schema, JUnit.xsd) asks for; that of Jenkins' xUnit plug-in
+# (junit-10.xsd) allows all of it.
+REQUIRED = {
+    "testsuites": set(),
+    "testsuite": {
+        *("name", "timestamp", "hostname", "tests", "failures", "errors", "time"),
+        *("package", "id"),
+    },
+    "property": {"name", "value"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"type"},
+    "error": {"type"},
+}
+OPTIONAL = {
+    "testsuite": {"skipped"},
+    "failure": {"message"},
+    "error": {"message"},
+    "skipped": {"message"},
+}
+CHILDREN = {
+    "testsuites": "(testsuite )*",
+    "testsuite": "properties (testcase )*system-out system-err ",
+    "properties": "(property )*",
+    "testcase": "((skipped|error|failure) )?",
+}
+
+
+@pytest.mark.parametrize("kind", ["verdict", "refusal"])
+def test_the_document_has_the_shape_that_the_schemas_ask_for(failed: GateResult, kind: str) -> None:
+    refused = IncomparableError(HOSTILE, hint=HOSTILE)
+    document = to_junit(failed, WHEN) if kind == "verdict" else refused_junit(refused, WHEN)
+    for element in ElementTree.fromstring(document).iter():
+        names = set(element.attrib)
+        assert REQUIRED.get(element.tag, set()) <= names, element.tag
+        assert names <= REQUIRED.get(element.tag, set()) | OPTIONAL.get(element.tag, set())
+        children = "".join(f"{child.tag} " for child in element)
+        assert re.fullmatch(CHILDREN.get(element.tag, ""), children), element.tag
+    suite = suite_of(document)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp") or "")
+    assert all((case.get("time") or "").isdigit() for case in suite.findall("testcase"))
+
+
+def test_the_history_gets_a_line_of_json_for_each_verdict(
+    failed: GateResult, undecided: GateResult, tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "history.jsonl"
+    for result in (failed, undecided):
+        append_to_history(path, result, WHEN)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["verdict"] for line in lines] == ["fail", "inconclusive"]
+    assert (lines[0]["created"], lines[0]["candidate"]) == (WHEN, HOSTILE)
+    assert lines[0]["figures"]["mean_accepted_length"]["value"] == pytest.approx(2.4)
+    assert len({line["question"] for line in lines}) == 2
+
+
+@pytest.mark.parametrize("before", [b"", b"a text\n", b"a text without an end", b'{"schema_ver'])
+def test_nothing_that_a_history_holds_is_lost(
+    failed: GateResult, tmp_path: Path, before: bytes
+) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(before)
+    append_to_history(path, failed, WHEN)
+    after = path.read_bytes()
+    assert after.startswith(before)
+    assert json.loads(after.splitlines()[-1])["verdict"] == "fail"
+
+
+def test_what_is_no_plain_file_is_no_history(failed: GateResult, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "link", tmp_path / "pipe", tmp_path):
+        with pytest.raises(RunFolderError, match="it is not a plain file"):
+            append_to_history(path, failed, WHEN)
+    assert not (tmp_path / "elsewhere").exists()

@@ -76,11 +76,10 @@ def commands(place):
     yield ["runs", "list", str(place)]
     base = ["gate", "--save", f"{place}/base.json", run, "--candidate", "draft", "--k", "2"]
     yield base
-    ci = ["--junit", f"{place}/junit.xml", "--code-quality", f"{place}/quality.json"]
-    past = ["--history", f"{place}/past.jsonl", "--history-plot", f"{place}/past.svg"]
+    ci = ["--junit", f"{place}/junit.xml", "--history", f"{place}/past.jsonl"]
     for style in ("table", "json", "markdown"):
         judge = ["gate", "--baseline", f"{place}/base.json", run, "--format", style]
-        yield [*judge, *ci, *past, "--annotations", "github"]
+        yield [*judge, *ci, "--annotations", "github"]
 
 
 def said(words):

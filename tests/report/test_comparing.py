@@ -13,9 +13,9 @@ import pytest
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError
-from draftbench.gate.comparison import compare as gate
+from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
-from draftbench.gate.pinning import make_baseline
+from draftbench.gate.pin import make_baseline
 from draftbench.records import Candidate, DraftingMode
 from draftbench.report.changes import FigureChange
 from draftbench.report.compared import render
@@ -49,7 +49,7 @@ def elsewhere(hand, run):
 
 def by_the_gate(a, b, limit=0.02):
     baselines = (make_baseline(run, SMALL, 2) for run in (a, b))
-    result = gate(*baselines, [Limit(metric="speedup", value=limit, relative=True)])
+    result = judge(*baselines, [Limit(metric="speedup", value=limit, relative=True)])
     return result.pooled[0]
 
 

@@ -1,4 +1,4 @@
-"""Two baselines → their common requests side by side, or the reason why they cannot be compared."""
+"""Pair the requests of two baselines, or say why the two cannot be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Pair = tuple[RequestCounts, RequestCounts]
 
 @dataclass(frozen=True)
 class Paired:
-    """The requests of both runs by hash, each with its counts in the old run and in the new."""
+    """The requests of both runs, each with its counts in the old run and in the new; `missing`
+    counts those of the old run that the new one lacks.
+    """
 
     pairs: tuple[Pair, ...]
     missing: int

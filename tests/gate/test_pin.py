@@ -9,7 +9,7 @@ from msgspec import structs
 from scenes import manifest
 
 from draftbench.errors import RunFolderError, UsageError
-from draftbench.gate.pinning import make_baseline, sampling_label
+from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.records import (
     AnyObservation,
     Candidate,
@@ -260,7 +260,7 @@ def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts() -> None:
 
 def test_zero_acceptance_is_kept_as_a_suspected_fault() -> None:
     broken = make_baseline(run(trajectory(length=61), replay(*[0] * 60)), SMALL, 2)
-    assert "not one token in 60 positions" in broken.faults[0]
+    assert "not one token in 60 positions" in broken.faults[0].message
 
 
 def test_a_candidate_that_was_not_measured_is_refused_with_those_that_were() -> None:
@@ -269,7 +269,7 @@ def test_a_candidate_that_was_not_measured_is_refused_with_those_that_were() -> 
 
 
 def test_a_draft_length_of_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match="k = 0 drafts nothing"):
+    with pytest.raises(UsageError, match="k = 0 drafts no token"):
         make_baseline(run(trajectory(), replay(1, 1, 0, 1)), SMALL, 0)
 
 
@@ -338,4 +338,4 @@ def test_a_first_token_that_all_prompts_have_twice_is_a_fault(
     observations = run(trajectory(), replay(1, 1, 0, 1))
     found = make_baseline(observations, SMALL, 2, texts(*prompts)).faults
     assert len(found) == faults
-    assert all("the same token twice" in fault for fault in found)
+    assert all("the same token twice" in fault.message for fault in found)

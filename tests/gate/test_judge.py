@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from draftbench.errors import IncomparableError, UsageError
-from draftbench.gate.advice import SPEED_NOT_JUDGED
-from draftbench.gate.baseline import Baseline, RequestCounts, Speed
-from draftbench.gate.comparison import compare
+from draftbench.gate.baseline import Baseline, RequestCounts, Speed, SuspectedFault
+from draftbench.gate.judge import judge, new_faults
 from draftbench.gate.limits import limits_of, parse_limit
 from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.notes import SPEED_NOT_JUDGED
 from draftbench.gate.result import Change, Check, GateResult
 
 Make = Callable[..., Baseline]
@@ -34,12 +35,16 @@ def arm(baseline: Make, counts: MakeCounts) -> Callable[..., Baseline]:
     return make
 
 
+def fault(message: str, kind: str = "doubled") -> SuspectedFault:
+    return SuspectedFault(kind=kind, message=message)
+
+
 def check(result: GateResult, metric: str, segment: str | None = None) -> Check:
     return next(c for c in result.checks if (c.metric, c.segment) == (metric, segment))
 
 
 def test_a_run_against_its_own_baseline_passes_without_width(arm: Make) -> None:
-    result = compare(arm(), arm())
+    result = judge(arm(), arm())
     assert (result.verdict, result.exit_code) == (Verdict.PASS, 0)
     difference = check(result, "mean_accepted_length").difference
     assert difference is not None
@@ -49,12 +54,12 @@ def test_a_run_against_its_own_baseline_passes_without_width(arm: Make) -> None:
 
 
 def test_even_a_single_request_passes_against_itself(baseline: Make, counts: MakeCounts) -> None:
-    assert compare(baseline([counts()]), baseline([counts()])).verdict is Verdict.PASS
+    assert judge(baseline([counts()]), baseline([counts()])).verdict is Verdict.PASS
 
 
 def test_a_clear_drop_fails(arm: Make) -> None:
     # 2.5 → 2.3 tokens per round: -8 %; α 0.375 → 0.325: 5 points.
-    result = compare(arm(), arm(2.0, 0.1))
+    result = judge(arm(), arm(2.0, 0.1))
     assert (result.verdict, result.exit_code) == (Verdict.FAIL, 1)
     length = check(result, "mean_accepted_length")
     assert length.old.value == 2.5
@@ -68,7 +73,7 @@ def test_a_clear_drop_fails(arm: Make) -> None:
 
 
 def test_a_drop_inside_the_limit_passes(arm: Make) -> None:
-    result = compare(arm(), arm(0.2, 0.1))  # -0.8 %, half a point
+    result = judge(arm(), arm(0.2, 0.1))  # -0.8 %, half a point
     assert result.verdict is Verdict.PASS
     assert not check(result, "alpha").improved
 
@@ -77,7 +82,7 @@ def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_i
     arm: Make,
 ) -> None:
     # Standard error of the change: √0.5 · 6 / 10 / √39 / 2.5 = 2.72 %.
-    result = compare(arm(), arm(0.0, 6.0))
+    result = judge(arm(), arm(0.0, 6.0))
     assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
     length = check(result, "mean_accepted_length")
     # 40 · (3.24 · 2.72 / 2)² = 776
@@ -87,14 +92,14 @@ def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_i
 
 
 def test_one_failing_metric_fails_the_gate(arm: Make) -> None:
-    result = compare(arm(), arm(2.0, 0.1), limits_of(["mean_accepted_length:20%"]))
+    result = judge(arm(), arm(2.0, 0.1), limits_of(["mean_accepted_length:20%"]))
     assert check(result, "mean_accepted_length").verdict is Verdict.PASS
     assert check(result, "alpha").verdict is Verdict.FAIL
     assert result.verdict is Verdict.FAIL
 
 
 def test_an_improvement_passes_and_asks_for_a_new_baseline(arm: Make) -> None:
-    result = compare(arm(), arm(-2.0, 0.1))
+    result = judge(arm(), arm(-2.0, 0.1))
     assert (result.verdict, result.exit_code) == (Verdict.PASS, 0)
     assert check(result, "mean_accepted_length").improved
     assert any("save a new baseline" in note for note in result.notes)
@@ -103,10 +108,10 @@ def test_an_improvement_passes_and_asks_for_a_new_baseline(arm: Make) -> None:
 def test_every_change_of_the_thing_tested_is_listed(arm: Make) -> None:
     old = arm(tested={"draft": "a", "torch": "2.12", "machine": "x"})
     new = arm(tested={"draft": "b", "machine": "x", "numpy": "2"})
-    assert compare(old, new).changes == (
-        Change(what="draft", old="a", new="b"),
-        Change(what="torch", old="2.12", new=None),
-        Change(what="numpy", old=None, new="2"),
+    assert judge(old, new).changes == (
+        Change(fact="draft", old="a", new="b"),
+        Change(fact="torch", old="2.12", new=None),
+        Change(fact="numpy", old=None, new="2"),
     )
 
 
@@ -124,13 +129,13 @@ def test_every_change_of_the_thing_tested_is_listed(arm: Make) -> None:
 )
 def test_another_question_is_refused_with_the_field(arm: Make, field: str, value: object) -> None:
     with pytest.raises(IncomparableError, match=f"{field} was .*, is {value}") as caught:
-        compare(arm(), arm(**{field: value}))
+        judge(arm(), arm(**{field: value}))
     assert caught.value.exit_code == 4
 
 
 def test_another_definition_of_alpha_is_refused(arm: Make) -> None:
     with pytest.raises(IncomparableError, match="definition of alpha"):
-        compare(arm(), arm(alpha_definition="acceptance rate (overlap)"))
+        judge(arm(), arm(alpha_definition="acceptance rate (overlap)"))
 
 
 def test_another_temperature_is_refused_with_the_count(baseline: Make, counts: MakeCounts) -> None:
@@ -138,7 +143,7 @@ def test_another_temperature_is_refused_with_the_count(baseline: Make, counts: M
     warm = "temperature=0.7"
     new = baseline([counts(str(i), sampling=warm if i < 3 else "greedy") for i in range(10)])
     with pytest.raises(IncomparableError, match=r"3 of 10 requests differs.*is temperature=0\.7"):
-        compare(old, new)
+        judge(old, new)
 
 
 @pytest.mark.parametrize("common", [0, 7])
@@ -148,22 +153,22 @@ def test_other_traffic_is_refused_with_the_overlap(
     old = baseline([counts(f"r{i}") for i in range(10)])
     new = baseline([counts(f"r{i}" if i < common else f"x{i}") for i in range(12)])
     with pytest.raises(IncomparableError, match=f"only {common} of the baseline's 10 requests"):
-        compare(old, new)
+        judge(old, new)
 
 
 def test_a_few_missing_requests_are_left_out_and_said(baseline: Make, counts: MakeCounts) -> None:
     old = baseline([counts(f"r{i}") for i in range(40)])
     new = baseline([counts(f"r{i}") for i in range(5, 60)])
-    result = compare(old, new)
+    result = judge(old, new)
     assert result.requests == 35
-    assert any("5 requests of the baseline are not in this run" in note for note in result.notes)
+    assert any("5 requests of the baseline are missing" in note for note in result.notes)
 
 
 def test_under_thirty_requests_the_verdict_carries_a_warning(
     baseline: Make, counts: MakeCounts
 ) -> None:
     few = baseline([counts(f"r{i}") for i in range(29)])
-    assert any("29 requests" in note for note in compare(few, few).notes)
+    assert any("29 requests" in note for note in judge(few, few).notes)
 
 
 def test_requests_count_by_the_weight_that_the_baseline_gave_them(
@@ -172,7 +177,7 @@ def test_requests_count_by_the_weight_that_the_baseline_gave_them(
     old = baseline([counts("a", 10.0, weight=3.0), counts("b", 20.0, weight=1.0)])
     new = baseline([counts("a", 10.0, weight=1.0), counts("b", 20.0, weight=9.0)])
     # 1 + (3·10 + 20) / 40 on both sides.
-    length = check(compare(old, new), "mean_accepted_length")
+    length = check(judge(old, new), "mean_accepted_length")
     assert (length.old.value, length.new.value) == (2.25, 2.25)
 
 
@@ -181,11 +186,11 @@ def test_a_draft_without_alpha_is_judged_by_its_length_alone(
 ) -> None:
     rows = [counts(f"r{i:02}", alpha_sum=None) for i in range(40)]
     lookup = baseline(rows, alpha_definition=None)
-    result = compare(lookup, lookup)
+    result = judge(lookup, lookup)
     assert [c.metric for c in result.checks] == ["mean_accepted_length", "tokens_per_round"]
     assert any("no alpha" in note for note in result.notes)
     with pytest.raises(UsageError, match="none of the limited metrics"):
-        compare(lookup, lookup, [parse_limit("alpha:0.1")])
+        judge(lookup, lookup, [parse_limit("alpha:0.1")])
 
 
 def test_a_draft_that_stops_drafting_fails_by_its_tokens_per_round(
@@ -197,7 +202,7 @@ def test_a_draft_that_stops_drafting_fails_by_its_tokens_per_round(
         counts(f"r{i:02}", 7.5, rounds=5.0, tokens=25.0, passes=17.5, positions=20.0)
         for i in range(40)
     ]
-    result = compare(old, baseline(rows))
+    result = judge(old, baseline(rows))
     assert {c.metric: c.verdict for c in result.checks} == {
         "mean_accepted_length": Verdict.PASS,
         "tokens_per_round": Verdict.FAIL,
@@ -210,7 +215,7 @@ def test_responses_in_which_nothing_was_drafted_are_refused(
 ) -> None:
     silent = baseline([counts(str(i), 0.0, rounds=0.0) for i in range(10)])
     with pytest.raises(UsageError, match="mean_accepted_length is undefined"):
-        compare(silent, silent)
+        judge(silent, silent)
 
 
 def segmented(
@@ -232,7 +237,7 @@ def test_one_broken_segment_fails_a_gate_that_passes_over_all(
 ) -> None:
     old = segmented(baseline, counts, EIGHT, 0.0)
     new = segmented(baseline, counts, EIGHT | {"c": 1.5}, 0.2)  # -6 % of one eighth
-    result = compare(old, new)
+    result = judge(old, new)
     assert check(result, "mean_accepted_length").verdict is Verdict.PASS
     failed = {c.segment for c in result.segments if c.verdict is Verdict.FAIL}
     assert failed == {"c"}
@@ -255,8 +260,8 @@ def test_a_segment_that_is_only_luckless_among_many_does_not_fail(
         segmented(baseline, counts, two | {"c": 1.0}, 1.03),
     )
     limits = limits_of(["alpha:0.5"])
-    alone = check(compare(*pair, limits), "mean_accepted_length", "c")
-    among = check(compare(*eight, limits), "mean_accepted_length", "c")
+    alone = check(judge(*pair, limits), "mean_accepted_length", "c")
+    among = check(judge(*eight, limits), "mean_accepted_length", "c")
     assert alone.difference == among.difference
     assert alone.holm_p is not None
     assert among.holm_p == pytest.approx(4 * alone.holm_p)
@@ -270,14 +275,14 @@ def test_a_segment_too_small_to_tell_does_not_hold_up_the_gate(
         many = [counts(f"r{i:02}", segment="chat") for i in range(60)]
         return [*many, counts("x", 15 - drop, segment="code")]
 
-    result = compare(baseline(rows(0.0)), baseline(rows(3.0)))
+    result = judge(baseline(rows(0.0)), baseline(rows(3.0)))
     assert check(result, "alpha", "code").verdict is Verdict.INCONCLUSIVE
     assert result.verdict is Verdict.PASS
 
 
 def test_a_single_segment_is_not_judged_twice(baseline: Make, counts: MakeCounts) -> None:
     one = baseline([counts(f"r{i}", segment="chat") for i in range(40)])
-    assert compare(one, one).segments == ()
+    assert judge(one, one).segments == ()
 
 
 def timed(seconds: float, noise: float = 0.0) -> list[Speed]:
@@ -298,21 +303,19 @@ def test_speed_up_is_compared_on_one_machine(
         baseline([counts(f"r{i:02}", speed=speed) for i, speed in enumerate(speeds)])
         for speeds in (timed(1.0), timed(seconds, 0.1))
     )
-    result = compare(old, new, limits_of(["speedup:5%"]))
+    result = judge(old, new, limits_of(["speedup:5%"]))
     speedup = check(result, "speedup")
     assert speedup.old.value == pytest.approx(2.0)
     assert speedup.new.value == pytest.approx(2.0 / seconds)
     assert speedup.verdict is verdict
-    assert any("another start" in note for note in result.notes)
+    assert any("restarts can differ" in note for note in result.notes)
     assert SPEED_NOT_JUDGED not in result.notes
 
 
 def test_only_a_pass_says_that_speed_was_not_judged(arm: Make) -> None:
-    assert SPEED_NOT_JUDGED in compare(arm(), arm()).notes
-    assert SPEED_NOT_JUDGED not in compare(arm(), arm(2.0, 0.1)).notes
-    assert SPEED_NOT_JUDGED == (
-        "speed was not judged, only acceptance: `--max-drop speedup:5%` adds it"
-    )
+    assert SPEED_NOT_JUDGED in judge(arm(), arm()).notes
+    assert SPEED_NOT_JUDGED not in judge(arm(), arm(2.0, 0.1)).notes
+    assert "`--max-drop speedup:5%`" in SPEED_NOT_JUDGED
 
 
 @pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
@@ -320,14 +323,14 @@ def test_only_a_pass_says_that_speed_was_not_judged(arm: Make) -> None:
 def test_times_of_different_machines_are_refused(arm: Make, metric: str, fact: str) -> None:
     elsewhere = {"draft": "small", "machine": "here", "target runner": "lean"} | {fact: "there"}
     with pytest.raises(IncomparableError, match=f"{metric} was measured elsewhere: {fact}"):
-        compare(arm(), arm(tested=elsewhere), limits_of([f"{metric}:5%"]))
-    assert compare(arm(), arm(tested=elsewhere)).verdict is Verdict.PASS
+        judge(arm(), arm(tested=elsewhere), limits_of([f"{metric}:5%"]))
+    assert judge(arm(), arm(tested=elsewhere)).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
 def test_times_that_were_not_measured_are_refused(arm: Make, metric: str) -> None:
     with pytest.raises(UsageError, match="did not measure"):
-        compare(arm(), arm(), limits_of([f"{metric}:5%"]))
+        judge(arm(), arm(), limits_of([f"{metric}:5%"]))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +343,7 @@ def test_a_draft_that_costs_more_is_worse_and_less_is_better(
     repeats = [0.30, 0.31, 0.29, 0.30, 0.30, 0.31, 0.29, 0.30, 0.30]
     old = arm(cost_ratios=tuple(repeats))
     new = arm(cost_ratios=tuple(factor * c for c in repeats))
-    result = compare(old, new, limits_of(["draft_cost_ratio:10%"]))
+    result = judge(old, new, limits_of(["draft_cost_ratio:10%"]))
     cost = check(result, "draft_cost_ratio")
     assert (cost.verdict, result.exit_code) == (verdict, exit_code)
     assert cost.difference is not None
@@ -353,10 +356,10 @@ def test_a_failure_says_where_to_look(arm: Make) -> None:
         2.0,
         0.1,
         survival=(0.6, 0.4, 0.06, 0.04),
-        faults=("draft position 3 was never accepted",),
+        faults=(fault("draft position 3 was never accepted"),),
         tested={"draft": "small", "machine": "here", "target runner": "lean", "torch": "2.13"},
     )
-    notes = compare(arm(), new).notes
+    notes = judge(arm(), new).notes
     assert notes[0] == "suspected fault: draft position 3 was never accepted"
     # Hazards before 0.6 0.67 0.75 0.67, now 0.6 0.67 0.15 0.67.
     assert any("position 3 of 4" in note and "30.0%" in note for note in notes)
@@ -364,6 +367,134 @@ def test_a_failure_says_where_to_look(arm: Make) -> None:
 
 
 def test_a_failure_without_known_draft_positions_names_none(arm: Make) -> None:
-    result = compare(arm(survival=()), arm(2.0, 0.1, survival=()))
+    result = judge(arm(survival=()), arm(2.0, 0.1, survival=()))
     assert result.verdict is Verdict.FAIL
     assert not any("by draft position" in note for note in result.notes)
+
+
+@pytest.fixture
+def forty(baseline: Make, counts: MakeCounts) -> Callable[..., Baseline]:
+    """forty(accepted, odd, faults, **fields): 40 requests; the first `odd` have other fields."""
+
+    def make(
+        accepted: float = 15.0,
+        odd: int = 0,
+        faults: tuple[SuspectedFault, ...] = (),
+        **fields: object,
+    ) -> Baseline:
+        rows = [counts(f"r{i:02}", accepted, **(fields if i < odd else {})) for i in range(40)]
+        return baseline(rows, faults=faults)
+
+    return make
+
+
+def test_a_fault_that_the_baseline_did_not_show_fails_whatever_the_figures(forty: Make) -> None:
+    result = judge(forty(), forty(18.0, faults=(fault("doubled"),)))
+    assert all(check.verdict is Verdict.PASS for check in result.checks)
+    assert (result.verdict, result.exit_code, result.faults) == (Verdict.FAIL, 1, ("doubled",))
+    assert result.notes[0] == "suspected fault: doubled"
+    assert not any("improved" in note for note in result.notes)
+
+
+def test_a_fault_that_the_baseline_showed_too_is_only_said(forty: Make) -> None:
+    result = judge(forty(faults=(fault("doubled"),)), forty(faults=(fault("doubled"),)))
+    assert (result.verdict, result.faults) == (Verdict.PASS, ())
+    assert result.notes[0] == "suspected fault: doubled"
+
+
+def test_a_fault_of_another_kind_than_the_baselines_fails(forty: Make) -> None:
+    cliff, doubled = fault("position 2 of 90", "cliff"), fault("all 40 prompts")
+    result = judge(forty(faults=(cliff,)), forty(faults=(cliff, doubled)))
+    assert (result.verdict, result.faults) == (Verdict.FAIL, ("all 40 prompts",))
+
+
+def test_a_fault_with_other_counts_is_of_the_same_kind(forty: Make) -> None:
+    old, new = forty(faults=(fault("all 40 prompts"),)), forty(faults=(fault("all 38 prompts"),))
+    assert (judge(old, new).verdict, judge(old, new).faults) == (Verdict.PASS, ())
+
+
+@pytest.mark.parametrize(("loops", "verdict"), [(5, Verdict.PASS), (6, Verdict.FAIL)])
+def test_responses_that_begin_to_loop_are_a_fault(
+    forty: Make, loops: int, verdict: Verdict
+) -> None:
+    # 1/32 is above 2.5 %, 1/64 below.
+    result = judge(forty(), forty(odd=loops, looping=20.0))
+    assert result.verdict is verdict
+    said = [note for note in result.notes if "6 of 40 responses end in a loop" in note]
+    assert len(said) == (verdict is Verdict.FAIL)
+
+
+def test_loops_that_come_and_go_are_no_fault(baseline: Make, counts: MakeCounts) -> None:
+    old = baseline([counts(f"r{i:02}", looping=float(10 <= i < 14)) for i in range(40)])
+    new = baseline([counts(f"r{i:02}", looping=float(i < 10)) for i in range(40)])
+    # Ten began, four ended: P(X ≥ 10 of 14) = 1470 / 16384.
+    assert new_faults(old, new, list(zip(old.requests, new.requests, strict=True))) == ()
+
+
+def test_a_small_share_of_many_requests_is_no_fault(baseline: Make, counts: MakeCounts) -> None:
+    old = baseline([counts(f"r{i:03}") for i in range(200)])
+    new = baseline([counts(f"r{i:03}", looping=float(i < 19)) for i in range(200)])
+    assert new_faults(old, new, list(zip(old.requests, new.requests, strict=True))) == ()
+
+
+def cut(run: Baseline, count: int) -> Baseline:
+    """The first requests end at once: nothing is drafted in them."""
+    nothing = {"tokens": 0.0, "passes": 0.0, "rounds": 0.0, "accepted": 0.0}
+    rows = [
+        replace(c, **nothing, positions=0.0, alpha_sum=0.0) if i < count else c
+        for i, c in enumerate(run.requests)
+    ]
+    return replace(run, requests=tuple(rows))
+
+
+def test_responses_that_end_at_once_are_a_fault(forty: Make) -> None:
+    result = judge(forty(), cut(forty(), 8))
+    assert result.verdict is Verdict.FAIL
+    assert "8 of 40 responses end after one token" in result.faults[0]
+
+
+def test_acceptance_that_rose_on_other_prompts_does_not_pass(
+    baseline: Make, counts: MakeCounts
+) -> None:
+    old = baseline([counts(f"r{i:02}", prompt_tokens=50) for i in range(40)])
+    same, other = (
+        baseline([counts(f"r{i:02}", 18.0 + i % 2, prompt_tokens=size) for i in range(40)])
+        for size in (50, 53)
+    )
+    assert judge(old, same).verdict is Verdict.PASS
+    result = judge(old, other)
+    assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert result.notes[0] == (
+        "40 of 40 requests are rendered to prompts of another length (+3 tokens): "
+        "the chat template or the tokenizer changed"
+    )
+    assert any("on different prompts" in note for note in result.notes)
+
+
+def test_other_prompts_alone_are_said_and_pass(baseline: Make, counts: MakeCounts) -> None:
+    old, new = (
+        baseline([counts(f"r{i:02}", prompt_tokens=size) for i in range(40)]) for size in (50, 53)
+    )
+    result = judge(old, new)
+    assert result.verdict is Verdict.PASS
+    assert "rendered to prompts of another length" in result.notes[0]
+
+
+def test_prompts_of_unknown_length_are_not_called_changed(
+    baseline: Make, counts: MakeCounts
+) -> None:
+    old = baseline([counts(f"r{i:02}") for i in range(40)])
+    new = baseline([counts(f"r{i:02}", prompt_tokens=50) for i in range(40)])
+    assert not any("another length" in note for note in judge(old, new).notes)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0, "so the draft is what changed"), (30, "responses to 30 of 40 requests changed")],
+)
+def test_a_failure_says_whether_the_target_still_writes_the_same(
+    baseline: Make, counts: MakeCounts, others: int, said: str
+) -> None:
+    old = baseline([counts(f"r{i:02}", output="a") for i in range(40)])
+    rows = [counts(f"r{i:02}", 10.0, output="b" if i < others else "a") for i in range(40)]
+    assert any(said in note for note in judge(old, baseline(rows)).notes)

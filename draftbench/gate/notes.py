@@ -1,0 +1,136 @@
+"""What to know about a verdict, in sentences: its caveats, and where to look next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftbench.acceptance.intervals import FEW_REQUESTS
+from draftbench.gate.baseline import Baseline
+from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.pair_requests import Pair, Paired
+from draftbench.gate.result import Check, GateResult
+
+SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
+
+
+def notes_on(result: GateResult, old: Baseline, new: Baseline, paired: Paired) -> tuple[str, ...]:
+    """Everything that a reader of this verdict should know, the most urgent first."""
+    messages = dict.fromkeys((*result.faults, *(fault.message for fault in new.faults)))
+    notes = [f"suspected fault: {message}" for message in messages]
+    prompts = prompts_changed(paired.pairs)
+    if prompts:
+        notes.append(prompts)
+    if result.verdict is Verdict.FAIL:
+        notes += _largest_drops(result, old, new)
+        if result.changes:
+            names = ", ".join(change.fact for change in result.changes)
+            notes.append(f"changed since the baseline: {names}")
+    if result.verdict is not Verdict.PASS:
+        notes += _responses_changed(paired.pairs)
+    notes += [_inconclusive(c) for c in result.pooled if c.verdict is Verdict.INCONCLUSIVE]
+    improved = ", ".join(check.metric for check in result.pooled if check.improved)
+    if improved and result.verdict is Verdict.PASS:
+        notes.append(f"improved: {improved}; save a new baseline to keep the gain")
+    elif improved and result.verdict is Verdict.INCONCLUSIVE and prompts:
+        notes.append(
+            f"improved: {improved}, but on different prompts, which may be easier or broken: read "
+            "some responses, and save a new baseline if the change is intended"
+        )
+    return (*notes, *_caveats(result, old, new, paired.missing))
+
+
+def prompts_changed(pairs: Sequence[Pair]) -> str | None:
+    """How the prompts of the same requests differ; None where all lengths are equal or unknown."""
+    longer = [
+        new.prompt_tokens - old.prompt_tokens
+        for old, new in pairs
+        if old.prompt_tokens is not None and new.prompt_tokens is not None
+    ]
+    changed = [tokens for tokens in longer if tokens]
+    if not changed:
+        return None
+    least, most = min(changed), max(changed)
+    by = f"{least:+}" if least == most else f"{least:+} to {most:+}"
+    return (
+        f"{len(changed)} of {len(pairs)} requests are rendered to prompts of another length "
+        f"({by} tokens): the chat template or the tokenizer changed"
+    )
+
+
+def _responses_changed(pairs: Sequence[Pair]) -> list[str]:
+    """Whether the target still writes what it wrote; nothing where that is unknown."""
+    known = [(old, new) for old, new in pairs if old.output and new.output]
+    if not known:
+        return []
+    different = sum(old.output != new.output for old, new in known)
+    if not different:
+        return ["the target's responses are the same as before, so the draft is what changed"]
+    return [
+        f"the target's responses to {different} of {len(known)} requests changed: look at its "
+        "weights, prompts and kernels, not only at the draft"
+    ]
+
+
+def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
+    """Where acceptance was lost, if that is why the gate failed."""
+    if not any(check.verdict is Verdict.FAIL for check in result.checks):
+        return []
+    notes = []
+    known = [
+        (check.difference.value, check)
+        for check in result.segments
+        if check.difference and check.metric == "mean_accepted_length"
+    ]
+    if known:
+        _, worst = min(known, key=lambda pair: pair[0])
+        notes.append(
+            f"largest drop by segment: {worst.segment} "
+            f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"
+        )
+    # The loss of each position's hazard, so that an early loss is not counted again at later ones.
+    hazards = [
+        [s / b if b > 0 else 0.0 for s, b in zip(survival, (1.0, *survival), strict=False)]
+        for survival in (old.survival, new.survival)
+    ]
+    lost = [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
+    if lost and max(lost) > 0:
+        at = lost.index(max(lost))
+        notes.append(
+            f"largest drop by draft position: position {at + 1} of {result.k}; all tokens up to it "
+            f"were accepted in {old.survival[at]:.1%} of the rounds, now in {new.survival[at]:.1%}"
+        )
+    return notes
+
+
+def _inconclusive(check: Check) -> str:
+    unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
+    note = f"{check.metric} is inconclusive over {check.sample} {unit}"
+    if check.smallest_detectable_drop is not None:
+        drop = check.amount(check.smallest_detectable_drop)
+        note += f", which is enough to detect drops of {drop} or more"
+    if check.requests_needed is None:
+        return (
+            f"{note}; no reasonable sample size would settle it: "
+            "the drop is close to the limit, or its spread is unknown"
+        )
+    return f"{note}; about {check.requests_needed} would settle it"
+
+
+def _caveats(result: GateResult, old: Baseline, new: Baseline, missing: int) -> list[str]:
+    notes = []
+    if result.requests < FEW_REQUESTS:
+        notes.append(
+            f"only {result.requests} requests: with fewer than {FEW_REQUESTS}, intervals tend to "
+            "be too narrow"
+        )
+    if missing:
+        notes.append(f"{missing} requests of the baseline are missing from this run; left out")
+    if not (old.alpha_definition and new.alpha_definition):
+        notes.append("no alpha: prompt lookup has no acceptance rate per position")
+    if result.timed:
+        notes.append(
+            "each time comes from one process; restarts can differ by more than these intervals"
+        )
+    elif result.verdict is Verdict.PASS:
+        notes.append(SPEED_NOT_JUDGED)
+    return notes
