@@ -49,7 +49,7 @@ def sources(incomplete: str) -> list[str]:
 
 def engines(incomplete: str) -> list[str]:
     """The engines that `export` knows."""
-    from draftbench.export import ENGINES
+    from draftbench.models.engine_rules import ENGINES
 
     return list(ENGINES)
 

@@ -8,7 +8,13 @@ import typer
 
 from draftbench.cli.completing import engines
 from draftbench.cli.flags import OutputOption, check_output, write_result
-from draftbench.cli.recommend import CostsOption, RunArgument, concurrencies, cost_source
+from draftbench.cli.recommend import (
+    CostsOption,
+    RunArgument,
+    candidate_named,
+    concurrencies,
+    cost_source,
+)
 
 
 def export(
@@ -37,8 +43,12 @@ def export(
         typer.Option(help="Requests at once to answer for, e.g. 1,8,32 (default: the run's)."),
     ] = None,
     costs: CostsOption = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(help="Export DRAFT[:QUANT] at its best k (default: what the run recommends)."),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Export what came out first, recommended or not.")
+        bool, typer.Option("--force", help="Export what ranked first, recommended or not.")
     ] = False,
     output: OutputOption = "-",
 ) -> int:
@@ -50,7 +60,7 @@ def export(
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
     draftbench export results/runs/RUN --engine llamacpp
     """
-    from draftbench.export import export as configure
+    from draftbench.export.configurations import configure
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
@@ -62,7 +72,10 @@ def export(
     rows = () if concurrency is None else concurrencies(concurrency)
     source = cost_source(costs, observed)
     answer = recommend(observed, min_speedup=min_speedup, concurrency=rows, costs=source)
-    setting = setting_of(answer, observed, target=target, draft=draft, force=force)
+    wanted = None if candidate is None else candidate_named(observed, candidate)
+    setting = setting_of(
+        answer, observed, candidate=wanted, target=target, draft=draft, force=force
+    )
     configuration = configure(setting, engine, engine_version)
     for note in (*configuration.notes, *(source.caveats if source else ())):
         typer.echo(f"note: {plain(note)}", err=True)

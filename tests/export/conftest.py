@@ -92,16 +92,27 @@ def _facts(draft, vocabulary):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth."""
+    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth.
+    `others` are more drafts that are always right, each with the cost of its step.
+    """
 
-    def make(*, accept=1.0, draft="small", drafts=("org/small",), timed=True, sizes=(100, 100)):
+    def make(
+        *,
+        accept=1.0,
+        draft="small",
+        drafts=("org/small",),
+        timed=True,
+        sizes=(100, 100),
+        others=(),
+    ):
         folder = RunFolder.create(tmp_path / "run", manifest(target="org/target", drafts=drafts))
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:
             writer.append(map(_trajectory, names))
-            writer.append(_replay(name, draft, accept) for name in names)
-            writer.append(_costs(draft, 0.1) if timed else ())
             writer.append([_facts(None, sizes[0]), _facts(draft, sizes[1])])
+            for each, rate, cost in ((draft, accept, 0.1), *((o, 1.0, c) for o, c in others)):
+                writer.append(_replay(name, each, rate) for name in names)
+                writer.append(_costs(each, cost) if timed else ())
         return folder.path
 
     return make
