@@ -47,6 +47,10 @@ def check(
     trust_remote_code: Annotated[
         bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
     ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Also chat templates, sizes, memory and options of engines."),
+    ] = False,
     output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
@@ -81,7 +85,7 @@ def check(
             )
     tokens = None if traffic is None else _tokens(source, traffic, sample)
     answer = preflight(source, models, memory_here() if size is None else size, tokens)
-    write_result(render(answer, output_format, width()), output)
+    write_result(render(answer, output_format, width(), everything=everything), output)
     return 1 if any(pair.obstacles for pair in answer.pairs) else 0
 
 

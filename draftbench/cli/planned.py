@@ -55,7 +55,6 @@ def _plan(prepared: Prepared) -> Plan:
         scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
         decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
         cells=cells,
-        thresholds=len(options.stop_below),
         timed=options.measure != "replay",
     )
 
