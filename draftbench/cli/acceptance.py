@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from draftbench.acceptance.breakdown import Disagreement
     from draftbench.records import Candidate
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
 
 
 def acceptance(
@@ -56,7 +56,7 @@ def acceptance(
     from draftbench.acceptance.card import acceptance_report
     from draftbench.report.card import render
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     flags.one_of("--format", output_format, flags.FORMATS)
     flags.check_output(output)
@@ -78,22 +78,22 @@ def acceptance(
     return 0
 
 
-def _chosen(observed: Observed, names: Sequence[str] | None) -> list[Candidate]:
+def _chosen(observed: Run, names: Sequence[str] | None) -> list[Candidate]:
     known = list(map(str, measured(observed).candidates))
     return [candidate_named(observed, name) for name in dict.fromkeys(names or known)]
 
 
 def _disagreements(
-    folder: RunFolder, observed: Observed, candidates: Sequence[Candidate], k: int
+    folder: RunFolder, observed: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[str, tuple[Disagreement, ...]]:
     """By candidate; those whose drafted tokens were not kept are left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.laws import replays_of
 
     written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
-    drafted: dict[tuple[str, str], dict[tuple[str, int], tuple[int, ...]]] = {}
+    drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
     for kept in folder.private_drafts():
-        along = drafted.setdefault((kept.draft, kept.quant), {})
+        along = drafted.setdefault(kept.candidate, {})
         along[kept.request, kept.sample] = kept.tokens
     if not written or not drafted:
         raise RunFolderError(
@@ -104,11 +104,11 @@ def _disagreements(
         str(candidate): costliest_disagreements(
             replays_of(candidate, observed.trajectories, observed.replays),
             k,
-            drafted[candidate.draft, candidate.quant],
+            drafted[candidate],
             written,
         )
         for candidate in candidates
-        if (candidate.draft, candidate.quant) in drafted
+        if candidate in drafted
     }
 
 

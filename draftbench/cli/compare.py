@@ -26,7 +26,7 @@ def compare(
     from draftbench.report.compared import render
     from draftbench.report.comparing import compare_runs
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     one_of("--format", output_format, ["table", "json", "markdown"])
     check_output(output)

@@ -65,7 +65,7 @@ def export(
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     check_output(output)
     observed = read_run(RunFolder(run))

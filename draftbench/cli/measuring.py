@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from draftbench.records import Observation
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
     from draftbench.sweep import SweepOptions
 
 _LIMIT = "--cell-timeout"
@@ -29,7 +29,7 @@ def run_sweep(
     rendering: tuple[str, str],
 ) -> int:
     """Prepare, run, and show the recommendation that the run gives; at the end what is left."""
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     with kept_in(out):
         with watcher:
@@ -55,7 +55,7 @@ def tell_next(watcher: TerminalWatcher, *commands: str) -> None:
     watcher.note("\nnext: " + "\n      ".join(commands))
 
 
-def _not_whole(observed: Observed) -> dict[str, str]:
+def _not_whole(observed: Run) -> dict[str, str]:
     """The candidates that failed at their work, as the same command tries again, with the reason; a
     pair that cannot work is none, nor what cannot be loaded.
     """
@@ -63,7 +63,7 @@ def _not_whole(observed: Observed) -> dict[str, str]:
     return {
         str(failure.candidate): failure.reason
         for failure in observed.failures
-        if failure.draft is not None and failure.stage == "measure"
+        if failure.candidate is not None and failure.stage == "measure"
     }
 
 
@@ -80,7 +80,7 @@ def _measured(
     return run(prepared, out, watcher)
 
 
-def _audited(observed: Observed) -> str:
+def _audited(observed: Run) -> str:
     """What the outputs at temperature 0 say of the decoder.
 
     Raises:
@@ -107,7 +107,7 @@ def _earlier(out: Path) -> list[Observation]:
     """What an interrupted run of this folder kept, for the running figures."""
     from draftbench.errors import RunFolderError
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     try:
         found = read_run(RunFolder(out))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from draftbench.gate.baseline import Baseline
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
 
@@ -119,7 +119,7 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]
-    failed = [f for f in _read(out).failures if (f.draft, f.request) == (candidate.draft, None)]
+    failed = [f for f in _read(out).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
@@ -186,8 +186,8 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     return dataclasses.replace(prepared, prompts=prompts, manifest=manifest)
 
 
-def _read(path: Path) -> Observed:
+def _read(path: Path) -> Run:
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     return read_run(RunFolder(path))

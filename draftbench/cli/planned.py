@@ -67,7 +67,7 @@ def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
     for reason, count in facts.dropped.items():
         note(f"left out, {reason}: {count}")
     for failure in prepared.failures:
-        note(f"refused {failure.draft}: {failure.reason}")
+        note(f"refused {failure.candidate}: {failure.reason}")
     for draft, caveats in prepared.caveats.items():
         for caveat in caveats:
             note(f"note on {draft}: {caveat}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from draftbench.planner.recommendation import Recommendation
     from draftbench.planner.sources import CostSource
     from draftbench.records import Candidate
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder that `sweep` made.", metavar="RUN")]
 CostsOption = Annotated[
@@ -82,7 +82,7 @@ def recommend(
     from draftbench.planner.objective import Limits, Objective
     from draftbench.planner.recommend import recommend as decide
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     one_of("--format", output_format, FORMATS)
     one_of("--objective", objective, OBJECTIVES)
@@ -105,7 +105,7 @@ def recommend(
 
 
 def show_recommendation(
-    observed: Observed, output_format: str, output: str, min_speedup: float = 1.0
+    observed: Run, output_format: str, output: str, min_speedup: float = 1.0
 ) -> int:
     """Decide and write."""
     from draftbench.planner.recommend import recommend as decide
@@ -124,7 +124,7 @@ def concurrencies(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def measured(observed: Observed) -> Observed:
+def measured(observed: Run) -> Run:
     """The same, if anything was measured in it.
 
     Raises:
@@ -137,7 +137,7 @@ def measured(observed: Observed) -> Observed:
     return observed
 
 
-def candidate_named(observed: Observed, name: str) -> Candidate:
+def candidate_named(observed: Run, name: str) -> Candidate:
     """The candidate that `--candidate` names.
 
     Raises:
@@ -154,7 +154,7 @@ def candidate_named(observed: Observed, name: str) -> Candidate:
     )
 
 
-def cost_source(path: Path | None, observed: Observed) -> CostSource | None:
+def cost_source(path: Path | None, observed: Run) -> CostSource | None:
     """What `--costs` names: costs to put beside a run's acceptance in place of its own.
 
     Raises:
@@ -165,14 +165,14 @@ def cost_source(path: Path | None, observed: Observed) -> CostSource | None:
     from draftbench.planner.engine_costs import read_engine_costs
     from draftbench.planner.sources import costs_of_run
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     if path.is_dir():
         return costs_of_run(read_run(RunFolder(path)), observed, f"`{path}`")
     return read_engine_costs(path, observed.candidates)
 
 
-def _show(answer: Recommendation, observed: Observed, output_format: str, output: str) -> int:
+def _show(answer: Recommendation, observed: Run, output_format: str, output: str) -> int:
     from draftbench.report.terminal.recommendation import render
 
     write_result(render(answer, observed, output_format, width()), output)

@@ -44,7 +44,7 @@ def report(
         check_output(str(html))
     from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     observed = read_run(RunFolder(run))
     if not observed.candidates:

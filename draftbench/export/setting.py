@@ -9,7 +9,7 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.planner.recommendation import Pick, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
 from draftbench.run_folder.manifest import short_name, unpinned
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
@@ -56,7 +56,7 @@ class Setting:
 
 def setting_of(
     answer: Recommendation,
-    observed: Observed,
+    observed: Run,
     *,
     candidate: Candidate | None = None,
     target: str | None = None,

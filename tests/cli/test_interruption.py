@@ -18,8 +18,8 @@ from draftbench.cli.signals import TerminatedError, catch_sigterm, kept_in
 from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
 from draftbench.report.terminal.progress import TerminalWatcher
+from draftbench.run_folder.append_log import cannot_write
 from draftbench.run_folder.folder import RunWriter
-from draftbench.run_folder.lines import cannot_write
 from draftbench.sweep import worker
 from draftbench.sweep.worker import timed_out
 
@@ -86,7 +86,7 @@ def test_any_other_command_that_is_ended_says_so(failing, monkeypatch, swept, st
     def read(folder):
         raise stop
 
-    monkeypatch.setattr("draftbench.run_folder.observed.read_run", read)
+    monkeypatch.setattr("draftbench.run_folder.run.read_run", read)
     assert "nothing is lost; give the same command again" in failing(code, "recommend", swept[0])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from scenes import manifest
+from scenes import manifest, named
 
 from draftbench.export.setting import Setting
 from draftbench.records import (
+    Candidate,
     CostPoint,
     DraftingMode,
     ModelFacts,
@@ -50,8 +51,7 @@ def _replay(name, draft, accept):
     return Replay(
         request=name,
         sample=0,
-        draft=draft,
-        quant="none",
+        candidate=Candidate(draft=draft),
         mode=DraftingMode.GREEDY,
         draftable=8,
         accept=(accept,) * 8,
@@ -66,17 +66,22 @@ def _costs(draft, seconds):
         *((None, n, 1.0) for n in (1, 2, 3)),
         *((draft, n, seconds) for n in (1, 2)),
     ):
-        own = {"quant": "none", "what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
+        own = {"what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
         for context in (0, 1000):
             yield CostPoint(
-                draft=name, context=context, seconds=(time,) * 3, block=draft, runner="cpu", **own
+                candidate=named(name),
+                context=context,
+                seconds=(time,) * 3,
+                block=draft,
+                runner="cpu",
+                **own,
             )
 
 
 def _facts(draft, vocabulary):
     sizes = {"parameters": 1, "weight_bytes": 1, "kv_bytes_per_token": 1, "context_length": 1000}
     return ModelFacts(
-        draft=draft,
+        candidate=named(draft),
         quant="none",
         dtype="float32",
         quantized_share=0.0,

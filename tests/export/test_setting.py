@@ -11,7 +11,7 @@ from draftbench.export.setting import schedule_of, setting_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Step
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rich.console import Console
 from draftbench.report.terminal import progress
 from draftbench.report.terminal.progress import RunningFigures, TerminalWatcher
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 ROOT = Path(__file__).parents[3]
 
