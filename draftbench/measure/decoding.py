@@ -153,7 +153,8 @@ def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: in
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=cell.candidate,
+        draft=cell.candidate.draft if cell.candidate else None,
+        quant=cell.candidate.quant if cell.candidate else "none",
         k=cell.k,
         mode=cell.mode,
         repeat=one.repeat,

@@ -101,7 +101,8 @@ def _records(
     record = Replay(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=candidate,
+        draft=candidate.draft,
+        quant=candidate.quant,
         mode=mode,
         draftable=max(0, draft.context_length - len(text.prompt)),
         accept=_rounded(columns.accept, missing),
@@ -113,7 +114,8 @@ def _records(
     private = PrivateDraft(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=candidate,
+        draft=candidate.draft,
+        quant=candidate.quant,
         tokens=tuple(columns.drafted),
     )
     return record, private
@@ -170,7 +172,8 @@ def replay_lookup(
     return LookupReplay(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=candidate,
+        draft=candidate.draft,
+        quant=candidate.quant,
         window=window,
         proposed=tuple(proposed),
         matched=tuple(matched),

@@ -37,7 +37,8 @@ def failure(candidate: Candidate, error: BaseException, stage: str = "measure") 
     """The record of a candidate that could not be measured."""
     reason, hint = describe(error)
     return Failure(
-        candidate=candidate,
+        draft=candidate.draft,
+        quant=candidate.quant,
         stage=stage,
         reason=portable(reason),
         hint=hint,

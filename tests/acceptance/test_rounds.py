@@ -18,7 +18,7 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
 )
-from draftbench.records import Candidate, Decode, DraftingMode
+from draftbench.records import Decode, DraftingMode
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -248,7 +248,8 @@ def decode(k: int, rounds: list[Round]) -> Decode:
     return Decode(
         request="r",
         sample=0,
-        candidate=Candidate(draft="small"),
+        draft="small",
+        quant="none",
         k=k,
         mode=DraftingMode.GREEDY,
         repeat=0,

@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.measure.kinds import KINDS, TokenKinds, kind_of, tally
-from draftbench.records import Candidate, DraftingMode, Replay
+from draftbench.records import DraftingMode, Replay
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,8 @@ def replay(accept, overlap=None, draftable=9):
     return Replay(
         request="r",
         sample=0,
-        candidate=Candidate(draft="d"),
+        draft="d",
+        quant="none",
         mode=DraftingMode.GREEDY,
         draftable=draftable,
         accept=accept,

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import scenes
-from scenes import named
 
 from draftbench.records import (
-    Candidate,
     CostPoint,
     Decode,
     DraftingMode,
@@ -53,7 +51,8 @@ def replay(request: str, accept: tuple[float, ...], draft: str = "small") -> Rep
     return Replay(
         request=request,
         sample=0,
-        candidate=Candidate(draft=draft),
+        draft=draft,
+        quant="none",
         mode=DraftingMode.GREEDY,
         draftable=len(accept),
         accept=accept,
@@ -67,7 +66,8 @@ def cost(
     draft: str | None, tokens: int, seconds: float, block: str = "small", batch: int = 1
 ) -> CostPoint:
     return CostPoint(
-        candidate=named(draft),
+        draft=draft,
+        quant="none",
         what="step",
         batch=batch,
         new_tokens=tokens,
@@ -85,7 +85,8 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
     fields: dict[str, Any] = {
         "request": request,
         "sample": 0,
-        "candidate": Candidate(draft=draft) if k else None,
+        "draft": draft if k else None,
+        "quant": "none",
         "k": k,
         "mode": DraftingMode.GREEDY,
         "repeat": 0,
@@ -110,7 +111,7 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
 
 def facts(draft: str | None, size: int = 100) -> ModelFacts:
     return ModelFacts(
-        candidate=named(draft),
+        draft=draft,
         quant="none",
         dtype="float32",
         parameters=size // 4,
@@ -159,7 +160,8 @@ def lookup(request: str) -> LookupReplay:
     return LookupReplay(
         request=request,
         sample=0,
-        candidate=Candidate(draft="ngram"),
+        draft="ngram",
+        quant="none",
         window=8,
         proposed=nothing,
         matched=nothing,
@@ -167,7 +169,7 @@ def lookup(request: str) -> LookupReplay:
 
 
 def failure(draft: str, reason: str) -> Failure:
-    return Failure(candidate=Candidate(draft=draft), stage="load", reason=reason, hint="")
+    return Failure(draft=draft, quant="none", stage="load", reason=reason, hint="")
 
 
 class Hand:

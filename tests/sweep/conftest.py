@@ -56,7 +56,8 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
 def made_up_costs(contender, setting, grid):
     return [
         CostPoint(
-            candidate=candidate,
+            draft=draft,
+            quant="none",
             what="step",
             batch=grid.batch,
             new_tokens=1,
@@ -66,7 +67,7 @@ def made_up_costs(contender, setting, grid):
             runner="made up",
             process=setting.process,
         )
-        for candidate in (None, contender.candidate)
+        for draft in (None, contender.candidate.draft)
         for context in (1, 100)
     ]
 
