@@ -14,5 +14,5 @@ def __getattr__(name: str) -> Any:
     order of imports does not depend on it.
     """
     if name == "Run":
-        return import_module("draftbench.notebook").Run
+        return import_module("draftbench.notebook").OpenedRun
     raise AttributeError(f"module `draftbench` has no attribute `{name}`")

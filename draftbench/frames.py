@@ -17,7 +17,7 @@ import msgspec
 
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from draftbench import frames
 from draftbench.errors import UsageError
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import Observed, read_run
+from draftbench.run_folder.run import Run, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 Flag = str | int | float | bool | Path | Sequence[str | Path]
 
 
-class Run:
-    """A run folder that a sweep made.
+class OpenedRun:
+    """A run folder that a sweep made, with the commands as methods; notebooks know it as
+    `draftbench.Run`.
 
     Raises:
         RunFolderError: not a run folder, or one that was changed by something else.
@@ -43,10 +44,10 @@ class Run:
         self._folder = RunFolder(self.path)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        return f"draftbench.Run({str(self.path)!r})"
 
     @classmethod
-    def sweep(cls, out: str | Path, **flags: Flag) -> Run:
+    def sweep(cls, out: str | Path, **flags: Flag) -> OpenedRun:
         """`draftbench sweep`, its flags as keywords: `max_new_tokens=64` is `--max-new-tokens 64`,
         a list repeats a flag.
 
@@ -64,7 +65,7 @@ class Run:
         return cls(out)
 
     @cached_property
-    def observed(self) -> Observed:
+    def observed(self) -> Run:
         """Every record of the run."""
         return read_run(self._folder)
 
@@ -83,7 +84,7 @@ class Run:
         ks = tuple(k) or self.observed.manifest.question.ks
         return acceptance_report(self.observed, self.observed.candidates, ks, width)
 
-    def compare(self, other: Run) -> Comparison:
+    def compare(self, other: OpenedRun) -> Comparison:
         """How another run differs from this one, paired by request."""
         from draftbench.report.comparing import compare_runs
 

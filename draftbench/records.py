@@ -36,11 +36,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A frozen value that is compared by its fields."""
 
 
-def to_json(value: object) -> str:
-    """A record, or lists and dicts of records, as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
 class Sampling(Record, frozen=True):
     """How the target draws its next token; temperature 0 is the argmax.
 
@@ -137,8 +132,7 @@ class Replay(Observation, frozen=True):
 
     request: str
     sample: int
-    draft: str
-    quant: str
+    candidate: Candidate
     mode: DraftingMode
     draftable: int
     accept: tuple[float, ...]
@@ -147,11 +141,6 @@ class Replay(Observation, frozen=True):
     rank: tuple[int, ...]
     overlap: tuple[float, ...] | None = None
     kinds: dict[str, tuple[int, float, float]] = {}
-
-    @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
 
 
 class LookupReplay(Observation, frozen=True):
@@ -163,21 +152,15 @@ class LookupReplay(Observation, frozen=True):
 
     request: str
     sample: int
-    draft: str
-    quant: str
+    candidate: Candidate
     window: int
     proposed: tuple[int, ...]
     matched: tuple[int, ...]
 
-    @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
-
 
 class Decode(Observation, frozen=True):
-    """One decoding run of one request. `k` = 0 with `draft` None is the baseline: the same code
-    without a draft.
+    """One decoding run of one request. `k` = 0 with `candidate` None is the baseline: the same
+    code without a draft.
 
     One entry per round: tokens proposed, accepted, and cut (proposed after an accepted end of the
     response); seconds of drafting and of the rest of the round, and how many of the `batch` rows
@@ -190,8 +173,7 @@ class Decode(Observation, frozen=True):
 
     request: str
     sample: int
-    draft: str | None
-    quant: str
+    candidate: Candidate | None
     k: int
     mode: DraftingMode
     repeat: int
@@ -213,24 +195,18 @@ class Decode(Observation, frozen=True):
     active: tuple[int, ...] = ()
     stop_below: float | None = None
 
-    @property
-    def candidate(self) -> Candidate | None:
-        """The draft at its quantization level; None for the target."""
-        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
-
 
 class CostPoint(Observation, frozen=True):
     """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache filled with
     `context` tokens a row.
 
-    `draft` None is the target. `what` is "step" (pass and token choice), "prefill" (`context` 0,
-    `new_tokens` the prompt) or "proposal" (prompt
-    lookup: all of a round's tokens at once). Points of one `block` (a candidate's name) were timed
+    `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
+    0, `new_tokens` the prompt) or "proposal" (prompt lookup: all of a round's tokens at once).
+    Points of one `block` (a candidate's name) were timed
     in turn with each other, so that their ratios do not carry the machine's drift.
     """
 
-    draft: str | None
-    quant: str
+    candidate: Candidate | None
     what: str
     batch: int
     new_tokens: int
@@ -240,22 +216,17 @@ class CostPoint(Observation, frozen=True):
     runner: str
     process: str
 
-    @property
-    def candidate(self) -> Candidate | None:
-        """The draft at its quantization level; None for the target."""
-        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
-
 
 class ModelFacts(Observation, frozen=True):
     """One loaded model at one quantization level, counted from the weights' real types after
-    quantizing.
+    quantizing. `candidate` None is the target; `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
     chose another token. `parts` are hashes of the tokenizer and of the chat template, by name:
     what `fingerprint` holds beside the weights.
     """
 
-    draft: str | None
+    candidate: Candidate | None
     quant: str
     dtype: str
     parameters: int
@@ -271,31 +242,35 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: float | None
     parts: dict[str, str] = {}
 
-    @property
-    def candidate(self) -> Candidate | None:
-        """The draft at its quantization level; None for the target."""
-        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
-
 
 class Failure(Observation, frozen=True):
-    """A candidate, or one request of it, that could not be measured. `draft` None is the target.
+    """A candidate that could not be measured. `candidate` None is the target.
 
     `resolved` takes back the failures of this candidate recorded before: a later attempt went
     through.
     """
 
-    draft: str | None
-    quant: str
+    candidate: Candidate | None
     stage: str
     reason: str
     hint: str
-    request: str | None = None
     resolved: bool = False
 
-    @property
-    def candidate(self) -> Candidate | None:
-        """The draft at its quantization level; None for the target."""
-        return None if self.draft is None else Candidate(draft=self.draft, quant=self.quant)
+
+class MachineState(Observation, frozen=True):
+    """What else the machine did in the `seconds` before `at` (seconds since the epoch).
+
+    `others` is the share of all cores that processes other than this one and its children kept
+    busy, `throttled` how often a core was slowed down for its heat.
+    """
+
+    at: float
+    seconds: float
+    others: float | None
+    throttled: int | None
+    process: str
 
 
-AnyObservation = Trajectory | Replay | LookupReplay | Decode | CostPoint | ModelFacts | Failure
+AnyObservation = (
+    Trajectory | Replay | LookupReplay | Decode | CostPoint | ModelFacts | Failure | MachineState
+)

@@ -23,7 +23,7 @@ import draftbench
 from draftbench.planner.recommend import recommend
 from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.key import request_key
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 REPEATS = 5
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from draftbench.planner.recommend import recommend
 from draftbench.planner.sources import RunCosts
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import Observed, read_run
+from draftbench.run_folder.run import Run, read_run
 
 
-def errors(observed: Observed, k: int | None = None) -> list[float]:
+def errors(observed: Run, k: int | None = None) -> list[float]:
     """Relative errors of the predictions of all measured cells, or of those at one k."""
     found = recommend(observed).prediction_error
     return [] if found is None else [c.error for c in found.by_cell if k in (None, c.k)]
 
 
-def elsewhere(observed: Observed, other: Observed) -> list[float]:
+def elsewhere(observed: Run, other: Run) -> list[float]:
     """Relative errors, one request at a time, of what another run's costs predict."""
     priced = recommend(observed, costs=RunCosts(other), concurrency=(1,)).candidates
     ran = recommend(observed, concurrency=(1,)).candidates
@@ -36,7 +36,7 @@ def elsewhere(observed: Observed, other: Observed) -> list[float]:
     ]
 
 
-def without(observed: Observed, **unwanted: int) -> Observed:
+def without(observed: Run, **unwanted: int) -> Run:
     """The run as if steps of one size or context had not been timed."""
     kept = [
         point
@@ -61,7 +61,7 @@ def show(what: str, found: list[float]) -> None:
 
 def main() -> None:
     observed = read_run(RunFolder(Path(sys.argv[1])))
-    steps = [p for p in observed.costs if p.what == "step" and p.draft is None]
+    steps = [p for p in observed.costs if p.what == "step" and p.candidate is None]
     print("| prediction | cells | median error | worst |\n|---|---|---|---|")
     show("from all that was timed", errors(observed))
     for size in inner({p.new_tokens for p in steps}):

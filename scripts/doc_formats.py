@@ -43,12 +43,11 @@ from draftbench.run_folder.folder import (
     PrivateDraft,
     PrivateText,
 )
-from draftbench.run_folder.machine import MachineState
 from draftbench.run_folder.manifest import Manifest
 from draftbench.traffic.rows import FORMS
 from draftbench.traffic.suites import Suite
 
-OBSERVATIONS = (*typing.get_args(AnyObservation), MachineState)
+OBSERVATIONS = typing.get_args(AnyObservation)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",

@@ -263,7 +263,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts",
          "machinestate")  # fmt: skip
 TEXT = {"request": "r", "sample": 0, "prompt": [1, 2], "tokens": [3, 4], "log_p": [-0.5, -1.5]}
-DRAFTED = {"request": "r", "sample": 0, "draft": "d", "quant": "none", "tokens": [3]}
+DRAFTED = {"request": "r", "sample": 0, "candidate": {"draft": "d"}, "tokens": [3]}
 MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
                "model.safetensors.index.json")  # fmt: skip
 READERS: dict[str, Callable[[Path], Reader]] = {

@@ -23,7 +23,7 @@ from pathlib import Path
 import draftbench
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
 
@@ -140,10 +140,10 @@ def main() -> int:
     print("| draft | what the run says of it | hint |\n|---|---|---|")
     for failure in found.failures:
         told = failure.reason.replace(f"{place}/", "")
-        print(f"| {failure.draft} | {told} | {failure.hint} |")
+        print(f"| {failure.candidate} | {told} | {failure.hint} |")
     measured = ", ".join(map(str, found.candidates))
     print(f"{len(found.failures)} failed; measured: {measured}")
-    told_of = {failure.draft for failure in found.failures}
+    told_of = {failure.candidate.draft for failure in found.failures}
     good = found.candidates == (Candidate(draft="draft"),) and told_of == {*BROKEN, "foreign"}
     return 0 if good else 1
 

@@ -27,12 +27,11 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
 import draftbench
-import draftbench.run_folder.lines as lines
+import draftbench.run_folder.append_log as lines
 from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
 from draftbench.run_folder.folder import RunFolder, RunWriter
-from draftbench.run_folder.machine import MachineState
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import Prepared, SweepOptions, prepare, responses, run
 from draftbench.traffic import TrafficQuery
 
@@ -109,7 +108,7 @@ def readable(out: Path) -> int:
     if not (out / "run.json").exists():
         return 0
     folder = RunFolder(out)
-    parts = (folder.observations(), folder.records(MachineState), folder.private_texts(),
+    parts = (folder.observations(), folder.private_texts(),
              folder.private_drafts())  # fmt: skip
     return sum(len(list(part)) for part in parts)
 
@@ -164,15 +163,15 @@ def essence(out: Path) -> dict[str, object]:
     found = read_run(folder)
     return {
         "texts": {(t.request, t.sample): t for t in folder.private_texts()},
-        "drafted": {(t.request, t.sample, t.draft): t for t in folder.private_drafts()},
+        "drafted": {(t.request, t.sample, t.candidate): t for t in folder.private_drafts()},
         "trajectories": {(t.request, t.sample): t for t in found.trajectories},
-        "replays": {(r.request, r.sample, r.draft, r.quant): r for r in found.replays},
+        "replays": {(r.request, r.sample, r.candidate): r for r in found.replays},
         "decoding runs": Counter(
             (d.block, d.batch, d.request, d.repeat, d.k, d.proposed, d.accepted, d.cut, d.digest)
             for d in found.decodes
         ),
         "cost points": Counter(
-            (p.block, p.batch, p.draft, p.what, p.new_tokens, p.context, len(p.seconds))
+            (p.block, p.batch, p.candidate, p.what, p.new_tokens, p.context, len(p.seconds))
             for p in found.costs
         ),
         "figures": {

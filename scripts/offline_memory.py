@@ -19,7 +19,15 @@ from pathlib import Path
 
 import msgspec
 
-from draftbench.records import CostPoint, Decode, DraftingMode, Replay, Sampling, Trajectory
+from draftbench.records import (
+    Candidate,
+    CostPoint,
+    Decode,
+    DraftingMode,
+    Replay,
+    Sampling,
+    Trajectory,
+)
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 
@@ -63,7 +71,7 @@ def trajectory(name: str, chance: random.Random) -> Trajectory:
 
 def replay(name: str, draft: str, rate: float, chance: random.Random) -> Replay:
     return Replay(
-        request=name, sample=0, draft=draft, quant="none", mode=DraftingMode.GREEDY,
+        request=name, sample=0, candidate=Candidate(draft=draft), mode=DraftingMode.GREEDY,
         draftable=TOKENS - 1, accept=tuple(float(chance.random() < rate) for _ in digits(chance)),
         confidence=digits(chance), margin=digits(chance, 20),
         rank=tuple(int(chance.expovariate(0.5)) for _ in range(TOKENS - 1)),
@@ -73,7 +81,8 @@ def replay(name: str, draft: str, rate: float, chance: random.Random) -> Replay:
 def costs(draft: str) -> list[CostPoint]:
     return [
         CostPoint(
-            draft=name, quant="none", what="step", batch=1, new_tokens=new, context=context,
+            candidate=Candidate(draft=name) if name else None, what="step", batch=1,
+            new_tokens=new, context=context,
             seconds=((1 + new / 10) * (0.1 if name else 1.0),) * 3, block=draft, runner="lean",
             process="p",
         )
@@ -86,7 +95,7 @@ def costs(draft: str) -> list[CostPoint]:
 def decode(name: str, draft: str, k: int, chance: random.Random) -> Decode:
     rounds = (TOKENS - 1) // (1 + k // 2) or 1
     return Decode(
-        request=name, sample=0, draft=draft if k else None, quant="none", k=k,
+        request=name, sample=0, candidate=Candidate(draft=draft) if k else None, k=k,
         mode=DraftingMode.GREEDY, repeat=0, proposed=(k,) * rounds, accepted=(k // 2,) * rounds,
         cut=(0,) * rounds, draft_seconds=(0.1 * k,) * rounds,
         verify_seconds=tuple(1 + chance.random() / 50 for _ in range(rounds)), prefill_seconds=1.0,

@@ -20,7 +20,7 @@ from draftbench.gate.judge import samples_of
 from draftbench.gate.pin import METRIC_VERSION, request_counts
 from draftbench.records import Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 NEAR = 8
 

@@ -1,10 +1,10 @@
-"""The manifest of a run that no sweep made: what tests of the offline half are told of it."""
+"""The manifest of a run that no sweep made, and its candidates by name."""
 
 from typing import Any
 
 import msgspec
 
-from draftbench.records import DraftingMode
+from draftbench.records import Candidate, DraftingMode
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Environment,
@@ -12,6 +12,12 @@ from draftbench.run_folder.manifest import (
     Question,
     TrafficFacts,
 )
+
+
+def named(draft: str | None, quant: str = "none") -> Candidate | None:
+    """A draft at a level; None for the target."""
+    return None if draft is None else Candidate(draft=draft, quant=quant)
+
 
 QUESTION = Question(
     target="target",

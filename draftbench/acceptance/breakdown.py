@@ -1,9 +1,8 @@
 """Replays → where along the traffic a draft is accepted and where it is not.
 
 α of the replayed drafting mode in groups of requests (segment, temperature, both) and of positions
-(third of the response, after an accepted or a rejected token, the draft's confidence, the kind of
-token that the target wrote), where in the response rejected tokens stand, and which tokens the lost
-rounds were lost to.
+(third of the response, after an accepted or a rejected token, the draft's confidence), where in the
+response rejected tokens stand, and which tokens the lost rounds were lost to.
 """
 
 from __future__ import annotations
@@ -106,7 +105,6 @@ def breakdown(
             assert sample is not None  # only prompt lookup has none
             samples[by, name] = sample
             groups += _group(by, name, own, shares, sample)
-    groups += _by_kind(model)
     change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
     return Breakdown(
         groups=tuple(groups),
@@ -193,28 +191,6 @@ def _group(
             alpha=estimate(sample),
         )
     ]
-
-
-def _by_kind(pairs: Sequence[Pair]) -> list[Group]:
-    """Kinds were summed while the tokens were at hand; replays of older runs have none."""
-    whole = alpha(pairs)
-    assert whole is not None  # only prompt lookup has none
-    found = []
-    for kind in dict.fromkeys(kind for _, replay in pairs for kind in replay.kinds):
-        sums = np.array([replay.kinds.get(kind, (0, 0.0, 0.0)) for _, replay in pairs])
-        trajectories = [trajectory for trajectory, _ in pairs]
-        sample = ratio(whole.figure, trajectories, sums[:, 1], sums[:, 0])
-        found.append(
-            Group(
-                by="token kind",
-                name=kind,
-                requests=int((sample.addends[:, 1] > 0).sum()),
-                positions=float(sums[:, 0].sum()),
-                confidence=float(sums[:, 2].sum() / sums[:, 0].sum()),
-                alpha=estimate(sample),
-            )
-        )
-    return sorted(found, key=lambda group: -group.positions)
 
 
 def _rejections(pairs: Sequence[Pair]) -> tuple[Estimate | None, ...]:

@@ -35,7 +35,7 @@ from draftbench.acceptance.templating import template_may_differ
 from draftbench.acceptance.ties import near_tie, near_tie_share
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
@@ -139,7 +139,7 @@ class _Replayed:
 
 
 def acceptance_report(
-    observed: Observed, candidates: Sequence[Candidate], ks: Sequence[int], width: float
+    observed: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
 ) -> AcceptanceReport:
     """Read everything that the run's replays say of `candidates`.
 
@@ -162,7 +162,7 @@ def acceptance_report(
     )
 
 
-def _replayed(observed: Observed, candidate: Candidate, ks: Sequence[int]) -> _Replayed:
+def _replayed(observed: Run, candidate: Candidate, ks: Sequence[int]) -> _Replayed:
     pairs = replays_of(candidate, observed.trajectories, observed.replays)
     laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
     windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]

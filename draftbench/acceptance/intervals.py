@@ -130,9 +130,12 @@ def _resample_counts(requests: int, resamples: int, seed: int) -> npt.NDArray[np
     """
     generator = np.random.Generator(np.random.Philox(key=seed))
     counts = np.empty((resamples, requests), dtype=np.uint8)
-    for row in range(resamples):
-        drawn = generator.integers(requests, size=requests)
-        counts[row] = np.bincount(drawn, minlength=requests)
+    rows = max(1, _COUNTS_AT_ONCE // requests)
+    for at in range(0, resamples, rows):
+        some = counts[at : at + rows]
+        drawn = generator.integers(requests, size=some.shape)
+        drawn += requests * np.arange(len(some))[:, None]
+        some[:] = np.bincount(drawn.ravel(), minlength=some.size).reshape(some.shape)
     counts.flags.writeable = False
     return counts
 

@@ -35,7 +35,7 @@ def replays_of(
     found: dict[tuple[str, int], AnyReplay] = {}
     modes: set[DraftingMode] = set()
     for replay in replays:
-        if (replay.draft, replay.quant) != (candidate.draft, candidate.quant):
+        if replay.candidate != candidate:
             continue
         if isinstance(replay, Replay):
             if mode is not None and replay.mode is not mode:

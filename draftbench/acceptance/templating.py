@@ -7,13 +7,13 @@ reads them worse. Plain prompts are rendered by none.
 from __future__ import annotations
 
 from draftbench.records import SELF, Candidate, ModelFacts
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 # Forms of traffic whose prompts are texts; an OpenAI request may be either.
 PLAIN = frozenset({"prompt", "--prompt-field"})
 
 
-def template_may_differ(observed: Observed, candidate: Candidate) -> bool:
+def template_may_differ(observed: Run, candidate: Candidate) -> bool:
     """Whether some prompts may be chats in a template that the draft did not learn: not where both
     models have the same one.
     """

@@ -11,16 +11,14 @@ import msgspec
 import typer
 
 from draftbench.cli import flags
-from draftbench.cli.flags import RunArgument, candidate_named, require_measured
-from draftbench.cli.output import check_output, note, write_result
-from draftbench.cli.output import width as columns
+from draftbench.cli.recommend import RunArgument, candidate_named, measured
 from draftbench.errors import ModelError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.acceptance.breakdown import Disagreement
     from draftbench.records import Candidate
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
 
 
 def acceptance(
@@ -28,35 +26,28 @@ def acceptance(
     candidate: Annotated[
         list[str] | None,
         typer.Option(
-            help="Show this candidate, DRAFT[:QUANT]. Repeat the flag to compare the first with "
-            "the others (default: all).",
-            metavar="NAME",
+            help="DRAFT[:QUANT]; repeatable, the first is compared with the others (default: all)."
         ),
     ] = None,
     k: Annotated[
-        str | None,
-        typer.Option(
-            "--k", help="The draft lengths, e.g. 1-16 (default: those swept).", metavar="K,…"
-        ),
+        str | None, typer.Option("--k", help="Draft lengths, e.g. 1-16 (default: the run's own).")
     ] = None,
     width: Annotated[
         float,
-        typer.Option(
-            help="Say how many requests would narrow a figure to ± this share.", metavar="SHARE"
-        ),
+        typer.Option(help="Say how many requests give ± this share of a figure.", metavar="REL"),
     ] = 0.02,
     show_text: Annotated[
         bool,
-        typer.Option("--show-text", help="Show the tokens that drafts got wrong: private text."),
+        typer.Option("--show-text", help="Show the tokens that drafts got wrong. Private text!"),
     ] = False,
     whole: Annotated[
         bool,
-        typer.Option("--all", help="Show every definition, position, stopping rule and tree."),
+        typer.Option("--all", help="Every definition, position, stopping rule and tree."),
     ] = False,
     output_format: flags.FormatOption = "table",
     output: flags.OutputOption = "-",
 ) -> int:
-    """Show acceptance on one screen; with --all by every definition, position and rule.
+    """Show acceptance: one screen, or with --all by every definition.
 
     draftbench acceptance results/runs/RUN
     draftbench acceptance results/runs/RUN --all --k 1-16
@@ -65,14 +56,12 @@ def acceptance(
     from draftbench.acceptance.card import acceptance_report
     from draftbench.report.card import render
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     flags.one_of("--format", output_format, flags.FORMATS)
-    check_output(output)
+    flags.check_output(output)
     if not 0 < width < 1:
-        raise UsageError(
-            f"--width {width:g}: expected a share between 0 and 1", hint="for example 0.02 for ±2 %"
-        )
+        raise UsageError(f"--width {width:g} is not a share", hint="for example 0.02 for ±2 %")
     folder = RunFolder(run)
     observed = read_run(folder)
     ks = observed.manifest.question.ks if k is None else flags.draft_lengths(k)
@@ -84,27 +73,27 @@ def acceptance(
         report = msgspec.structs.replace(report, disagreements=found)
         tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    text = render(report, output_format, columns(), texts, whole=whole)
-    write_result(text, output)
+    text = render(report, output_format, flags.width(), texts, whole=whole)
+    flags.write_result(text, output)
     return 0
 
 
-def _chosen(observed: Observed, names: Sequence[str] | None) -> list[Candidate]:
-    known = list(map(str, require_measured(observed).candidates))
+def _chosen(observed: Run, names: Sequence[str] | None) -> list[Candidate]:
+    known = list(map(str, measured(observed).candidates))
     return [candidate_named(observed, name) for name in dict.fromkeys(names or known)]
 
 
 def _disagreements(
-    folder: RunFolder, observed: Observed, candidates: Sequence[Candidate], k: int
+    folder: RunFolder, observed: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[str, tuple[Disagreement, ...]]:
     """By candidate; those whose drafted tokens were not kept are left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.laws import replays_of
 
     written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
-    drafted: dict[tuple[str, str], dict[tuple[str, int], tuple[int, ...]]] = {}
+    drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
     for kept in folder.private_drafts():
-        along = drafted.setdefault((kept.draft, kept.quant), {})
+        along = drafted.setdefault(kept.candidate, {})
         along[kept.request, kept.sample] = kept.tokens
     if not written or not drafted:
         raise RunFolderError(
@@ -115,11 +104,11 @@ def _disagreements(
         str(candidate): costliest_disagreements(
             replays_of(candidate, observed.trajectories, observed.replays),
             k,
-            drafted[candidate.draft, candidate.quant],
+            drafted[candidate],
             written,
         )
         for candidate in candidates
-        if (candidate.draft, candidate.quant) in drafted
+        if candidate in drafted
     }
 
 
@@ -130,6 +119,6 @@ def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
     try:
         tokenizer = ModelSource(target).tokenizer
     except ModelError as error:
-        note(f"note: tokens are shown as ids: {error.message}")
+        typer.echo(f"note: tokens are shown as ids: {error.message}", err=True)
         return {}
     return {token: tokenizer.decode([token]) for token in tokens}

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from draftbench.cli.flags import QuietOption
+from draftbench.cli.flags import QuietOption, write_result
 from draftbench.cli.gate import gate
 from draftbench.cli.invocation import command
-from draftbench.cli.output import write_result
-from draftbench.cli.sweep import next_commands, run_sweep
+from draftbench.cli.measuring import run_sweep, tell_next
 
 if TYPE_CHECKING:
     from draftbench.sweep import SweepOptions
@@ -46,7 +45,7 @@ def demo(
     write_result("\nPinned as a baseline and judged against itself:\n", "-")
     code = gate(run=out, save=baseline) or gate(run=out, baseline=baseline)
     run, page, pinned = str(out), str(out / "report.html"), str(baseline)
-    next_commands(
+    tell_next(
         watcher,
         command("recommend", run),
         command("report", run, "--html", page),

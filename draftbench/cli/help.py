@@ -1,4 +1,6 @@
-"""`--help` of a command: plain text under headings, examples on lines of their own."""
+"""A command's declaration → its help: examples that keep their lines, and words for its values in
+place of Python's types.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +11,37 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from draftbench.cli.flags import PANELS
-
-# Width of the column of flags; a longer flag has its help on the next line.
-_FLAGS_WIDTH = 26
+# A number is called what its bounds call it, `[x>=1]`.
+_KINDS = {"str": " TEXT", "int": " x", "float": " x", "path": " PATH"}
 
 
 def help_of(command: Callable[..., object]) -> str:
-    """A command's docstring; \\b keeps its example lines as they are."""
+    """A command's docstring; \\b keeps the help from refilling its example lines."""
     text = inspect.cleandoc(command.__doc__ or "")
     return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
 
 
 class Command(TyperCommand):
-    """A command whose help lists the flags used first, then the others by subject."""
+    """A command whose help has no Python in it, and no default of a flag that is off."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and the flags, each under its heading."""
-        headings: dict[str, list[tuple[str, str]]] = {
-            heading: [] for heading in ("Arguments", "Options", *PANELS)
-        }
-        for known in self.get_params(ctx):
-            record = known.get_help_record(ctx)
-            if record is not None:
-                argument = known.param_type_name == "argument"
-                heading = (
-                    "Arguments"
-                    if argument
-                    else getattr(known, "rich_help_panel", None) or "Options"
-                )
-                headings[heading].append((_name(record[0], known), _words(record[1])))
-        for heading, rows in headings.items():
+        """Write the arguments and then the flags."""
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            own = [known for known in self.get_params(ctx) if known.param_type_name == kind]
+            records = filter(None, (known.get_help_record(ctx) for known in own))
+            rows = [(_name(name, kind), _words(text)) for name, text in records]
             if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows, col_max=_FLAGS_WIDTH)
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
-def _name(shown: str, known: Any) -> str:
-    """`--sample <int range>` → `--sample N`; of a switch only the side that is not the default."""
-    on, slash, off = shown.partition(" / ")
-    if slash:
-        shown = off if known.default else on
+def _name(shown: str, kind: str) -> str:
+    """`--sample <int range>` → `--sample x`, `RUN <path>` → `RUN`."""
     found = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
     if found is None:
         return shown
-    kind = {"int": " N", "float": " X", "path": " PATH"}.get(found[1].lower(), " TEXT")
-    return shown[: found.start()] + ("" if known.param_type_name == "argument" else kind)
+    return shown[: found.start()] + (_KINDS[found[1].lower()] if kind == "option" else "")
 
 
 def _words(shown: str) -> str:
-    """Without the default of a switch that is off, and without least values."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?x>=[\d.]+", "", shown)
-    return shown.replace("[]", "").strip()
+    return re.sub(r" *\[default: no-[a-z-]+\]", "", shown)

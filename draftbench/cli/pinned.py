@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from draftbench.cli.flags import candidate_named
+from draftbench.cli.planned import tell_load
+from draftbench.cli.recommend import candidate_named
 from draftbench.cli.signals import kept_in
-from draftbench.cli.sweep import describe_load
 from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from draftbench.gate.baseline import Baseline
-    from draftbench.run_folder.observed import Observed
+    from draftbench.run_folder.run import Run
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
 
@@ -115,11 +115,11 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
         job = dataclasses.replace(job, threads=threads)
         prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
         prepared = _comparable(baseline, prepared)
-        describe_load(prepared, watcher.note)
+        tell_load(prepared, watcher.note)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]
-    failed = [f for f in _read(out).failures if (f.draft, f.request) == (candidate.draft, None)]
+    failed = [f for f in _read(out).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
@@ -186,8 +186,8 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     return dataclasses.replace(prepared, prompts=prompts, manifest=manifest)
 
 
-def _read(path: Path) -> Observed:
+def _read(path: Path) -> Run:
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     return read_run(RunFolder(path))

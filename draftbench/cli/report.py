@@ -7,67 +7,64 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import (
-    FORMATS,
-    OUTPUT,
-    Decision,
-    OutputOption,
-    RunArgument,
-    among,
-    decides,
-    one_of,
-)
-from draftbench.cli.output import check_output, note, width, write_result
+from draftbench.cli.completing import among
+from draftbench.cli.flags import FORMATS, OutputOption, check_output, one_of, width, write_result
+from draftbench.errors import UsageError
 
 
-@decides
 def report(
-    run: RunArgument,
-    decision: Decision,
+    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
     html: Annotated[
-        Path | None, typer.Option(help="Write one self-contained HTML page.", metavar="FILE")
+        Path | None, typer.Option(help="Write one self-contained HTML page here.")
     ] = None,
     plots: Annotated[
-        Path | None,
-        typer.Option(help="Write every chart into this folder, as PNG and SVG.", metavar="FOLDER"),
+        Path | None, typer.Option(help="Write every chart into this folder, as PNG and SVG.")
     ] = None,
     output_format: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="Print the answer too, as a table, json, markdown or csv.",
-            metavar="FORMAT",
+            help="Also as text: table, json, markdown or csv.",
             autocompletion=among(*FORMATS),
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     output: OutputOption = "-",
+    min_speedup: Annotated[
+        float, typer.Option(min=0.0, help="Least speed-up that is worth speculating for.")
+    ] = 1.0,
 ) -> int:
-    """Show a run as one HTML page that explains itself, or as charts.
+    """Write a run as a self-contained page, as charts, or as text.
 
     draftbench report results/runs/RUN --html report.html
-    draftbench report results/runs/RUN --plots charts
+    draftbench report results/runs/RUN --html report.html --plots plots
     """
     if output_format is not None:
         one_of("--format", output_format, FORMATS)
-    check_output(html, output)
+    if html is not None:
+        check_output(str(html))
+    from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.observed import read_run
+    from draftbench.run_folder.run import read_run
 
     observed = read_run(RunFolder(run))
-    answer, _ = decision.recommend(observed)
+    if not observed.candidates:
+        raise UsageError(
+            f"no candidate was measured in `{run}`",
+            hint="look at its failures, then sweep again",
+        )
+    answer = recommend(observed, min_speedup=min_speedup)
     if html is not None or plots is not None:
         from draftbench.report.page import examine, page
         from draftbench.report.plots import save
 
         examined = examine(str(run), observed, answer)
         if html is not None:
-            write_result(page(examined), html)
-            note(f"wrote {html}")
+            write_result(page(examined), str(html))
+            typer.echo(f"wrote {html}", err=True)
         if plots is not None:
-            for drawing in (each for group in examined.drawings.values() for each in group):
+            for drawing in (d for group in examined.drawings.values() for d in group):
                 save(drawing, plots)
-            note(f"wrote charts to {plots}")
+            typer.echo(f"wrote charts to {plots}", err=True)
     if output_format is not None or (html is None and plots is None):
         from draftbench.report.terminal.recommendation import render
 

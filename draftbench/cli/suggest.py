@@ -6,14 +6,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TargetOption,
     TextFormatOption,
+    check_output,
     one_of,
+    width,
+    write_result,
 )
-from draftbench.cli.output import check_output, note, width, write_result
 from draftbench.errors import ModelError
 from draftbench.hub import names_model
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
     from draftbench.planner.pairings import KnownPairing, Proposal, Suggestion
 
-_MODELS = "give a folder with config.json, a .gguf file, or a hub id like org/name"
+_MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 
 
 def suggest(
@@ -29,8 +33,7 @@ def suggest(
     output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
-    """List drafts that are known to be used with a target. Reads configurations and tokenizers, no
-    weights.
+    """Name drafts that are in use with a target; reads configurations and tokenizers, no weights.
 
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
@@ -56,7 +59,7 @@ def _require_model(target: str) -> None:
     path = Path(target).expanduser()
     folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
     if not (folder or file or names_model(target)):
-        raise ModelError(f"no model found in `{target}`", hint=_MODELS)
+        raise ModelError(f"`{target}` is no model", hint=_MODELS)
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
@@ -69,11 +72,9 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
-        where = (
-            "from the hub" if hub_answers() else "from the cache, because the hub cannot be reached"
-        )
+        where = "from the hub" if hub_answers() else "from the cache, since the hub is out of reach"
         read = f"reading configurations and tokenizers {where}: {', '.join(remote)}"
-        note(f"note: {read}")
+        typer.echo(f"note: {read}", err=True)
     reason = _unreadable(source) if drafts else None
     if reason is not None:
         proposals = [Proposal(pairing=row, unchecked=reason if row.draft else None) for row in rows]
@@ -97,7 +98,7 @@ def _reason(model: ModelSource, error: ModelError) -> str:
     from draftbench.hub import hub_answers
 
     here = model.local or hub_answers()
-    return error.message if here else "not in the cache, and the hub cannot be reached"
+    return error.message if here else "not in the cache, and the hub is out of reach"
 
 
 def _proposal(

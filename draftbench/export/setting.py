@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from draftbench.errors import DraftbenchError, UsageError
-from draftbench.export.schedule import Schedule, schedule_of
 from draftbench.planner.recommendation import Pick, Recommendation
-from draftbench.records import LOOKUP, DraftingMode
-from draftbench.run_folder.manifest import Question, short_name, unpinned
-from draftbench.run_folder.observed import Observed
+from draftbench.records import LOOKUP, Candidate, DraftingMode
+from draftbench.run_folder.manifest import short_name, unpinned
+from draftbench.run_folder.run import Run
+
+# First and last number of concurrent requests, and the draft length there; 0 is no speculation.
+Schedule = tuple[tuple[int, int, int], ...]
 
 
 class NotRecommendedError(DraftbenchError):
-    """There is nothing to serve: the answer of the run is not to speculate."""
+    """There is nothing to serve: the run does not recommend to speculate."""
 
     exit_code = 1
 
@@ -24,11 +26,11 @@ class Setting:
     """What to serve.
 
     `draft` is None for prompt lookup, whose n-grams have `lookup` tokens, shortest and longest.
-    `sampled` says whether any request of the traffic is drawn above temperature 0; at 0 the
+    `sampled` says whether any request of the traffic is sampled above temperature 0; at 0 the
     drafting mode makes no difference. `vocabularies` are the sizes of target and draft. `pinned`
     are hub ids that the run measured at one revision; `target` and `draft` come without it.
     `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it lacks.
-    `unlike` says how it is not what the run recommends.
+    `differences` say how this is not what the run recommends.
     """
 
     target: str
@@ -44,7 +46,7 @@ class Setting:
     pinned: tuple[str, ...] = ()
     schedule: Schedule = ()
     notes: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -54,96 +56,140 @@ class Setting:
 
 def setting_of(
     answer: Recommendation,
-    observed: Observed,
+    observed: Run,
     *,
+    candidate: Candidate | None = None,
     target: str | None = None,
     draft: str | None = None,
     force: bool = False,
 ) -> Setting:
-    """The choice of a run, or with `force` the cell that came out first anyway.
+    """The configuration that a run recommends, or what `candidate` or `force` takes in its place.
 
     Args:
+        candidate: export this one at its best k.
         target, draft: names that the engine knows, in place of the run's.
+        force: export what ranked first even where the answer is not to speculate.
 
     Raises:
         NotRecommendedError: the run does not recommend to speculate, or no speed is known at all.
-        UsageError: a name that cannot be written into a command.
+        UsageError: a name that cannot be written into a command, or is not known.
     """
-    pick = answer.leader if force else answer.choice
-    if pick is None:
-        raise _refusal(answer)
+    pick, differences = _chosen(answer, candidate, force=force)
     question = observed.manifest.question
-    served, own = _names(pick, question, target, draft)
-    schedule, notes = schedule_of(answer, pick.k)
+    served = target or question.target
+    drafting = _draft_name(pick.draft, question.drafts, draft)
+    names = tuple(filter(None, (served, drafting)))
+    for name in names:
+        if not name.isprintable() or name.startswith("-"):
+            raise UsageError(
+                f"the model name {name!r} cannot be written into a command",
+                hint="give another one with --target or --draft",
+            )
+    schedule: Schedule = ()
+    notes: tuple[str, ...] = ()
+    # The schedule is that of the candidate that ranked first.
+    if answer.leader is not None and pick.candidate == answer.leader.candidate:
+        schedule, notes = schedule_of(answer, pick.k)
+    facts, draft_facts = observed.facts_of(None), observed.facts_of(pick.candidate)
     return Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
-        draft=own and unpinned(own),
+        draft=drafting and unpinned(drafting),
         quant=pick.quant,
         k=pick.k,
         mode=question.mode,
         sampled=any(t.sampling.temperature > 0 for t in observed.trajectories),
         lookup=(question.lookup_shortest, question.lookup_longest),
-        vocabularies=_vocabularies(pick, observed),
+        vocabularies=(facts.vocab_size, draft_facts.vocab_size) if facts and draft_facts else None,
         on_gpu=question.device.startswith("cuda"),
-        pinned=tuple(name for name in (served, own) if name and unpinned(name) != name),
+        pinned=tuple(name for name in names if unpinned(name) != name),
         schedule=schedule,
         notes=notes,
-        unlike=() if answer.choice else (_forced(answer),),
+        differences=differences,
     )
 
 
-def _names(
-    pick: Pick, question: Question, target: str | None, draft: str | None
-) -> tuple[str, str | None]:
-    """What target and draft are called, revisions and all; prompt lookup is no model."""
-    own = None
-    if pick.draft != LOOKUP:
-        own = draft or _as_swept(pick.draft, question.drafts)
-    elif draft is not None:
-        raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
-    served = target or question.target
-    for name in filter(None, (served, own)):
-        _require_writable(name)
-    return served, own
-
-
-def _forced(answer: Recommendation) -> str:
-    """What an export says that nobody recommends."""
-    return f"not recommended: the run's answer is `{_decision(answer)}`, and --force set it aside"
-
-
-def _refusal(answer: Recommendation) -> NotRecommendedError:
+def _chosen(
+    answer: Recommendation, candidate: Candidate | None, *, force: bool
+) -> tuple[Pick, tuple[str, ...]]:
+    """What to export, and how it differs from what is recommended."""
+    decision = answer.decision.replace("_", " ")
+    if candidate is not None:
+        cell = next((c for c in answer.candidates if c.best and c.candidate == candidate), None)
+        if cell is None:
+            raise NotRecommendedError(
+                f"no k of `{candidate}` is known to be best, so there is nothing to export",
+                hint="`draftbench recommend` says why",
+            )
+        pick = Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+        if answer.choice is not None and pick.candidate == answer.choice.candidate:
+            return answer.choice, ()
+        chosen = answer.choice and f"{answer.choice.candidate} at k = {answer.choice.k}"
+        recommended = f"recommends {chosen}" if chosen else f"says `{decision}`"
+        return pick, (f"not recommended: the run {recommended}; exported because of --candidate",)
+    if answer.choice is not None:
+        return answer.choice, ()
     if answer.leader is None:
-        return NotRecommendedError(
+        raise NotRecommendedError(
             "no candidate's speed is known, so there is nothing to export",
             hint="`draftbench recommend` says why",
         )
-    return NotRecommendedError(
-        f"the run's answer is `{_decision(answer)}`: no configuration would serve it better",
-        hint="`draftbench recommend` says why; --force exports what came out first anyway",
+    if not force:
+        raise NotRecommendedError(
+            f"the run's answer is `{decision}`, so there is nothing to export",
+            hint="`draftbench recommend` says why; --force exports what ranked first anyway",
+        )
+    return answer.leader, (
+        f"not recommended: the run's answer is `{decision}`; exported because of --force",
     )
 
 
-def _decision(answer: Recommendation) -> str:
-    return answer.decision.replace("_", " ")
+def _draft_name(name: str, specs: tuple[str, ...], given: str | None) -> str | None:
+    """What the engine loads: the path or hub id that the sweep was given; None for prompt lookup.
 
-
-def _as_swept(name: str, specs: Sequence[str]) -> str:
-    """The path or hub id that the sweep was given for a draft; its short name where two fit."""
-    found = {spec for spec in specs if name in (spec, short_name(spec))}
-    return found.pop() if len(found) == 1 else name
-
-
-def _require_writable(name: str) -> None:
-    if not name.isprintable() or name.startswith("-"):
+    Raises:
+        UsageError: a draft for prompt lookup, or one that the run knows by its short name alone.
+    """
+    if name == LOOKUP:
+        if given is not None:
+            raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+        return None
+    if given is not None:
+        return given
+    fitting = {spec for spec in specs if name in (spec, short_name(spec))}
+    if len(fitting) != 1:
         raise UsageError(
-            f"the model name {name!r} cannot be written into a command",
-            hint="give another one with --target or --draft",
+            f"the run does not record the path of the draft `{name}`",
+            hint="give the path or hub id that the engine loads with --draft",
         )
+    return fitting.pop()
 
 
-def _vocabularies(pick: Pick, observed: Observed) -> tuple[int, int] | None:
-    facts = observed.facts_of(None)
-    own = observed.facts_of(pick.candidate)
-    return (facts.vocab_size, own.vocab_size) if facts and own else None
+def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
+    """Ranges of load from 1 request on with the draft length of each, and what they leave open;
+    none where one length serves all. Nothing is known beyond the largest load that was measured.
+
+    Args:
+        k: the length before the first load whose answer is settled.
+    """
+    lengths: list[tuple[int, int]] = []
+    notes = []
+    for entry in answer.schedule:
+        before = lengths[-1][1] if lengths else k
+        if entry.k is None:
+            notes.append(
+                f"from {entry.concurrency} concurrent requests on the run is undecided: "
+                f"k = {before} is kept"
+            )
+        lengths.append((entry.concurrency, before if entry.k is None else entry.k))
+    firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
+    if len(firsts) < 2:
+        return (), tuple(notes)
+    starts = [1, *(at for at, _ in firsts[1:])]
+    ends = [*(start - 1 for start in starts[1:]), lengths[-1][0]]
+    last = firsts[-1][1]
+    notes.append(
+        f"nothing was measured beyond {ends[-1]} concurrent requests: k = {last} is kept there"
+    )
+    schedule = zip(starts, ends, (length for _, length in firsts), strict=True)
+    return tuple(schedule), tuple(notes)

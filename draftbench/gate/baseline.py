@@ -15,8 +15,8 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.records import Candidate, DraftingMode, LookupReplay, ModelFacts, Record
-from draftbench.run_folder.observed import Observed
-from draftbench.run_folder.schema import refuse_newer
+from draftbench.run_folder.manifest import refuse_newer
+from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
@@ -119,7 +119,7 @@ class Baseline(Record, frozen=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)] | None = None
 
 
-def tested_by(observed: Observed, candidate: Candidate) -> dict[str, str]:
+def tested_by(observed: Run, candidate: Candidate) -> dict[str, str]:
     """Models, machine and software of a run, by name; those that are unknown are left out."""
     question, environment = observed.manifest.question, observed.manifest.environment
     tested = {
@@ -138,7 +138,7 @@ def tested_by(observed: Observed, candidate: Candidate) -> dict[str, str]:
         "python": environment.python,
         **environment.packages,
     }
-    if any(isinstance(r, LookupReplay) and r.draft == candidate.draft for r in observed.replays):
+    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in observed.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
 

@@ -25,7 +25,7 @@ from draftbench.gate.result import (
     GateResult,
     HistoryEntry,
 )
-from draftbench.run_folder.lines import append_line
+from draftbench.run_folder.append_log import append_line
 from draftbench.safe_files import markdown_escaped
 
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}

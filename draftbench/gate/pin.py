@@ -32,7 +32,7 @@ from draftbench.gate.baseline import (
 from draftbench.planner.measured import measured_cells
 from draftbench.records import Candidate, CostPoint, LookupReplay, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 # Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
 METRIC_VERSION = 1
@@ -44,7 +44,7 @@ _Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
 
 def make_baseline(
-    observed: Observed, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
+    observed: Run, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
 ) -> Baseline:
     """What `candidate` did at draft length k on every request that it was replayed on.
 
@@ -90,7 +90,7 @@ def make_baseline(
     )
 
 
-def _check(observed: Observed, candidate: Candidate, pairs: _Pairs, k: int) -> None:
+def _check(observed: Run, candidate: Candidate, pairs: _Pairs, k: int) -> None:
     if not pairs:
         measured = ", ".join(map(str, observed.candidates)) or "nothing"
         raise RunFolderError(
@@ -215,7 +215,7 @@ def _output(responses: Sequence[Trajectory]) -> str:
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
 
 
-def _speeds(observed: Observed, candidate: Candidate, k: int) -> dict[str, Speed]:
+def _speeds(observed: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
     """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
     cell = measured_cells(observed).get((candidate, k))
     if cell is None:
@@ -245,7 +245,7 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> tuple[floa
         sizes = (point.what, point.batch, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", 1, 1):
             sides = steps.setdefault(point.process, {True: {}, False: {}})
-            sides[point.draft is not None][point.context] = point.seconds
+            sides[point.candidate is not None][point.context] = point.seconds
     ratios = []
     for _, sides in sorted(steps.items()):
         contexts = sorted(sides[True].keys() & sides[False].keys())

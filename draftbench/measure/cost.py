@@ -88,8 +88,7 @@ def grid_for(
 class _Timed:
     """One point: what to record, and the work of one repeat."""
 
-    draft: str | None
-    quant: str
+    candidate: Candidate | None
     what: str
     new_tokens: int
     context: int
@@ -125,8 +124,7 @@ def measure_costs(
                 samples += _visit(point, clock)
     return [
         CostPoint(
-            draft=point.draft,
-            quant=point.quant,
+            candidate=point.candidate,
             what=point.what,
             batch=point.batch,
             new_tokens=point.new_tokens,
@@ -147,14 +145,14 @@ def _points(
     grid: CostGrid,
 ) -> list[_Timed]:
     """What is visited in each turn."""
-    points = [*_step_points(target, None, "none", grid, grid.verify_sizes)]
-    points += _prefill_points(target, None, "none", grid)
-    if isinstance(draft, LookupDrafter) and candidate is not None:
+    points = [*_step_points(target, None, grid, grid.verify_sizes)]
+    points += _prefill_points(target, None, grid)
+    if isinstance(draft, LookupDrafter):
         points += _proposal_points(draft, candidate, grid)
-    elif draft is not None and candidate is not None:
+    elif draft is not None:
         sizes = (1, 2)
-        points += _step_points(draft, candidate.draft, candidate.quant, grid, sizes)  # type: ignore[arg-type]
-        points += _prefill_points(draft, candidate.draft, candidate.quant, grid)  # type: ignore[arg-type]
+        points += _step_points(draft, candidate, grid, sizes)
+        points += _prefill_points(draft, candidate, grid)
     return points
 
 
@@ -170,7 +168,7 @@ def _visit(point: _Timed, clock: Clock) -> list[float]:
 
 
 def _step_points(
-    runner: Runner, draft: str | None, quant: str, grid: CostGrid, sizes: tuple[int, ...]
+    runner: Runner, candidate: Candidate | None, grid: CostGrid, sizes: tuple[int, ...]
 ) -> list[_Timed]:
     """A pass over n tokens a row at each context, and the choice of a token: after each where the
     target verifies, after the last where a draft goes on.
@@ -196,16 +194,14 @@ def _step_points(
                 for row in range(grid.batch):
                     cache.rewind(row, context)
                 counts = [size] * grid.batch
-                logits = runner.forward(tokens, cache, every=draft is None, counts=counts)
+                logits = runner.forward(tokens, cache, every=candidate is None, counts=counts)
                 best(logits).tolist()
 
-            points.append(
-                _Timed(draft, quant, "step", size, context, grid.batch, runner.name, work)
-            )
+            points.append(_Timed(candidate, "step", size, context, grid.batch, runner.name, work))
     return points
 
 
-def _prefill_points(runner: Runner, draft: str | None, quant: str, grid: CostGrid) -> list[_Timed]:
+def _prefill_points(runner: Runner, candidate: Candidate | None, grid: CostGrid) -> list[_Timed]:
     points = []
     for length in grid.prompts:
         if length > runner.context_length:
@@ -216,11 +212,13 @@ def _prefill_points(runner: Runner, draft: str | None, quant: str, grid: CostGri
             cache = runner.new_cache(len(tokens))
             best(runner.forward(tokens, cache, every=False)).tolist()
 
-        points.append(_Timed(draft, quant, "prefill", length, 0, 1, runner.name, work))
+        points.append(_Timed(candidate, "prefill", length, 0, 1, runner.name, work))
     return points
 
 
-def _proposal_points(draft: LookupDrafter, candidate: Candidate, grid: CostGrid) -> list[_Timed]:
+def _proposal_points(
+    draft: LookupDrafter, candidate: Candidate | None, grid: CostGrid
+) -> list[_Timed]:
     """Indexing one new token of each row and looking up a continuation."""
     points = []
     for context in grid.contexts:
@@ -235,5 +233,5 @@ def _proposal_points(draft: LookupDrafter, candidate: Candidate, grid: CostGrid)
                 index.lookup(grid.largest_k)
 
         what = ("proposal", grid.largest_k, context, grid.batch, "host")
-        points.append(_Timed(candidate.draft, candidate.quant, *what, work))
+        points.append(_Timed(candidate, *what, work))
     return points

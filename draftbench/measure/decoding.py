@@ -153,8 +153,7 @@ def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: in
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
-        draft=cell.candidate.draft if cell.candidate else None,
-        quant=cell.candidate.quant if cell.candidate else "none",
+        candidate=cell.candidate,
         k=cell.k,
         mode=cell.mode,
         repeat=one.repeat,

@@ -101,8 +101,7 @@ def _records(
     record = Replay(
         request=trajectory.request,
         sample=trajectory.sample,
-        draft=candidate.draft,
-        quant=candidate.quant,
+        candidate=candidate,
         mode=mode,
         draftable=max(0, draft.context_length - len(text.prompt)),
         accept=_rounded(columns.accept, missing),
@@ -114,8 +113,7 @@ def _records(
     private = PrivateDraft(
         request=trajectory.request,
         sample=trajectory.sample,
-        draft=candidate.draft,
-        quant=candidate.quant,
+        candidate=candidate,
         tokens=tuple(columns.drafted),
     )
     return record, private
@@ -172,8 +170,7 @@ def replay_lookup(
     return LookupReplay(
         request=trajectory.request,
         sample=trajectory.sample,
-        draft=candidate.draft,
-        quant=candidate.quant,
+        candidate=candidate,
         window=window,
         proposed=tuple(proposed),
         matched=tuple(matched),

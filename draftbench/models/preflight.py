@@ -20,7 +20,7 @@ from draftbench.decoder.general import general_obstacle
 from draftbench.decoder.linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import LEVELS, Footprint, cache_tokens, kv_bytes_per_token, matrix_bytes
-from draftbench.models.engines import engine_answers
+from draftbench.models.engine_rules import engine_answers
 from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
 from draftbench.models.levels import level_table
 from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of

@@ -29,7 +29,7 @@ from draftbench.models.levels import kernel_of, kind_of
 from draftbench.models.source import ModelSource
 from draftbench.models.stored import StoredLinear, format_of, load_stored, stored_level
 from draftbench.models.whole import run_whole
-from draftbench.records import ModelFacts
+from draftbench.records import Candidate, ModelFacts
 
 # Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
 # shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
@@ -113,7 +113,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         runner, caveats = _stored_runner(source, model, replace(build, level="none"), bool(kept))
         caveats.append(_STORED_CAVEAT[real].format(level=own))
     facts = ModelFacts(
-        draft=draft,
+        candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
         # A draft goes by the name under which the run asked for it.
         quant=level if draft is None else build.level,
         dtype=str(build.dtype).removeprefix("torch."),

@@ -13,7 +13,7 @@ import msgspec
 from draftbench.planner import rules
 from draftbench.planner.evidence import Evidence
 from draftbench.planner.recommendation import Recommendation
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 _GUIDE = "generalcompute.com, Draft Model Selection for Speculative Decoding"
 _LEVIATHAN = "Leviathan et al. 2023, arXiv 2211.17192"
@@ -114,7 +114,7 @@ RULES = (
 )
 
 
-def advice(recommendation: Recommendation, observed: Observed) -> tuple[Advice, ...]:
+def advice(recommendation: Recommendation, observed: Run) -> tuple[Advice, ...]:
     """Every rule that has something to say of this run."""
     run = Evidence.of(recommendation, observed)
     found = ((rule, rule.says(run)) for rule in RULES)

@@ -20,7 +20,7 @@ from draftbench.planner.predict import Entrant, outside_hull
 from draftbench.planner.standing import Field, Standing
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, Decode, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 _DISAGREEMENT = 0.02
 _TIE_SHARE = 0.01
@@ -57,7 +57,7 @@ def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _of_sample(observed: Observed, leader: Cell | None) -> Iterable[str]:
+def _of_sample(observed: Run, leader: Cell | None) -> Iterable[str]:
     requests = len({t.request for t in observed.trajectories})
     timed = (
         len({t.request for t, _ in leader.measured.runs}) if leader and leader.measured else None
@@ -112,7 +112,7 @@ def _of_rounds(cells: Sequence[Cell]) -> Iterable[str]:
         )
 
 
-def _of_machine(observed: Observed) -> Iterable[str]:
+def _of_machine(observed: Run) -> Iterable[str]:
     load = observed.manifest.environment.load
     if load is not None and load > LOAD:
         yield (
@@ -133,7 +133,7 @@ def _stalled(row: Decode) -> bool:
     return len(rounds) >= _ROUNDS_TO_JUDGE and max(rounds) > _STALL * median(rounds)
 
 
-def _of_drift(observed: Observed) -> Iterable[str]:
+def _of_drift(observed: Run) -> Iterable[str]:
     drift = baseline_drift(observed.decodes)
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):
         word = "slower" if drift.change > 0 else "faster"
@@ -143,7 +143,7 @@ def _of_drift(observed: Observed) -> Iterable[str]:
         )
 
 
-def _of_outputs(observed: Observed) -> Iterable[str]:
+def _of_outputs(observed: Run) -> Iterable[str]:
     share = near_tie_share(observed)
     if share is not None and share >= _TIE_SHARE:
         yield (
@@ -205,11 +205,10 @@ def _of_levels(entrants: Sequence[Entrant]) -> Iterable[str]:
             )
 
 
-def _of_failures(observed: Observed) -> Iterable[str]:
+def _of_failures(observed: Run) -> Iterable[str]:
     for failure in observed.failures:
-        if failure.draft is not None and failure.request is None:
-            name = failure.candidate
-            yield f"{name} was not measured to the end: {failure.reason}"
+        if failure.candidate is not None:
+            yield f"{failure.candidate} was not measured to the end: {failure.reason}"
 
 
 def _decodes(trajectory: Trajectory) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.surface import Surface, between
 from draftbench.records import SELF, Candidate, CostPoint
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class BlockCosts:
         return _ratio(self.target, self.target, (tokens, 1), context)
 
 
-def block_costs(observed: Observed, candidate: Candidate, batch: int = 1) -> BlockCosts | None:
+def block_costs(observed: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | None:
     """The costs of a candidate's block at a batch size that was timed; None where unknown.
 
     Unknown are a quantization level without a real kernel, the target's too, and steps that nobody
@@ -66,7 +66,7 @@ def block_costs(observed: Observed, candidate: Candidate, batch: int = 1) -> Blo
     if any(facts is not None and not facts.has_kernel for facts in known):
         return None
     points = [p for p in observed.costs if p.block == str(candidate)]
-    own = None if candidate.draft == SELF else candidate.draft
+    own = None if candidate.draft == SELF else candidate
     target, draft = _rising(points, None, batch), _rising(points, own, batch)
     proposal = _proposal(points, own, batch)
     if target is None or (draft is None and proposal is None):
@@ -81,7 +81,7 @@ def block_costs(observed: Observed, candidate: Candidate, batch: int = 1) -> Blo
     )
 
 
-def timed_batches(observed: Observed, candidate: Candidate) -> tuple[int, ...]:
+def timed_batches(observed: Run, candidate: Candidate) -> tuple[int, ...]:
     """The batch sizes at which any pass of a candidate's block was timed, ascending."""
     return tuple(sorted({p.batch for p in observed.costs if p.block == str(candidate)}))
 
@@ -103,9 +103,9 @@ def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | Non
     return replace(fewer, target=target, draft=draft, proposal=proposal)
 
 
-def _rising(points: Sequence[CostPoint], draft: str | None, batch: int) -> Surface | None:
+def _rising(points: Sequence[CostPoint], draft: Candidate | None, batch: int) -> Surface | None:
     """The steps at one batch size, raised over those of all smaller ones."""
-    steps = [p for p in points if (p.draft, p.what) == (draft, "step") and p.batch <= batch]
+    steps = [p for p in points if (p.candidate, p.what) == (draft, "step") and p.batch <= batch]
     found: Surface | None = None
     for size in sorted({p.batch for p in steps} | {batch}):
         surface = _surface([p for p in steps if p.batch == size], draft, "step")
@@ -115,7 +115,7 @@ def _rising(points: Sequence[CostPoint], draft: str | None, batch: int) -> Surfa
     return found
 
 
-def _proposal(points: Sequence[CostPoint], draft: str | None, batch: int) -> Surface | None:
+def _proposal(points: Sequence[CostPoint], draft: Candidate | None, batch: int) -> Surface | None:
     """Prompt lookup for all rows: the host looks them up one after the other."""
     timed = _surface([p for p in points if p.batch == batch], draft, "proposal")
     if timed is not None or batch == 1:
@@ -124,11 +124,11 @@ def _proposal(points: Sequence[CostPoint], draft: str | None, batch: int) -> Sur
     return one and Surface.of(one.sizes, one.contexts, one.samples * batch)
 
 
-def _surface(points: Sequence[CostPoint], draft: str | None, what: str) -> Surface | None:
+def _surface(points: Sequence[CostPoint], draft: Candidate | None, what: str) -> Surface | None:
     """All timed samples by size and context; a context that lacks a size is left out."""
     pooled: dict[tuple[int, int], list[float]] = {}
     for point in points:
-        if (point.draft, point.what) == (draft, what):
+        if (point.candidate, point.what) == (draft, what):
             pooled.setdefault((point.new_tokens, point.context), []).extend(point.seconds)
     sizes = sorted({size for size, _ in pooled})
     contexts = sorted({context for _, context in pooled})

@@ -7,20 +7,14 @@ records carry no clock.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from draftbench.run_folder.machine import MachineState
+from draftbench.records import MachineState
 
 BUSY = 0.25
 """Share of all cores that others may keep busy: beyond it times are noisy."""
 
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
-
-JUMP = 1.0
-"""Seconds between two clocks: beyond what a time server corrects."""
-
-_SLOWER = 0.1
 
 
 def disturbances(states: Sequence[MachineState]) -> Iterator[str]:
@@ -32,31 +26,12 @@ def disturbances(states: Sequence[MachineState]) -> Iterator[str]:
             f"other processes kept up to {most:.0%} of the cores busy in {share:.0%} of the time "
             "measured: its times are noisy, its acceptance is not"
         )
-    jumps = [state.jump for state in states if abs(state.jump) > JUMP]
-    if jumps:
-        yield (
-            f"the machine's clock jumped {len(jumps)} times, by {max(jumps, key=abs):+.0f} s at "
-            "most: it was set, or the machine slept; a run that this hit took too long"
-        )
     throttled = sum(state.throttled or 0 for state in states)
     if throttled:
         yield f"cores were slowed down {throttled} times for their heat: the times are not steady"
-    yield from _of_frequency([s.megahertz for s in states if s.megahertz])
 
 
 def busy_share(states: Sequence[MachineState]) -> float:
     """In how much of the time others kept more than `BUSY` of the cores busy."""
     total = sum(state.seconds for state in states) or 1.0
     return sum(s.seconds for s in states if s.others is not None and s.others > BUSY) / total
-
-
-def _of_frequency(seen: Sequence[float]) -> Iterator[str]:
-    """The last third of the run against the first."""
-    third = len(seen) // 3
-    if third:
-        first, last = median(seen[:third]), median(seen[-third:])
-        if abs(last / first - 1) > _SLOWER:
-            yield (
-                f"the cores' frequency went from {first:.0f} to {last:.0f} MHz during the run: "
-                "speeds of different candidates are not from the same machine state"
-            )

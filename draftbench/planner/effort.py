@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 # Of shorter responses a sweep decodes none, unless there are no longer ones.
 SHORTEST_DECODED = 8
@@ -29,7 +29,7 @@ class Effort:
         """Whether candidates were to be timed."""
         return self.measure != "replay"
 
-    def decoded(self, observed: Observed) -> int:
+    def decoded(self, observed: Run) -> int:
         """On how many of a run's responses a candidate was to be decoded."""
         if self.measure not in ("best", "all"):
             return 0

@@ -14,7 +14,7 @@ from draftbench.acceptance.laws import AnyReplay, replays_of
 from draftbench.planner.formula import speedup
 from draftbench.planner.recommendation import CellFigures, Recommendation
 from draftbench.records import LOOKUP, SELF, Candidate, ModelFacts, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Key = TypeVar("Key")
 
@@ -24,11 +24,11 @@ class Evidence:
     """The answer, the run, and the best cell of every draft that is a model, the fastest first."""
 
     answer: Recommendation
-    observed: Observed
+    observed: Run
     cells: tuple[CellFigures, ...]
 
     @classmethod
-    def of(cls, answer: Recommendation, observed: Observed) -> Evidence:
+    def of(cls, answer: Recommendation, observed: Run) -> Evidence:
         """Gather the evidence."""
         return cls(answer, observed, _best_cells(answer))
 

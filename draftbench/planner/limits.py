@@ -10,10 +10,10 @@ from draftbench.planner.latency import tail_ratio
 from draftbench.planner.memory import memory_plan
 from draftbench.planner.objective import Limits
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def broken(cell: Cell, limits: Limits, observed: Observed) -> tuple[str, ...]:
+def broken(cell: Cell, limits: Limits, observed: Run) -> tuple[str, ...]:
     """The limits that a cell does not keep, or cannot be shown to keep."""
     found = []
     if limits.max_memory is not None:
@@ -23,7 +23,7 @@ def broken(cell: Cell, limits: Limits, observed: Observed) -> tuple[str, ...]:
     return tuple(text for text in found if text)
 
 
-def memory_needed(observed: Observed, candidate: Candidate, concurrency: int) -> float | None:
+def memory_needed(observed: Run, candidate: Candidate, concurrency: int) -> float | None:
     """Bytes of target and draft at a concurrency, the traffic's longest context and largest k; None
     without the facts of both.
     """
@@ -33,7 +33,7 @@ def memory_needed(observed: Observed, candidate: Candidate, concurrency: int) ->
     return msgspec.structs.replace(plan, concurrency=concurrency).bytes_needed
 
 
-def _memory(cell: Cell, limit: float, observed: Observed) -> str | None:
+def _memory(cell: Cell, limit: float, observed: Run) -> str | None:
     needed = memory_needed(observed, cell.entrant.candidate, cell.entrant.batch)
     if needed is None:
         return "its memory is unknown, so it cannot be shown to keep --max-memory"

@@ -22,7 +22,7 @@ from draftbench.acceptance.rounds import Floats
 from draftbench.planner.predict import Key
 from draftbench.planner.steady import has_steady, steady
 from draftbench.records import Candidate, Decode, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 SPEEDUP_MEASURED = Figure(
     name="decode speed-up, measured",
@@ -71,7 +71,7 @@ class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: int
 
 
-def measured_cells(observed: Observed, batch: int = 1) -> dict[tuple[Candidate, int], MeasuredCell]:
+def measured_cells(observed: Run, batch: int = 1) -> dict[tuple[Candidate, int], MeasuredCell]:
     """Every candidate and k measured at one batch size that has baseline runs beside it."""
     trajectories = {(t.request, t.sample): t for t in observed.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
@@ -105,7 +105,7 @@ def measured_cells(observed: Observed, batch: int = 1) -> dict[tuple[Candidate, 
     return cells
 
 
-def audit(observed: Observed) -> Audit | None:
+def audit(observed: Run) -> Audit | None:
     """Compare speculative outputs with the target's own; None where nothing can be compared.
 
     Logged responses need not be the target's own and are not compared.

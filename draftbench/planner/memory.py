@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from draftbench.memory import Footprint, MemoryPlan, Serving, plan_memory
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def memory_plan(observed: Observed, candidate: Candidate, device_bytes: float) -> MemoryPlan | None:
+def memory_plan(observed: Run, candidate: Candidate, device_bytes: float) -> MemoryPlan | None:
     """What a run's candidate takes beside its target at the largest batch and the longest context
     that the run measured; None without the facts of both.
 
@@ -28,7 +28,7 @@ def memory_plan(observed: Observed, candidate: Candidate, device_bytes: float) -
     return plan_memory(target, own, serving, facts.context_length)
 
 
-def draft_memory(observed: Observed, candidate: Candidate) -> int | None:
+def draft_memory(observed: Run, candidate: Candidate) -> int | None:
     """Bytes of a draft's weights and its KV cache at the traffic's longest context.
 
     The target as its own draft adds a second cache, prompt lookup nothing. None without facts.
@@ -43,11 +43,11 @@ def draft_memory(observed: Observed, candidate: Candidate) -> int | None:
     return cache if own else facts.weight_bytes + cache
 
 
-def _longest(observed: Observed) -> int:
+def _longest(observed: Run) -> int:
     return max((t.prompt_tokens + t.output_tokens for t in observed.trajectories), default=0)
 
 
-def _footprint(observed: Observed, candidate: Candidate) -> Footprint | None:
+def _footprint(observed: Run, candidate: Candidate) -> Footprint | None:
     if candidate.draft == LOOKUP:
         return Footprint(0, 0)
     own = candidate.draft == SELF

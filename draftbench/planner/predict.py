@@ -27,7 +27,7 @@ from draftbench.planner.memory import draft_memory
 from draftbench.planner.passes import context_of, pass_seconds, plain_seconds
 from draftbench.planner.sources import CostSource, Overheads, RunCosts, priced
 from draftbench.records import Candidate, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Key = tuple[str, int]
 
@@ -153,7 +153,7 @@ class Forecast:
 
 
 def entrant_of(
-    observed: Observed,
+    observed: Run,
     candidate: Candidate,
     *,
     batch: int = 1,
@@ -172,7 +172,7 @@ def entrant_of(
     return bare.at(batch, source or RunCosts(observed, measured), grid(observed))
 
 
-def replayed(observed: Observed, candidate: Candidate) -> Entrant:
+def replayed(observed: Run, candidate: Candidate) -> Entrant:
     """A candidate along the traffic, its costs still unknown.
 
     Raises:
@@ -190,7 +190,7 @@ def replayed(observed: Observed, candidate: Candidate) -> Entrant:
     )
 
 
-def grid(observed: Observed) -> tuple[int, ...]:
+def grid(observed: Run) -> tuple[int, ...]:
     """The draft lengths that the run asked about."""
     return tuple(sorted({k for k in observed.manifest.question.ks if k > 0}))
 

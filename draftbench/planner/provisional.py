@@ -13,7 +13,7 @@ from draftbench.planner.disturbed import LOAD, busy_share
 from draftbench.planner.drift import baseline_drift
 from draftbench.planner.standing import Field, Standing
 from draftbench.planner.unfinished import unfinished
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 # A measurement corrects the prediction for all requests: it takes fewer of them than an interval.
 FEW_DECODED = 10
@@ -34,7 +34,7 @@ def provisional(field: Field, standing: Standing) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_run(observed: Observed) -> Iterator[str]:
+def _of_run(observed: Run) -> Iterator[str]:
     if unfinished(observed):
         yield "the run is not finished"
     requests = len({t.request for t in observed.trajectories})
@@ -50,7 +50,7 @@ def _of_decoding(standing: Standing) -> Iterator[str]:
             yield f"only {decoded} decoded with a watch"
 
 
-def _of_machine(observed: Observed) -> Iterator[str]:
+def _of_machine(observed: Run) -> Iterator[str]:
     load = observed.manifest.environment.load
     if (load is not None and load > LOAD) or busy_share(observed.states) > _SHARE_OF_TIME:
         yield "the machine was busy"

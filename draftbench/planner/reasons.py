@@ -5,10 +5,10 @@ from __future__ import annotations
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.planner.choice import TIMING_NOISE, Cell, Contest
 from draftbench.records import SELF
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Observed) -> str:
+def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Run) -> str:
     """Why `cell` lost: to plain decoding, to another k of its draft, or to another draft.
 
     `leader` is the cell that came out first, None where no speed is known. For the leader itself
@@ -57,7 +57,7 @@ def _value(cell: Cell, contest: Contest) -> float | None:
     return None if sample is None else sample.value
 
 
-def _unknown_speed(cell: Cell, observed: Observed) -> str:
+def _unknown_speed(cell: Cell, observed: Run) -> str:
     candidate = cell.entrant.candidate
     if cell.entrant.costs is not None:
         return "its prefill was not timed"
@@ -66,6 +66,5 @@ def _unknown_speed(cell: Cell, observed: Observed) -> str:
     facts = observed.facts_of(candidate)
     if facts is not None and not facts.has_kernel:
         return f"no real kernel for {candidate.quant} on this device"
-    own = (candidate.draft, candidate.quant)
-    failed = [f.reason for f in observed.failures if (f.draft, f.quant) == own]
+    failed = [f.reason for f in observed.failures if f.candidate == candidate]
     return failed[-1] if failed else "its steps were not timed"

@@ -47,11 +47,11 @@ from draftbench.planner.sources import CostSource
 from draftbench.planner.standing import Field, Standing, Wish, decide
 from draftbench.planner.stopped import stopped_cells
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
 def recommend(
-    observed: Observed,
+    observed: Run,
     *,
     min_speedup: float = 1.0,
     objective: Objective | None = None,
@@ -139,7 +139,7 @@ def _certainty(standing: Standing) -> Certainty | None:
     return standing.contest.certainty(None) if standing.min_speedup <= 1 else None
 
 
-def best_cells(observed: Observed, candidate: Candidate, batch: int = 1) -> list[int]:
+def best_cells(observed: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     """The k's of one candidate that are worth measuring at one batch size: the best predicted one
     and its neighbours.
 
@@ -157,7 +157,7 @@ def best_cells(observed: Observed, candidate: Candidate, batch: int = 1) -> list
     return list(ks[max(at - 1, 0) : at + 2])
 
 
-def _candidates(observed: Observed, standing: Standing) -> tuple[CellFigures, ...]:
+def _candidates(observed: Run, standing: Standing) -> tuple[CellFigures, ...]:
     figures, contest = [], standing.contest
     for candidate in dict.fromkeys(cell.entrant.candidate for cell in standing.cells):
         own = [cell for cell in standing.cells if cell.entrant.candidate == candidate]

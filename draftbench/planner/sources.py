@@ -21,7 +21,7 @@ from draftbench.planner.costs import BlockCosts, blend, block_costs, timed_batch
 from draftbench.planner.passes import context_of, pass_seconds, plain_seconds
 from draftbench.planner.steady import Passes, overhead, steady
 from draftbench.records import Candidate, Decode
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Overheads = Mapping[int, float | None]
 
@@ -61,7 +61,7 @@ class RunCosts:
     `doubts` are set where the run is another than the one whose acceptance they stand beside.
     """
 
-    observed: Observed
+    observed: Run
     decoded: bool = True
     origin: str | None = None
     doubts: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class RunCosts:
     def runner(self) -> str | None:
         """That of the target's timed passes, or of the target as loaded."""
         points = self.observed.costs
-        timed = next((point.runner for point in points if point.draft is None), None)
+        timed = next((point.runner for point in points if point.candidate is None), None)
         facts = self.observed.facts_of(None)
         return timed or (facts.runner if facts else None)
 
@@ -145,7 +145,7 @@ def _once_a_cell(passes: Passes) -> Passes:
     return seconds
 
 
-def costs_of_run(other: Observed, own: Observed, name: str) -> RunCosts:
+def costs_of_run(other: Run, own: Run, name: str) -> RunCosts:
     """The costs of another run, to put beside this one's acceptance.
 
     Raises:
@@ -168,7 +168,7 @@ def costs_of_run(other: Observed, own: Observed, name: str) -> RunCosts:
     return found
 
 
-def _other_models(other: Observed, own: Observed, name: str) -> tuple[str, ...]:
+def _other_models(other: Run, own: Run, name: str) -> tuple[str, ...]:
     """Models of one name that are not the same files in both runs."""
     found = []
     for candidate in (None, *own.candidates):

@@ -25,7 +25,7 @@ from draftbench.planner.passes_alone import passes_only_error
 from draftbench.planner.predict import Entrant, grid, replayed
 from draftbench.planner.sources import CostSource, RunCosts
 from draftbench.records import SELF, Candidate
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 
@@ -107,7 +107,7 @@ class Field:
         source: where costs come from; with None from this run, whose decoding runs then count too.
     """
 
-    def __init__(self, observed: Observed, wish: Wish, source: CostSource | None = None) -> None:
+    def __init__(self, observed: Run, wish: Wish, source: CostSource | None = None) -> None:
         self.observed, self.wish = observed, wish
         self.source: CostSource = source or RunCosts(observed)
         self.foreign = source is not None
@@ -139,7 +139,7 @@ class Field:
         return self.source.batches(candidate)
 
     @property
-    def timing(self) -> Observed | None:
+    def timing(self) -> Run | None:
         """The run whose machine the costs are of; None for an engine's own step times."""
         return self.source.observed if isinstance(self.source, RunCosts) else None
 

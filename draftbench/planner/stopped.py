@@ -14,10 +14,10 @@ from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.measured import measured_cells
 from draftbench.planner.recommendation import StoppedCell
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def stopped_cells(observed: Observed, batch: int = 1) -> tuple[StoppedCell, ...]:
+def stopped_cells(observed: Run, batch: int = 1) -> tuple[StoppedCell, ...]:
     """Every candidate decoded at a threshold, by the speed-up that was measured."""
     plain = tuple(row for row in observed.decodes if row.k == 0)
     found = []

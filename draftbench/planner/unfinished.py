@@ -9,12 +9,12 @@ from draftbench.planner.costs import block_costs
 from draftbench.planner.effort import Effort, effort_of
 from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.run_folder.manifest import short_name
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Block = tuple[str, int]
 
 
-def unfinished(observed: Observed) -> str | None:
+def unfinished(observed: Run) -> str | None:
     """In words, what the same command would go on with: of each candidate the first stage
     that is not whole. None where all is there.
 
@@ -28,15 +28,14 @@ def unfinished(observed: Observed) -> str | None:
     return f"this run is not finished ({'; '.join(missing)}): the same command goes on"
 
 
-def _responses(observed: Observed) -> list[str]:
+def _responses(observed: Run) -> list[str]:
     manifest = observed.manifest
-    failed = sum(f.draft is None and f.request is not None for f in observed.failures)
-    asked = manifest.traffic.requests * manifest.question.samples - failed
+    asked = manifest.traffic.requests * manifest.question.samples
     there = len(observed.trajectories)
     return [f"{there} of {asked} responses"] if there < asked else []
 
 
-def _stages(observed: Observed) -> list[str]:
+def _stages(observed: Run) -> list[str]:
     effort = effort_of(observed.manifest.command)
     failed = {f.candidate for f in observed.failures if f.candidate}
     begun = [candidate for candidate in observed.candidates if candidate not in failed]
@@ -46,7 +45,7 @@ def _stages(observed: Observed) -> list[str]:
     return found + _absent(observed, failed.union(begun), effort)
 
 
-def _replays(observed: Observed, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
+def _replays(observed: Run, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
     responses = sum(t.output_tokens > 1 for t in observed.trajectories)
     replayed = Counter(r.candidate for r in observed.replays)
     counts = {candidate: replayed[candidate] for candidate in candidates}
@@ -58,7 +57,7 @@ def _replays(observed: Observed, candidates: Sequence[Candidate]) -> dict[Candid
 
 
 def _measurements(
-    observed: Observed, candidates: Sequence[Candidate], effort: Effort | None
+    observed: Run, candidates: Sequence[Candidate], effort: Effort | None
 ) -> dict[Candidate, str]:
     """Step times and decoding runs. A level without a kernel has neither, what has no costs (too
     short a context) no k to decode at, and the control is only decoded where it was asked for as a
@@ -86,7 +85,7 @@ def _measurements(
     return found
 
 
-def _most(observed: Observed, decoded: Mapping[Block, int], effort: Effort | None) -> int:
+def _most(observed: Run, decoded: Mapping[Block, int], effort: Effort | None) -> int:
     """On how many responses a candidate is to be decoded. What two candidates have tells it better
     than the command that began the run: the one that went on may have asked for more.
     """
@@ -95,7 +94,7 @@ def _most(observed: Observed, decoded: Mapping[Block, int], effort: Effort | Non
     return max(most, effort.decoded(observed)) if effort and alone else most
 
 
-def _decoded(observed: Observed) -> dict[Block, int]:
+def _decoded(observed: Run) -> dict[Block, int]:
     """How many responses each candidate was decoded on, by batch size."""
     keys: dict[Block, set[tuple[str, int]]] = {}
     for row in (*observed.decodes, *observed.stopped):
@@ -103,7 +102,7 @@ def _decoded(observed: Observed) -> dict[Block, int]:
     return {own: len(found) for own, found in keys.items()}
 
 
-def _absent(observed: Observed, there: set[Candidate], effort: Effort | None) -> list[str]:
+def _absent(observed: Run, there: set[Candidate], effort: Effort | None) -> list[str]:
     """Drafts without any replay. A name may have come from where a link led, so they are counted by
     level, and called by name only where the names add up.
     """

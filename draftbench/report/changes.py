@@ -19,7 +19,7 @@ from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline
 from draftbench.planner.measured import MeasuredCell
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 _SPEED = Limit(metric="speedup", value=0.02, relative=True)
 _ONE = "only one run has it"
@@ -81,7 +81,7 @@ def timed(
 
 
 def speed(
-    runs: tuple[Observed, Observed],
+    runs: tuple[Run, Run],
     cells: tuple[MeasuredCell | None, MeasuredCell | None],
     obstacle: str | None,
 ) -> FigureChange:
@@ -108,7 +108,7 @@ def speed(
     return _paired(change, *samples)
 
 
-def elsewhere(a: Observed, b: Observed) -> str | None:
+def elsewhere(a: Run, b: Run) -> str | None:
     """Why times of two runs must not be subtracted: another machine or another runner."""
     if a.manifest.environment.machine != b.manifest.environment.machine:
         return "not comparable: timed on different machines"

@@ -20,7 +20,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay, ModelFacts
 from draftbench.report.changes import FigureChange, counted, elsewhere, speed, timed
 from draftbench.run_folder.manifest import differing_environment, differing_question
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class Comparison:
 class _Side:
     """One run, with the best k of each candidate and its measured cells."""
 
-    observed: Observed
+    observed: Run
     best: dict[Candidate, int]
     cells: dict[tuple[Candidate, int], MeasuredCell]
 
     @classmethod
-    def of(cls, observed: Observed) -> _Side:
+    def of(cls, observed: Run) -> _Side:
         answer = recommend(observed)
         best = {c.candidate: c.k for c in answer.candidates if c.best}
         return cls(observed, best, measured_cells(observed))
 
 
-def compare_runs(names: tuple[str, str], a: Observed, b: Observed) -> Comparison:
+def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
     """Everything that differs.
 
     Raises:
@@ -147,18 +147,18 @@ def _cost(entrant: Entrant) -> Estimate | None:
     return entrant.costs.draft_cost_ratio(entrant.context) if entrant.costs else None
 
 
-def _obstacle(a: Observed, b: Observed, candidate: Candidate) -> str | None:
+def _obstacle(a: Run, b: Run, candidate: Candidate) -> str | None:
     """Why acceptance of two runs must not be subtracted: prompt lookup has no drafting mode."""
     modes = [run.manifest.question.mode for run in (a, b)]
     lookup = any(
-        isinstance(r, LookupReplay) and r.draft == candidate.draft for r in (*a.replays, *b.replays)
+        isinstance(r, LookupReplay) and r.candidate == candidate for r in (*a.replays, *b.replays)
     )
     if modes[0] != modes[1] and not lookup:
         return f"{modes[0]} against {modes[1]} drafting"
     return None
 
 
-def _doubts(a: Observed, b: Observed) -> Iterable[str]:
+def _doubts(a: Run, b: Run) -> Iterable[str]:
     if a.manifest.environment.machine != b.manifest.environment.machine:
         yield "times (c, S) are of different machines and are not compared"
     if a.manifest.key_id != b.manifest.key_id:
@@ -183,7 +183,7 @@ def _doubts(a: Observed, b: Observed) -> Iterable[str]:
         yield f"the target answered {changed} of {len(both)} otherwise: drafts followed other texts"
 
 
-def _question(a: Observed, b: Observed) -> Iterable[Changed]:
+def _question(a: Run, b: Run) -> Iterable[Changed]:
     for field in differing_question(a.manifest, b.manifest):
         if field == "key_id":
             yield Changed("key_id", a.manifest.key_id, b.manifest.key_id)
@@ -198,7 +198,7 @@ def _said(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _models(a: Observed, b: Observed, both: Sequence[Candidate]) -> Iterable[Changed]:
+def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Changed]:
     """Facts of the loaded models that name what was run."""
     for candidate in (None, *both):
         facts = a.facts_of(candidate), b.facts_of(candidate)

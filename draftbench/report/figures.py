@@ -25,7 +25,7 @@ from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
 from draftbench.planner.steady import steady
 from draftbench.records import SELF, Candidate, Decode, Trajectory
 from draftbench.report.terminal.recommendation import shown
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 Cells = Mapping[tuple[Candidate, int], MeasuredCell]
@@ -106,7 +106,7 @@ class Figures:
     target_bytes: int | None
 
 
-def figures_of(observed: Observed, answer: Recommendation) -> Figures:
+def figures_of(observed: Run, answer: Recommendation) -> Figures:
     """Everything that a report draws for one run, candidates in the order of its table.
 
     Raises:

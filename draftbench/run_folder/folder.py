@@ -16,22 +16,21 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Observation, Record, Trajectory
-from draftbench.run_folder.indexed import Indexed
-from draftbench.run_folder.lines import append_line, cannot_write, read_lines
+from draftbench.records import AnyObservation, Candidate, Observation, Record, Trajectory
+from draftbench.run_folder.append_log import Indexed, append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
     differing_environment,
     differing_question,
     impossible,
+    refuse_newer,
 )
-from draftbench.run_folder.schema import refuse_newer
 from draftbench.safe_files import (
     UnreadableError,
     json_without_controls,
@@ -43,7 +42,7 @@ from draftbench.safe_files import (
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 TEXTS, DRAFTED = "texts.jsonl", "drafted.jsonl"
-KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts", "failure")
+KINDS = get_args(AnyObservation)
 
 
 R = TypeVar("R", bound=Observation)
@@ -70,8 +69,7 @@ class PrivateDraft(Record, frozen=True):
 
     request: str
     sample: int
-    draft: str
-    quant: str
+    candidate: Candidate
     tokens: tuple[int, ...]
 
 
@@ -98,6 +96,11 @@ class RunFolder:
 
     def _refuse_to_continue(self, manifest: Manifest) -> None:
         """Unless the same command would measure the same thing in the same way."""
+        if self.manifest.schema_version < SCHEMA_VERSION:
+            raise RunFolderError(
+                f"`{self.path}` was begun by an older draftbench, in an older layout",
+                hint="its figures can be read as before; to measure more, take another --out",
+            )
         changed = differing_question(self.manifest, manifest)
         if changed:
             raise RunFolderError(
@@ -123,16 +126,12 @@ class RunFolder:
 
     def observations(self) -> list[AnyObservation]:
         """All observations, by kind, in the order in which they were made."""
-        return [
-            record
-            for kind in KINDS
-            for record in read_lines(self._inside("observations", f"{kind}.jsonl"), AnyObservation)
-        ]
+        return [record for kind in KINDS for record in self.records(kind)]
 
     def records(self, kind: type[R]) -> Iterator[R]:
         """The observations of one kind, one after the other."""
-        name = kind.__name__.lower()
-        return read_lines(self._inside("observations", f"{name}.jsonl"), kind)
+        path = self._inside("observations", f"{kind.__name__.lower()}.jsonl")
+        return read_lines(path, kind, self.manifest.schema_version)
 
     def trajectories(self) -> Indexed[Key, Trajectory]:
         """The responses' records by request and sample."""
@@ -150,7 +149,9 @@ class RunFolder:
 
     def private_drafts(self) -> Iterator[PrivateDraft]:
         """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
-        return read_lines(self._inside(PRIVATE, DRAFTED), PrivateDraft)
+        return read_lines(
+            self._inside(PRIVATE, DRAFTED), PrivateDraft, self.manifest.schema_version
+        )
 
     def _inside(self, part: str, name: str) -> Path:
         return _own_part(self.path, part) / name
@@ -236,8 +237,8 @@ def _begin(path: Path, manifest: Manifest) -> None:
                 return
             (path / "observations").mkdir(exist_ok=True)
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-            data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-            write_whole(path / MANIFEST, data, path / TEMPORARY)
+            content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            write_whole(path / MANIFEST, content, path / TEMPORARY)
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -12,28 +12,10 @@ import os
 import time
 from pathlib import Path
 
-from draftbench.records import Observation
+from draftbench.records import MachineState
 
 SECONDS_BETWEEN = 10.0
 _PROC, _CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
-
-
-class MachineState(Observation, frozen=True):
-    """What happened in the `seconds` before `at` (seconds since the epoch).
-
-    `others` is the share of all cores that processes other than this one and its children kept
-    busy. `jump` is how far the wall clock left the monotonic one: somebody set it, or the machine
-    slept. `megahertz` is the cores' mean frequency now, `throttled` how often a core was slowed
-    down for its heat.
-    """
-
-    at: float
-    seconds: float
-    others: float | None
-    jump: float
-    megahertz: float | None
-    throttled: int | None
-    process: str
 
 
 class Watch:
@@ -58,8 +40,6 @@ class Watch:
             at=round(now.wall, 3),
             seconds=round(seconds, 3),
             others=_others(before, now, seconds),
-            jump=round(now.wall - before.wall - seconds, 3),
-            megahertz=_megahertz(),
             throttled=_difference(before.throttled, now.throttled),
             process=self.process,
         )
@@ -93,14 +73,6 @@ def _busy_seconds() -> float | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         ticks = [int(word) for word in (_PROC / "stat").read_text().splitlines()[0].split()[1:9]]
         return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
-def _megahertz() -> float | None:
-    with contextlib.suppress(OSError, ValueError):
-        files = sorted(_CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        found = [int(file.read_text()) / 1000 for file in files]
-        return round(sum(found) / len(found), 1) if found else None
     return None
 
 

@@ -19,11 +19,13 @@ from typing import Any
 
 import msgspec
 
+from draftbench.errors import RunFolderError
 from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
-# 1: first layout. 2: batch sizes, active rows, looks at the machine.
-SCHEMA_VERSION = 2
+# 1: first layout. 2: batch sizes, active rows, looks at the machine. 3: records hold a candidate,
+# not its two names.
+SCHEMA_VERSION = 3
 
 RESPONSES = ("target", "log")
 # Least and most of every number, far around what can be asked or counted.
@@ -132,6 +134,23 @@ def _numbers(value: Any) -> Iterable[float]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def refuse_newer(raw: bytes, known: int, where: str) -> None:
+    """Look at a JSON document's `schema_version` alone, since nothing else of a newer layout can be
+    known.
+
+    Raises:
+        RunFolderError: `where` has a schema after `known`.
+        msgspec.DecodeError: no JSON object.
+        RecursionError: nested too deeply.
+    """
+    version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
+    if isinstance(version, int) and version > known:
+        raise RunFolderError(
+            f"{where} has schema {version}, newer than this draftbench reads ({known})",
+            hint="update draftbench",
+        )
 
 
 def differing_question(one: Manifest, other: Manifest) -> list[str]:

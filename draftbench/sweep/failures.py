@@ -37,8 +37,7 @@ def failure(candidate: Candidate, error: BaseException, stage: str = "measure") 
     """The record of a candidate that could not be measured."""
     reason, hint = describe(error)
     return Failure(
-        draft=candidate.draft,
-        quant=candidate.quant,
+        candidate=candidate,
         stage=stage,
         reason=portable(reason),
         hint=hint,

@@ -14,7 +14,7 @@ from draftbench.decoder.audit import law_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 from draftbench.sweep.isolation import Isolated
 from draftbench.sweep.kept import standing_failures, unmeasured
 from draftbench.sweep.options import Watcher
@@ -39,7 +39,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
         _refuse_changed_models(prepared, folder)
-        standing = observed(folder.manifest, list(folder.records(Failure))).failures
+        standing = run_of(folder.manifest, list(folder.records(Failure))).failures
         writer.append(failed for failed in prepared.failures if failed not in standing)
         left = unmeasured(prepared, folder)
         if not left:
@@ -70,8 +70,7 @@ def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> No
     """Earlier failures of a candidate that now went through do not hold any more."""
     if candidate in standing_failures(folder):
         record = Failure(
-            draft=candidate.draft,
-            quant=candidate.quant,
+            candidate=candidate,
             stage="measure",
             reason="",
             hint="",
@@ -82,7 +81,10 @@ def _take_back(candidate: Candidate, folder: RunFolder, writer: RunWriter) -> No
 
 def _refuse_changed_models(prepared: Prepared, folder: RunFolder) -> None:
     """A model whose files changed since it was measured is another model under the same name."""
-    known = {facts.draft: facts.fingerprint for facts in folder.records(ModelFacts)}
+    known = {
+        facts.candidate and facts.candidate.draft: facts.fingerprint
+        for facts in folder.records(ModelFacts)
+    }
     for name, source in [(None, prepared.target), *prepared.drafts.items()]:
         if name in known and source.fingerprint() != known[name]:
             who = "the target" if name is None else f"the draft `{name}`"

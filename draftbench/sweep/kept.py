@@ -24,7 +24,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import Key, RunFolder
-from draftbench.run_folder.observed import Observed, comparable, observed
+from draftbench.run_folder.run import Run, comparable, run_of
 from draftbench.sweep.options import SweepOptions
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.responses import Responses
@@ -47,7 +47,7 @@ def unmeasured(prepared: Prepared, folder: RunFolder) -> tuple[Candidate, ...]:
 
 def standing_failures(folder: RunFolder) -> set[Candidate]:
     """The candidates that failed and did not go through later."""
-    failures = observed(folder.manifest, list(folder.records(Failure))).failures
+    failures = run_of(folder.manifest, list(folder.records(Failure))).failures
     return {f.candidate for f in failures if f.candidate is not None}
 
 
@@ -59,10 +59,9 @@ class Kept:
 
     def facts(self, candidate: Candidate | None) -> ModelFacts | None:
         """Of a draft, or of the target (None), as it was loaded last."""
-        own = None if candidate is None else (candidate.draft, candidate.quant)
         found = None
         for facts in self.folder.records(ModelFacts):
-            if (own is None and facts.draft is None) or own == (facts.draft, facts.quant):
+            if facts.candidate == candidate:
                 found = facts
         return found
 
@@ -70,8 +69,7 @@ class Kept:
         """The responses that the draft was run along."""
         kind: type[Replay] | type[LookupReplay]
         kind = LookupReplay if candidate.draft == LOOKUP else Replay
-        own = (candidate.draft, candidate.quant)
-        return {_key(r) for r in self.folder.records(kind) if (r.draft, r.quant) == own}
+        return {_key(r) for r in self.folder.records(kind) if r.candidate == candidate}
 
     def to_time(self, candidate: Candidate) -> bool:
         """Whether seconds are wanted: those of a level without a kernel say nothing of it."""
@@ -123,15 +121,14 @@ class Kept:
         ks = self.to_decode(candidate, batch)
         return not ks or not chosen - self.decoded(candidate, ks, batch)
 
-    def _seen_of(self, candidate: Candidate) -> Observed:
+    def _seen_of(self, candidate: Candidate) -> Run:
         """What a choice of k for one candidate looks at."""
-        own = (candidate.draft, candidate.quant)
         kept: list[AnyObservation] = [*self.folder.records(Trajectory)]
         kept += self.folder.records(ModelFacts)
         kept += self.folder.records(CostPoint)
-        kept += (r for r in self.folder.records(Replay) if (r.draft, r.quant) == own)
-        kept += (r for r in self.folder.records(LookupReplay) if (r.draft, r.quant) == own)
-        return observed(self.folder.manifest, kept)
+        kept += (r for r in self.folder.records(Replay) if r.candidate == candidate)
+        kept += (r for r in self.folder.records(LookupReplay) if r.candidate == candidate)
+        return run_of(self.folder.manifest, kept)
 
 
 def _key(record: Trajectory | Replay | LookupReplay | Decode) -> Key:

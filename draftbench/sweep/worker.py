@@ -244,11 +244,11 @@ class Worker:
 
     def _keep_facts(self, facts: ModelFacts) -> None:
         """Keep them, once. A model that was timed does not go on in another way."""
-        own, kept = (facts.draft, facts.quant), list(self.folder.records(ModelFacts))
-        ran = [other.runner for other in kept if (other.draft, other.quant) == own]
-        timed = any((p.draft, p.quant) == own for p in self.folder.records(CostPoint))
+        kept = list(self.folder.records(ModelFacts))
+        ran = [other.runner for other in kept if other.candidate == facts.candidate]
+        timed = any(p.candidate == facts.candidate for p in self.folder.records(CostPoint))
         if timed and ran and facts.runner != ran[-1]:
-            who = "the target" if facts.draft is None else f"the draft `{facts.draft}`"
+            who = f"the draft `{facts.candidate.draft}`" if facts.candidate else "the target"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was timed as `{ran[-1]}`",
                 hint="bring back what it ran with (a compiler, memory), or use another --out",

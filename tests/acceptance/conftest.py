@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
 
 
 def _trajectory(request: str = "r", output_tokens: int = 5, **changes: Any) -> Trajectory:
@@ -33,8 +33,7 @@ def _replay(accept: Sequence[float], request: str = "r", **changes: Any) -> Repl
     fields: dict[str, Any] = {
         "request": request,
         "sample": 0,
-        "draft": "small",
-        "quant": "none",
+        "candidate": Candidate(draft="small"),
         "mode": DraftingMode.GREEDY,
         "draftable": len(accept),
         "accept": tuple(accept),

@@ -13,7 +13,7 @@ from draftbench.acceptance.breakdown import (
     breakdown,
     costliest_disagreements,
 )
-from draftbench.records import DraftingMode, LookupReplay, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -154,7 +154,12 @@ def test_groups_use_the_overlap_where_the_card_does(trajectory: Make, replay: Ma
 
 def test_prompt_lookup_has_no_groups(trajectory: Make) -> None:
     lookup = LookupReplay(
-        request="r", sample=0, draft="ngram", quant="none", window=2, proposed=(1,), matched=(1,)
+        request="r",
+        sample=0,
+        candidate=Candidate(draft="ngram"),
+        window=2,
+        proposed=(1,),
+        matched=(1,),
     )
     assert breakdown([(trajectory("r", 2), lookup)]) is None
 

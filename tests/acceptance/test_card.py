@@ -9,7 +9,7 @@ from scenes import manifest
 
 from draftbench.acceptance.card import AcceptanceReport, Card, acceptance_report
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
-from draftbench.run_folder.observed import Observed, observed
+from draftbench.run_folder.run import Run, run_of
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -18,17 +18,17 @@ NGRAM = Candidate(draft="ngram")
 
 
 @pytest.fixture
-def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Observed]:
+def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Run]:
     """run({candidate: acceptance per request}): three requests of five tokens, far from a limit."""
 
-    def make(accepts: dict[Candidate, Sequence[Sequence[float]]]) -> Observed:
+    def make(accepts: dict[Candidate, Sequence[Sequence[float]]]) -> Run:
         records = [trajectory(str(i), 5, limit=20) for i in range(3)]
         replays = [
-            replay(accept, str(i), draft=candidate.draft, quant=candidate.quant, draftable=20)
+            replay(accept, str(i), candidate=candidate, draftable=20)
             for candidate, each in accepts.items()
             for i, accept in enumerate(each)
         ]
-        return observed(manifest(), [*records, *replays])
+        return run_of(manifest(), [*records, *replays])
 
     return make
 
@@ -42,7 +42,7 @@ def one_card(report: AcceptanceReport) -> Card:
     return card
 
 
-def test_every_definition_of_one_run_by_hand(run: Callable[..., Observed]) -> None:
+def test_every_definition_of_one_run_by_hand(run: Callable[..., Run]) -> None:
     right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
     card = one_card(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
     assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 3)
@@ -75,7 +75,7 @@ def test_the_per_request_mean_stands_beside_the_pooled_figure(
     lengths = {"a": 3, "b": 3, "c": 9}
     records = [trajectory(r, n, limit=20) for r, n in lengths.items()]
     replays = [replay([float(n == 3)] * (n - 1), r, draftable=20) for r, n in lengths.items()]
-    seen = observed(manifest(), [*records, *replays])
+    seen = run_of(manifest(), [*records, *replays])
     alpha = one_card(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
     assert alpha is not None
     assert alpha.pooled is not None
@@ -84,7 +84,7 @@ def test_the_per_request_mean_stands_beside_the_pooled_figure(
     assert alpha.per_request.value == pytest.approx(2 / 3)
 
 
-def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Observed]) -> None:
+def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Run]) -> None:
     half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
     needed = []
     for width in (0.1, 0.05):
@@ -96,7 +96,7 @@ def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Obser
 
 
 def test_the_first_candidate_is_compared_with_each_other_by_request(
-    run: Callable[..., Observed],
+    run: Callable[..., Run],
 ) -> None:
     seen = run({SMALL: [[1.0] * 4] * 3, TINY: [[1.0, 0.0, 1.0, 1.0]] * 3})
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
@@ -112,12 +112,12 @@ def test_the_first_candidate_is_compared_with_each_other_by_request(
 
 def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeReplay) -> None:
     sampled = {"mode": DraftingMode.SAMPLED}
-    seen = observed(
+    seen = run_of(
         manifest(),
         [
             *(trajectory(r, 3) for r in "abc"),
             *(replay([0.5, 0.5], r, overlap=(0.5, 0.5), **sampled) for r in "abc"),
-            *(replay([0.5, 0.5], r, draft="tiny", **sampled) for r in "abc"),
+            *(replay([0.5, 0.5], r, candidate=TINY, **sampled) for r in "abc"),
         ],
     )
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
@@ -125,21 +125,20 @@ def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeRe
     assert [d.figure for d in report.differences] == ["tokens per round"]
 
 
-def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Observed]) -> None:
+def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Run]) -> None:
     seen = run({SMALL: [[1.0] * 4] * 3})
     lookups = [
         LookupReplay(
             request=str(i),
             sample=0,
-            draft="ngram",
-            quant="none",
+            candidate=Candidate(draft="ngram"),
             window=2,
             proposed=(0, 2, 2, 0),
             matched=(0, 2, 1, 0),
         )
         for i in range(3)
     ]
-    seen = observed(manifest(), [*seen.trajectories, *seen.replays, *lookups])
+    seen = run_of(manifest(), [*seen.trajectories, *seen.replays, *lookups])
     report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
     assert [(d.figure, d.k) for d in report.differences] == [
         ("tokens per round", 1),
@@ -152,7 +151,7 @@ def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Observ
     assert pooled(lookup, 2)["(L-1)/R"] == pytest.approx(4 / 2)
 
 
-def test_suspected_faults_are_on_the_card(run: Callable[..., Observed]) -> None:
+def test_suspected_faults_are_on_the_card(run: Callable[..., Run]) -> None:
     control = Candidate(draft="self")
     seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
     faults = one_card(acceptance_report(seen, [control], (1,), 0.02)).faults

@@ -10,7 +10,7 @@ import pytest
 
 from draftbench.acceptance import definitions as d
 from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
-from draftbench.records import DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -168,7 +168,7 @@ def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere(
 
 
 def test_prompt_lookup_has_no_alpha(trajectory: Make) -> None:
-    fields: dict[str, Any] = {"request": "r", "sample": 0, "draft": "ngram", "quant": "none"}
+    fields: dict[str, Any] = {"request": "r", "sample": 0, "candidate": Candidate(draft="ngram")}
     record = LookupReplay(**fields, window=1, proposed=(1,), matched=(1,))
     assert d.alpha([(trajectory("r", 2), record)]) is None
 

@@ -96,7 +96,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected() -
 def test_the_target_must_accept_its_own_greedy_draft(
     trajectory: Make, replay: MakeReplay, changes: dict[str, object], accept: float, suspected: bool
 ) -> None:
-    pairs = [(trajectory("r", 3, **changes), replay([1.0, accept], draft="self"))]
+    pairs = [(trajectory("r", 3, **changes), replay([1.0, accept], candidate=SELF))]
     assert whats(SELF, pairs) == (["control failed"] if suspected else [])
     assert whats(SMALL, pairs) == []
 
@@ -104,5 +104,5 @@ def test_the_target_must_accept_its_own_greedy_draft(
 def test_the_control_forgives_a_near_tie_of_the_replay(
     trajectory: Make, replay: MakeReplay
 ) -> None:
-    tie = replay([1.0, 0.0], draft="self", margin=(5.0, 0.02))
+    tie = replay([1.0, 0.0], candidate=SELF, margin=(5.0, 0.02))
     assert whats(SELF, [(trajectory("r", 3), tie)]) == []

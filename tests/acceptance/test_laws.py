@@ -13,7 +13,7 @@ from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Tr
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
-SMALL = Candidate(draft="small")
+SMALL, INT8 = Candidate(draft="small"), Candidate(draft="small", quant="int8")
 
 
 def test_laws_stand_beside_their_responses_in_the_order_of_the_responses(
@@ -32,17 +32,16 @@ def test_laws_stand_beside_their_responses_in_the_order_of_the_responses(
 def test_other_drafts_and_quantization_levels_are_left_out(
     trajectory: Make, replay: MakeReplay
 ) -> None:
-    others = [replay([1.0], draft="big"), replay([1.0], quant="int8")]
+    others = [replay([1.0], candidate=Candidate(draft="big")), replay([1.0], candidate=INT8)]
     assert laws_of(SMALL, [trajectory("r", 2)], others) == ()
-    assert len(laws_of(Candidate(draft="small", quant="int8"), [trajectory("r", 2)], others)) == 1
+    assert len(laws_of(INT8, [trajectory("r", 2)], others)) == 1
 
 
 def test_prompt_lookup_becomes_a_law_per_start(trajectory: Make) -> None:
     record = LookupReplay(
         request="r",
         sample=0,
-        draft="ngram",
-        quant="none",
+        candidate=Candidate(draft="ngram"),
         window=4,
         proposed=(4, 0),
         matched=(1, 0),

@@ -18,7 +18,7 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
 )
-from draftbench.records import Decode, DraftingMode
+from draftbench.records import Candidate, Decode, DraftingMode
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -248,8 +248,7 @@ def decode(k: int, rounds: list[Round]) -> Decode:
     return Decode(
         request="r",
         sample=0,
-        draft="small",
-        quant="none",
+        candidate=Candidate(draft="small"),
         k=k,
         mode=DraftingMode.GREEDY,
         repeat=0,

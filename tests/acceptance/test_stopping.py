@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.stopping import by_temperature, stopped, stopping_rules
-from draftbench.records import DraftingMode, LookupReplay, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -137,7 +137,12 @@ def test_each_temperature_has_its_own_rounds(trajectory: Make, replay: MakeRepla
 
 def test_prompt_lookup_has_no_confidence_to_stop_by(trajectory: Make) -> None:
     lookup = LookupReplay(
-        request="r", sample=0, draft="ngram", quant="none", window=2, proposed=(1,), matched=(1,)
+        request="r",
+        sample=0,
+        candidate=Candidate(draft="ngram"),
+        window=2,
+        proposed=(1,),
+        matched=(1,),
     )
     assert stopping_rules([(trajectory("r", 2), lookup)], 2) == ()
     assert by_temperature([(trajectory("r", 2), lookup)], (2,)) == ()

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scenes import manifest
+from scenes import manifest, named
 
 from draftbench.acceptance.breakdown import TEMPLATE
 from draftbench.acceptance.card import acceptance_report
 from draftbench.acceptance.templating import template_may_differ
 from draftbench.records import Candidate, ModelFacts, Replay, Trajectory
-from draftbench.run_folder.observed import Observed, observed
+from draftbench.run_folder.run import Run, run_of
 
 SMALL, SELF = Candidate(draft="small"), Candidate(draft="self")
 
@@ -20,7 +20,7 @@ SMALL, SELF = Candidate(draft="small"), Candidate(draft="self")
 def facts(draft: str | None, template: str | None) -> ModelFacts:
     fields: dict[str, Any] = dict.fromkeys(("parameters", "weight_bytes", "vocab_size"), 1)
     return ModelFacts(
-        draft=draft,
+        candidate=named(draft),
         quant="none",
         dtype="float32",
         quantized_share=0.0,
@@ -36,8 +36,8 @@ def facts(draft: str | None, template: str | None) -> ModelFacts:
     )
 
 
-def run(form: str, target: str | None = "a", draft: str | None = "b") -> Observed:
-    return observed(manifest(form=form), [facts(None, target), facts("small", draft)])
+def run(form: str, target: str | None = "a", draft: str | None = "b") -> Run:
+    return run_of(manifest(form=form), [facts(None, target), facts("small", draft)])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(
     records: list[Any] = [facts(None, "a"), facts("small", "b")]
     for name in "abcde":
         records += [trajectory(name, 7), replay([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], name)]
-    report = acceptance_report(observed(manifest(form=form), records), [SMALL], (1,), 0.02)
+    report = acceptance_report(run_of(manifest(form=form), records), [SMALL], (1,), 0.02)
     (card,) = report.cards
     assert card.breakdown is not None
     reading = str(card.breakdown.reading)

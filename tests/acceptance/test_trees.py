@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.acceptance.trees import Tree, best_tree, best_trees, rank_rates, tree_law
-from draftbench.records import LookupReplay, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, LookupReplay, Replay, Sampling, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -163,7 +163,7 @@ def test_trees_are_judged_on_the_requests_that_did_not_choose_them(
 def test_only_greedy_responses_of_model_drafts_have_trees(
     trajectory: Make, replay: MakeReplay, changes: dict[str, Any] | None
 ) -> None:
-    lookup = {"draft": "ngram", "quant": "none", "window": 2, "proposed": (1,), "matched": (1,)}
+    lookup = {"candidate": Candidate(draft="ngram"), "window": 2, "proposed": (1,), "matched": (1,)}
     pairs = [
         (trajectory(r, 2), LookupReplay(request=r, sample=0, **lookup))  # type: ignore[arg-type]
         if changes is None

@@ -5,7 +5,7 @@ import json
 import pytest
 from scenes import manifest
 
-from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
 
 
@@ -13,8 +13,7 @@ def along(request, draft, accept):
     return Replay(
         request=request,
         sample=0,
-        draft=draft,
-        quant="none",
+        candidate=Candidate(draft=draft),
         mode=DraftingMode.GREEDY,
         draftable=20,
         accept=accept,
@@ -42,7 +41,7 @@ def make_run(tmp_path, embedded):
             if private:
                 text = {"prompt": (1,), "tokens": (1, 10, 11, 12), "log_p": ()}
                 writer.append_private([PrivateText(request=request, sample=0, **text)])
-                own = {"draft": "small", "quant": "none", "tokens": (10, 300, 12)}
+                own = {"candidate": Candidate(draft="small"), "tokens": (10, 300, 12)}
                 writer.append_private([PrivateDraft(request=request, sample=0, **own)])
         writer.close()
         return folder.path
@@ -113,7 +112,7 @@ def test_a_deleted_private_part_loses_the_tokens_only(command, failing, make_run
     ("words", "said"),
     [
         (["--candidate", "tiny"], "the run has no candidate `tiny`"),
-        (["--width", "2"], "--width 2: expected a share"),
+        (["--width", "2"], "--width 2 is not a share"),
         (["--k", "0"], "--k 0"),
         (["--format", "xml"], "--format cannot be `xml`"),
     ],

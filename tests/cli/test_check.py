@@ -29,7 +29,7 @@ def test_a_pair_that_works_exits_0(command, words):
 
 
 def test_one_pair_that_cannot_work_exits_1(command, words, embedded):
-    outcome = command(*words, "--drafts", embedded / "foreign")
+    outcome = command(*words, "--drafts", embedded / "foreign", "--all")
     assert (outcome.code, outcome.err) == (1, "")
     assert "draft as the draft of target: can work\n" in outcome.out
     assert "foreign as the draft of target: cannot work\n" in outcome.out

@@ -232,7 +232,7 @@ def test_an_unexpected_error_is_no_verdict(failing, monkeypatch, swept):
     def broken(folder):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("draftbench.run_folder.observed.read_run", broken)
+    monkeypatch.setattr("draftbench.run_folder.run.read_run", broken)
     said = failing(70, "recommend", swept[0])
     assert "internal error (ZeroDivisionError)" in said
     assert "report" in said

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from scenes import manifest
+from scenes import manifest, named
 
 from draftbench.export.setting import Setting
 from draftbench.records import (
+    Candidate,
     CostPoint,
     DraftingMode,
     ModelFacts,
@@ -50,8 +51,7 @@ def _replay(name, draft, accept):
     return Replay(
         request=name,
         sample=0,
-        draft=draft,
-        quant="none",
+        candidate=Candidate(draft=draft),
         mode=DraftingMode.GREEDY,
         draftable=8,
         accept=(accept,) * 8,
@@ -66,17 +66,22 @@ def _costs(draft, seconds):
         *((None, n, 1.0) for n in (1, 2, 3)),
         *((draft, n, seconds) for n in (1, 2)),
     ):
-        own = {"quant": "none", "what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
+        own = {"what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
         for context in (0, 1000):
             yield CostPoint(
-                draft=name, context=context, seconds=(time,) * 3, block=draft, runner="cpu", **own
+                candidate=named(name),
+                context=context,
+                seconds=(time,) * 3,
+                block=draft,
+                runner="cpu",
+                **own,
             )
 
 
 def _facts(draft, vocabulary):
     sizes = {"parameters": 1, "weight_bytes": 1, "kv_bytes_per_token": 1, "context_length": 1000}
     return ModelFacts(
-        draft=draft,
+        candidate=named(draft),
         quant="none",
         dtype="float32",
         quantized_share=0.0,
@@ -92,16 +97,27 @@ def _facts(draft, vocabulary):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth."""
+    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth.
+    `others` are more drafts that are always right, each with the cost of its step.
+    """
 
-    def make(*, accept=1.0, draft="small", drafts=("org/small",), timed=True, sizes=(100, 100)):
+    def make(
+        *,
+        accept=1.0,
+        draft="small",
+        drafts=("org/small",),
+        timed=True,
+        sizes=(100, 100),
+        others=(),
+    ):
         folder = RunFolder.create(tmp_path / "run", manifest(target="org/target", drafts=drafts))
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:
             writer.append(map(_trajectory, names))
-            writer.append(_replay(name, draft, accept) for name in names)
-            writer.append(_costs(draft, 0.1) if timed else ())
             writer.append([_facts(None, sizes[0]), _facts(draft, sizes[1])])
+            for each, rate, cost in ((draft, accept, 0.1), *((o, 1.0, c) for o, c in others)):
+                writer.append(_replay(name, each, rate) for name in names)
+                writer.append(_costs(each, cost) if timed else ())
         return folder.path
 
     return make

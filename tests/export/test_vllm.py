@@ -1,7 +1,7 @@
 """What is exported for vLLM, against vLLM's own SpeculativeConfig.
 
 Runs only where DRAFTBENCH_VLLM_PYTHON names the interpreter of an environment with vLLM; last run
-with vLLM 0.32.0, on a CPU. Elsewhere the schema test of `test_engines` stands in.
+with vLLM 0.32.0, on a CPU. Elsewhere the schema test of `test_configurations` stands in.
 
     DRAFTBENCH_VLLM_PYTHON=vllm/bin/python VLLM_CPU_KVCACHE_SPACE=1 pytest tests/export/test_vllm.py
 """
@@ -15,7 +15,7 @@ from importlib.resources import files
 
 import pytest
 
-from draftbench.export import export
+from draftbench.export.configurations import configure
 
 PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
 EMBEDDED = files("draftbench") / "embedded"
@@ -52,7 +52,7 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
         setting(draft=None),
         setting(draft=None, schedule=SCHEDULE),
     ]
-    exported = [json.loads(export(one, "vllm").text) for one in settings]
+    exported = [json.loads(configure(one, "vllm").text) for one in settings]
     wrong = exported[0] | {"speculative_model": "d"}
     assert PYTHON is not None
     quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}

@@ -23,7 +23,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.observed import Observed, observed
+from draftbench.run_folder.run import Run, run_of
 
 SMALL = Candidate(draft="small", quant="int8")
 MANIFEST = manifest(
@@ -61,8 +61,7 @@ def replay(*accept: float, request: str = "r", sample: int = 0) -> Replay:
     return Replay(
         request=request,
         sample=sample,
-        draft="small",
-        quant="int8",
+        candidate=Candidate(draft="small", quant="int8"),
         mode=DraftingMode.GREEDY,
         draftable=len(accept),
         accept=accept,
@@ -76,8 +75,7 @@ def decode(k: int, seconds: float, **changes: Any) -> Decode:
     fields: dict[str, Any] = {
         "request": "r",
         "sample": 0,
-        "draft": "small" if k else None,
-        "quant": "int8" if k else "none",
+        "candidate": Candidate(draft="small", quant="int8") if k else None,
         "k": k,
         "mode": DraftingMode.GREEDY,
         "repeat": 0,
@@ -102,8 +100,7 @@ def decode(k: int, seconds: float, **changes: Any) -> Decode:
 
 def step(draft: str | None, *seconds: float, **changes: Any) -> CostPoint:
     fields: dict[str, Any] = {
-        "draft": draft,
-        "quant": "int8" if draft else "none",
+        "candidate": Candidate(draft=draft, quant="int8") if draft else None,
         "what": "step",
         "batch": 1,
         "new_tokens": 1,
@@ -118,7 +115,7 @@ def step(draft: str | None, *seconds: float, **changes: Any) -> CostPoint:
 
 def facts(draft: str | None, fingerprint: str) -> ModelFacts:
     return ModelFacts(
-        draft=draft,
+        candidate=Candidate(draft=draft, quant="int8") if draft else None,
         quant="int8" if draft else "none",
         dtype="float32",
         parameters=1,
@@ -135,8 +132,8 @@ def facts(draft: str | None, fingerprint: str) -> ModelFacts:
     )
 
 
-def run(*records: AnyObservation) -> Observed:
-    return observed(MANIFEST, records)
+def run(*records: AnyObservation) -> Run:
+    return run_of(MANIFEST, records)
 
 
 def test_expected_rounds_of_a_response_are_those_worked_out_by_hand() -> None:
@@ -186,9 +183,7 @@ def test_the_question_and_the_thing_tested_are_told_apart() -> None:
 
 def test_a_target_that_moved_to_another_directory_is_the_same_target() -> None:
     question = structs.replace(MANIFEST.question, target="/srv/models/large/")
-    moved = observed(
-        structs.replace(MANIFEST, question=question), (trajectory(), replay(1, 1, 0, 1))
-    )
+    moved = run_of(structs.replace(MANIFEST, question=question), (trajectory(), replay(1, 1, 0, 1)))
     here = run(trajectory(), replay(1, 1, 0, 1))
     assert make_baseline(moved, SMALL, 2).tested == make_baseline(here, SMALL, 2).tested
     assert make_baseline(moved, SMALL, 2).tested["target"] == "large"
@@ -198,8 +193,7 @@ def test_prompt_lookup_has_rounds_but_no_alpha() -> None:
     lookup = LookupReplay(
         request="r",
         sample=0,
-        draft="ngram",
-        quant="none",
+        candidate=Candidate(draft="ngram"),
         window=2,
         proposed=(2, 0, 0, 0),
         matched=(1, 0, 0, 0),

@@ -20,7 +20,7 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 
 def record(number):
-    return Failure(draft=f"d{number}", quant="none", stage="s", reason="x" * 3000, hint="h")
+    return Failure(candidate=Candidate(draft=f"d{number}"), stage="s", reason="x" * 3000, hint="h")
 
 disk = Path(sys.argv[1])
 (disk / "ballast").write_bytes(b"x" * 32768)

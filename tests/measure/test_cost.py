@@ -31,7 +31,10 @@ def small(target):
 
 def measured(target, draft, candidate, grid=GRID):
     points = measure_costs(target, draft, candidate, grid, (target.clock, "process"))
-    return {(p.draft, p.what, p.new_tokens, p.context): p.seconds for p in points}
+    return {
+        (p.candidate and p.candidate.draft, p.what, p.new_tokens, p.context): p.seconds
+        for p in points
+    }
 
 
 def test_every_point_has_its_exact_seconds(target):
@@ -51,10 +54,10 @@ def test_every_point_has_its_exact_seconds(target):
 def test_points_name_their_block_runner_and_process(target):
     points = measure_costs(target, small(target), DRAFT, GRID, (target.clock, "process"))
     assert {p.block for p in points} == {"small:int4"}
-    assert {(p.draft, p.quant) for p in points} == {(None, "none"), ("small", "int4")}
+    assert {p.candidate for p in points} == {None, DRAFT}
     assert {(p.runner, p.process, p.batch) for p in points} == {("scripted", "process", 1)}
     alone = measure_costs(target, None, None, GRID, (target.clock, "process"))
-    assert {(p.block, p.draft) for p in alone} == {("target", None)}
+    assert {(p.block, p.candidate) for p in alone} == {("target", None)}
 
 
 def test_a_proposal_of_prompt_lookup_costs_no_pass(target):

@@ -98,8 +98,8 @@ def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_o
     assert (fast.prefill_seconds, fast.draft_prefill_seconds) == (1.0, 0.25)
     assert fast.decode_seconds == 3.25
     assert (plain.decode_seconds, plain.draft_prefill_seconds) == (5.0, None)
-    assert (plain.draft, plain.quant, plain.k) == (None, "none", 0)
-    assert (fast.draft, fast.quant, fast.k) == ("small", "none", 4)
+    assert (plain.candidate, plain.k) == (None, 0)
+    assert (fast.candidate, fast.k) == (DRAFT, 4)
     assert plain.block == fast.block == "small"
     assert plain.digest == fast.digest == "1-2-3-4-0-1"
     assert plain.first_difference is fast.first_difference is None

@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.measure.kinds import KINDS, TokenKinds, kind_of, tally
-from draftbench.records import DraftingMode, Replay
+from draftbench.records import Candidate, DraftingMode, Replay
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,7 @@ def replay(accept, overlap=None, draftable=9):
     return Replay(
         request="r",
         sample=0,
-        draft="d",
-        quant="none",
+        candidate=Candidate(draft="d"),
         mode=DraftingMode.GREEDY,
         draftable=draftable,
         accept=accept,

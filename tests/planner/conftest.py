@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from scenes import manifest
+from scenes import manifest, named
 
 from draftbench.records import (
     AnyObservation,
@@ -21,7 +21,7 @@ from draftbench.records import (
     Sampling,
     Trajectory,
 )
-from draftbench.run_folder.observed import Observed, observed
+from draftbench.run_folder.run import Run, run_of
 
 SMALL = Candidate(draft="small")
 PROMPT = 10
@@ -64,8 +64,7 @@ class Scene:
             Replay(
                 request=name,
                 sample=0,
-                draft=candidate.draft,
-                quant=candidate.quant,
+                candidate=candidate,
                 mode=DraftingMode.GREEDY,
                 draftable=len(accept) if draftable is None else draftable,
                 accept=tuple(accept),
@@ -81,8 +80,7 @@ class Scene:
             LookupReplay(
                 request=name,
                 sample=0,
-                draft="ngram",
-                quant="none",
+                candidate=Candidate(draft="ngram"),
                 window=8,
                 proposed=tuple(proposed),
                 matched=tuple(matched),
@@ -122,8 +120,7 @@ class Scene:
         samples = (seconds,) * 3 if isinstance(seconds, (int, float)) else tuple(seconds)
         for context in contexts:
             fields: dict[str, Any] = {
-                "draft": draft,
-                "quant": "none" if draft is None else candidate.quant,
+                "candidate": named(draft, candidate.quant),
                 "what": "step",
                 "batch": 1,
                 "new_tokens": tokens,
@@ -148,8 +145,7 @@ class Scene:
         fields: dict[str, Any] = {
             "request": name,
             "sample": 0,
-            "draft": candidate.draft if k else None,
-            "quant": candidate.quant if k else "none",
+            "candidate": candidate if k else None,
             "k": k,
             "mode": DraftingMode.GREEDY,
             "repeat": 0,
@@ -174,7 +170,7 @@ class Scene:
     def facts(self, draft: str | None, **changes: Any) -> None:
         """A model of 100 bytes and one byte of cache per token."""
         fields: dict[str, Any] = {
-            "draft": draft,
+            "candidate": named(draft, changes.get("quant", "none")),
             "quant": "none",
             "dtype": "float32",
             "parameters": 25,
@@ -194,7 +190,7 @@ class Scene:
     def failure(self, draft: str, reason: str) -> None:
         """A candidate that could not be measured."""
         self.records.append(
-            Failure(draft=draft, quant="none", stage="load", reason=reason, hint="")
+            Failure(candidate=Candidate(draft=draft), stage="load", reason=reason, hint="")
         )
 
     def batch_run(
@@ -221,9 +217,9 @@ class Scene:
         }
         self.decode(name, k, sum(seconds), **fields | changes)
 
-    def observed(self, *ks: int, **changes: Any) -> Observed:
+    def observed(self, *ks: int, **changes: Any) -> Run:
         """All of it as a run over the draft lengths `ks`; `changes` are of the question."""
-        return observed(manifest(ks=ks, **changes), self.records)
+        return run_of(manifest(ks=ks, **changes), self.records)
 
 
 @pytest.fixture

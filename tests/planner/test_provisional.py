@@ -11,8 +11,8 @@ import pytest
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.sources import RunCosts
-from draftbench.run_folder.machine import MachineState
-from draftbench.run_folder.observed import Observed
+from draftbench.records import MachineState
+from draftbench.run_folder.run import Run
 
 ALL, NONE = [1.0] * 8, [0.0] * 8
 ROUNDS = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3} | {
@@ -21,7 +21,7 @@ ROUNDS = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3} | {
 }
 
 
-def run(scene: Any, requests: int = 30, decoded: int = 10, slower: float = 1.0) -> Observed:
+def run(scene: Any, requests: int = 30, decoded: int = 10, slower: float = 1.0) -> Run:
     """A draft that halves the time; every other decoding run is by so much slower."""
     scene.requests(requests, ALL)
     scene.times({1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15})
@@ -37,8 +37,6 @@ def state(seconds: float, others: float) -> MachineState:
         at=0.0,
         seconds=seconds,
         others=others,
-        jump=0.0,
-        megahertz=None,
         throttled=None,
         process="p",
     )

@@ -11,7 +11,7 @@ import pytest
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 SMALL, OTHER = Candidate(draft="small"), Candidate(draft="other")
 INT4, SELF = Candidate(draft="small", quant="int4"), Candidate(draft="self")
@@ -19,7 +19,7 @@ STEPS = {1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}
 ASKED = "draftbench sweep --target big --drafts small --traffic prod.jsonl"
 
 
-def asked(run: Observed, requests: int) -> Observed:
+def asked(run: Run, requests: int) -> Run:
     traffic = msgspec.structs.replace(run.manifest.traffic, requests=requests)
     manifest = msgspec.structs.replace(run.manifest, traffic=traffic)
     return dataclasses.replace(run, manifest=manifest)
@@ -73,7 +73,7 @@ def test_a_name_that_a_link_led_to_is_not_missed(
     assert said is None if missing is None else missing in str(said)
 
 
-def began(run: Observed, command: str) -> Observed:
+def began(run: Run, command: str) -> Run:
     manifest = msgspec.structs.replace(run.manifest, command=command)
     return dataclasses.replace(run, manifest=manifest)
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import scenes
+from scenes import named
 
 from draftbench.records import (
+    Candidate,
     CostPoint,
     Decode,
     DraftingMode,
@@ -51,8 +53,7 @@ def replay(request: str, accept: tuple[float, ...], draft: str = "small") -> Rep
     return Replay(
         request=request,
         sample=0,
-        draft=draft,
-        quant="none",
+        candidate=Candidate(draft=draft),
         mode=DraftingMode.GREEDY,
         draftable=len(accept),
         accept=accept,
@@ -66,8 +67,7 @@ def cost(
     draft: str | None, tokens: int, seconds: float, block: str = "small", batch: int = 1
 ) -> CostPoint:
     return CostPoint(
-        draft=draft,
-        quant="none",
+        candidate=named(draft),
         what="step",
         batch=batch,
         new_tokens=tokens,
@@ -85,8 +85,7 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
     fields: dict[str, Any] = {
         "request": request,
         "sample": 0,
-        "draft": draft if k else None,
-        "quant": "none",
+        "candidate": Candidate(draft=draft) if k else None,
         "k": k,
         "mode": DraftingMode.GREEDY,
         "repeat": 0,
@@ -111,7 +110,7 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
 
 def facts(draft: str | None, size: int = 100) -> ModelFacts:
     return ModelFacts(
-        draft=draft,
+        candidate=named(draft),
         quant="none",
         dtype="float32",
         parameters=size // 4,
@@ -160,8 +159,7 @@ def lookup(request: str) -> LookupReplay:
     return LookupReplay(
         request=request,
         sample=0,
-        draft="ngram",
-        quant="none",
+        candidate=Candidate(draft="ngram"),
         window=8,
         proposed=nothing,
         matched=nothing,
@@ -169,7 +167,7 @@ def lookup(request: str) -> LookupReplay:
 
 
 def failure(draft: str, reason: str) -> Failure:
-    return Failure(draft=draft, quant="none", stage="load", reason=reason, hint="")
+    return Failure(candidate=Candidate(draft=draft), stage="load", reason=reason, hint="")
 
 
 class Hand:

@@ -20,7 +20,7 @@ from draftbench.records import Candidate, DraftingMode
 from draftbench.report.changes import FigureChange
 from draftbench.report.compared import render
 from draftbench.report.comparing import CandidateChange, compare_runs
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 
 EIGHT, SIX = 8, 6
 SMALL = Candidate(draft="small")
@@ -62,14 +62,14 @@ def words(found):
 
 @pytest.fixture
 def run_a(hand):
-    return observed(hand.manifest(), made(hand))
+    return run_of(hand.manifest(), made(hand))
 
 
 @pytest.fixture
 def run_b(hand):
     """As A, but on three the draft is always wrong, and k = 2 takes 8 s there instead of 4."""
     bad = made(hand, (4.0, 8.0) * 3, accept=(1.0, 0.0) * 3)
-    return observed(hand.manifest(), bad)
+    return run_of(hand.manifest(), bad)
 
 
 def figures(a, b, candidate=0):
@@ -102,7 +102,7 @@ def test_each_run_at_its_own_best_k_where_these_differ(hand, run_a):
     records = [r for r in made(hand) if type(r).__name__ not in ("CostPoint", "Decode")]
     records += [hand.cost(None, n, 1.0) for n in (1, 2, 3)]
     records += [hand.cost("small", n, 3.0) for n in (1, 2)]
-    slow = observed(hand.manifest(), records)
+    slow = run_of(hand.manifest(), records)
     found = figures(run_a, slow)
     assert {key for key in found if key[0] == "tokens per round"} == {
         ("tokens per round", 2, 2),
@@ -116,11 +116,11 @@ def test_each_run_at_its_own_best_k_where_these_differ(hand, run_a):
 def test_costs_are_compared_by_their_timings(hand, run_a):
     dearer = [
         msgspec.structs.replace(r, seconds=(0.2,) * 3)
-        if type(r).__name__ == "CostPoint" and r.draft == "small"
+        if type(r).__name__ == "CostPoint" and r.candidate == Candidate(draft="small")
         else r
         for r in made(hand)
     ]
-    cost = figures(run_a, observed(hand.manifest(), dearer))["c", None, None]
+    cost = figures(run_a, run_of(hand.manifest(), dearer))["c", None, None]
     assert (cost.a.value, cost.b.value) == pytest.approx((0.1, 0.2))
     assert cost.difference.value == pytest.approx(0.1)
     assert cost.ratio.value == pytest.approx(2.0)
@@ -128,7 +128,7 @@ def test_costs_are_compared_by_their_timings(hand, run_a):
 
 def test_a_cost_that_one_run_lacks_has_no_difference(hand, run_a):
     untimed = [r for r in made(hand) if type(r).__name__ != "CostPoint"]
-    cost = figures(run_a, observed(hand.manifest(), untimed))["c", None, None]
+    cost = figures(run_a, run_of(hand.manifest(), untimed))["c", None, None]
     assert (cost.b, cost.difference, cost.obstacle) == (None, None, "only one run has it")
 
 
@@ -137,7 +137,7 @@ def test_modes_are_never_subtracted(hand, run_a):
         msgspec.structs.replace(r, mode=DraftingMode.SAMPLED) if hasattr(r, "mode") else r
         for r in made(hand)
     ]
-    sampled = observed(hand.manifest(mode=DraftingMode.SAMPLED), records)
+    sampled = run_of(hand.manifest(mode=DraftingMode.SAMPLED), records)
     found = figures(run_a, sampled)
     assert found["α", None, None].difference is None
     assert found["tokens per round", 2, 2].obstacle == "greedy against sampled drafting"
@@ -156,7 +156,7 @@ def test_other_requests_leave_both_figures_side_by_side(hand, run_a):
         msgspec.structs.replace(r, request=f"x{r.request}") if hasattr(r, "request") else r
         for r in made(hand)
     ]
-    other = observed(hand.manifest(), moved)
+    other = run_of(hand.manifest(), moved)
     found = compare_runs(("a", "b"), run_a, other)
     assert "no request is in both" in found.doubts[0]
     row = figures(run_a, other)["α", None, None]
@@ -172,7 +172,7 @@ def test_other_answers_of_the_target_are_said(hand, run_a):
         else r
         for r in made(hand)
     ]
-    found = compare_runs(("a", "b"), run_a, observed(hand.manifest(), records))
+    found = compare_runs(("a", "b"), run_a, run_of(hand.manifest(), records))
     assert "answered 1 of 6 otherwise" in found.doubts[0]
 
 
@@ -196,7 +196,7 @@ def test_times_of_another_machine_are_not_compared_nor_gated(hand, run_a):
 
 
 def test_a_speed_up_has_the_gates_interval_and_its_sign(hand, run_a):
-    slower = observed(hand.manifest(), made(hand, (5.0, 6.0, 5.5, 6.2, 5.1, 5.9)))
+    slower = run_of(hand.manifest(), made(hand, (5.0, 6.0, 5.5, 6.2, 5.1, 5.9)))
     check = by_the_gate(run_a, slower)
     row = figures(run_a, slower)["S measured", 2, 2]
     assert row.ratio.value == pytest.approx(1 + check.difference.value)
@@ -209,7 +209,7 @@ def test_a_speed_up_has_the_gates_interval_and_its_sign(hand, run_a):
 
 
 def test_where_the_interval_holds_0_no_difference_is_shown(hand, run_a):
-    noisy = observed(hand.manifest(), made(hand, (4.3, 3.8, 4.1, 3.8, 4.2, 3.9)))
+    noisy = run_of(hand.manifest(), made(hand, (4.3, 3.8, 4.1, 3.8, 4.2, 3.9)))
     check = by_the_gate(run_a, noisy, limit=0.2)
     assert check.difference.low < 0 < check.difference.high
     assert not check.improved
@@ -243,7 +243,7 @@ def test_tokens_per_round_at_two_ks_are_neither_higher_nor_lower(run_a):
 
 
 def test_four_common_requests_are_too_few_to_tell(hand):
-    runs = [observed(hand.manifest(), made(hand, (took,) * 4)) for took in (4.0, 2.0)]
+    runs = [run_of(hand.manifest(), made(hand, (took,) * 4)) for took in (4.0, 2.0)]
     row = figures(*runs)["S measured", 2, 2]
     assert (row.difference, row.obstacle) == (None, "4 common requests: too few to tell")
     assert words(compare_runs(("a", "b"), *runs))["S measured"] == "too few requests"
@@ -251,7 +251,7 @@ def test_four_common_requests_are_too_few_to_tell(hand):
 
 def test_what_the_gate_refuses_to_pair_has_no_compared_speed_up(hand, run_a):
     # Four of six requests are fewer than the gate takes for the same traffic.
-    fewer = observed(hand.manifest(), made(hand, (4.0,) * 4))
+    fewer = run_of(hand.manifest(), made(hand, (4.0,) * 4))
     row = figures(run_a, fewer)["S measured", 2, 2]
     assert row.obstacle.startswith("not comparable: other traffic: only 4")
 
@@ -259,25 +259,25 @@ def test_what_the_gate_refuses_to_pair_has_no_compared_speed_up(hand, run_a):
 def test_what_was_asked_and_loaded_otherwise_is_listed(hand, run_a):
     records = [
         msgspec.structs.replace(r, fingerprint="g")
-        if type(r).__name__ == "ModelFacts" and r.draft == "small"
+        if type(r).__name__ == "ModelFacts" and r.candidate == Candidate(draft="small")
         else r
         for r in made(hand)
     ]
-    other = observed(hand.manifest(ks=(1, 2, 3)), records)
+    other = run_of(hand.manifest(ks=(1, 2, 3)), records)
     found = compare_runs(("a", "b"), run_a, other)
     assert [(c.what, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
     assert [(c.what, c.a, c.b) for c in found.models] == [("small fingerprint", "f", "g")]
 
 
 def test_candidates_of_one_run_are_named(hand, run_a):
-    both = observed(hand.manifest(), [*made(hand), *made(hand, draft="tiny")])
+    both = run_of(hand.manifest(), [*made(hand), *made(hand, draft="tiny")])
     found = compare_runs(("a", "b"), run_a, both)
     assert (found.only_a, found.only_b) == ((), ("tiny",))
     assert [change.candidate for change in found.candidates] == ["small"]
 
 
 def test_runs_without_a_common_candidate_are_still_compared(hand, run_a):
-    found = compare_runs(("a", "b"), run_a, observed(hand.manifest(), made(hand, draft="tiny")))
+    found = compare_runs(("a", "b"), run_a, run_of(hand.manifest(), made(hand, draft="tiny")))
     assert "no candidate is in both runs" in render(found, "table", 80)
     assert found.common_requests == SIX
 
@@ -285,7 +285,7 @@ def test_runs_without_a_common_candidate_are_still_compared(hand, run_a):
 def test_prompt_lookup_is_compared_within_the_smaller_window(hand):
     def run(window):
         found = [msgspec.structs.replace(hand.lookup(r), window=window) for r in ("r0", "r1")]
-        return observed(hand.manifest(ks=(1, window)), [*made(hand), *found])
+        return run_of(hand.manifest(ks=(1, window)), [*made(hand), *found])
 
     assert list(figures(run(12), run(8), candidate=1)) == [("tokens per round", 8, 8)]
 

@@ -3,11 +3,11 @@ import pytest
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
 from draftbench.report.figures import figures_of
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 
 
 def figures(hand, records, **question):
-    run = observed(hand.manifest(**question), records)
+    run = run_of(hand.manifest(**question), records)
     return figures_of(run, recommend(run))
 
 

@@ -14,7 +14,7 @@ from draftbench.report.page import examine, page
 from draftbench.report.page.sections import DRAWN
 from draftbench.report.terminal.recommendation import FIGURES, render
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import observed, read_run
+from draftbench.run_folder.run import read_run, run_of
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 NOTHING = {key: [] for key, *_ in DRAWN}
@@ -56,7 +56,7 @@ class Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(hand):
-    return observed(hand.manifest(), hand.perfect())
+    return run_of(hand.manifest(), hand.perfect())
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_reference_page_shows_waits_and_sourced_advice(reference):
 
 
 def test_speed_ups_by_concurrency_stand_beside_their_drawing(hand):
-    run = observed(hand.manifest(batches=(1, 2)), hand.loaded())
+    run = run_of(hand.manifest(batches=(1, 2)), hand.loaded())
     text = page(examined("run", run))
     answer = json.loads(render(recommend(run), run, "json", 80))
     first, second = (level["speedup_expected"] for level in answer["levels"])
@@ -124,7 +124,7 @@ def test_a_speed_up_below_the_asked_one_is_said_to_be_that(run, monkeypatch):
 def test_names_from_files_stay_text(hand):
     records = hand.perfect(HOSTILE)
     records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]
-    run = observed(hand.manifest(target=HOSTILE, traffic=HOSTILE), records)
+    run = run_of(hand.manifest(target=HOSTILE, traffic=HOSTILE), records)
     read = Read(page(examined(HOSTILE, run)))
     assert not [tag for tag, _ in read.tags if tag in ("script", "img", "iframe", "object")]
     assert not [name for _, found in read.tags for name in found if name.startswith("on")]
@@ -133,7 +133,7 @@ def test_names_from_files_stay_text(hand):
 
 def test_a_name_cannot_end_the_style_or_turn_the_text_around(hand):
     records = hand.perfect("</style>\u202eevil\x1b[31m")
-    text = page(examined("run", observed(hand.manifest(), records)))
+    text = page(examined("run", run_of(hand.manifest(), records)))
     assert text.count("</style>") == 1
     assert "\u202e" not in text
     assert "\x1b" not in text
@@ -158,7 +158,7 @@ def test_ids_are_unique_and_links_lead_somewhere(reference):
 
 def test_what_was_not_measured_is_a_line_and_no_section(hand):
     records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
-    read = Read(page(examined("run", observed(hand.manifest(), records))))
+    read = Read(page(examined("run", run_of(hand.manifest(), records))))
     assert "times" not in read.all("id")
     assert "time per output token: the best candidate was not decoded" in read.text
     assert "No candidate's speed is known" in read.text

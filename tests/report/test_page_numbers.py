@@ -14,7 +14,7 @@ from draftbench.cli import main
 from draftbench.planner.recommend import recommend
 from draftbench.report.page import examine, page
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 FORMAT = ("--format", "json")

@@ -15,7 +15,7 @@ from draftbench.report.charts.speed import economy
 from draftbench.report.figures import Crossed, figures_of
 from draftbench.report.plots import Drawing, inline, label, save
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import observed, read_run
+from draftbench.run_folder.run import read_run, run_of
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 
@@ -27,7 +27,7 @@ def axes_of(drawing):
 
 
 def drawn(hand, records):
-    run = observed(hand.manifest(batches=(1, 2)), records)
+    run = run_of(hand.manifest(batches=(1, 2)), records)
     answer = recommend(run)
     return drawings(answer, figures_of(run, answer))
 
@@ -118,7 +118,7 @@ def boxes(ax):
     ids=["together", "in the corner", "at the edge", "far apart"],
 )
 def test_names_of_equal_speed_ups_stand_apart_however_candidates_lie(hand, spots):
-    answer = recommend(observed(hand.manifest(), hand.perfect()))
+    answer = recommend(run_of(hand.manifest(), hand.perfect()))
     (cell, *_) = answer.candidates
     cells = [
         msgspec.structs.replace(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scenes import manifest
+from scenes import manifest, named
 
 from draftbench.records import CostPoint, Failure, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText, RunFolder
@@ -33,8 +33,7 @@ def trajectory(request: str, **changes: Any) -> Trajectory:
 
 def cost_point(context: int) -> CostPoint:
     return CostPoint(
-        draft=None,
-        quant="none",
+        candidate=None,
         what="step",
         batch=1,
         new_tokens=1,
@@ -46,8 +45,8 @@ def cost_point(context: int) -> CostPoint:
     )
 
 
-def failure(draft: str, reason: str, **changes: Any) -> Failure:
-    fields = {"draft": draft, "quant": "none", "stage": "measure", "reason": reason, "hint": "h"}
+def failure(draft: str, reason: str, quant: str = "none", **changes: Any) -> Failure:
+    fields = {"candidate": named(draft, quant), "stage": "measure", "reason": reason, "hint": "h"}
     return Failure(**fields | changes)
 
 

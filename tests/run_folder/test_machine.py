@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from draftbench.records import MachineState
 from draftbench.run_folder import machine
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.machine import MachineState, Watch
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.machine import Watch
+from draftbench.run_folder.run import read_run
 
 
 @pytest.fixture
@@ -33,11 +34,9 @@ def scene(monkeypatch, tmp_path):
         line = f"cpu {busy * hertz} 0 0 {idle * hertz} 0 0 0 0 0 0"
         (tmp_path / "stat").write_text(line + "\ncpu0 1 2 3\n")
 
-    for name, text in (("cpufreq/scaling_cur_freq", "2500000"),
-                       ("thermal_throttle/core_throttle_count", "3")):  # fmt: skip
-        file = tmp_path / "cpu0" / name
-        file.parent.mkdir(parents=True)
-        file.write_text(text + "\n")
+    file = tmp_path / "cpu0/thermal_throttle/core_throttle_count"
+    file.parent.mkdir(parents=True)
+    file.write_text("3\n")
     set_stat(0, 0)
     return SimpleNamespace(now=now, set_stat=set_stat, folder=tmp_path)
 
@@ -49,15 +48,8 @@ def test_others_are_what_was_busy_beyond_this_process(scene):
     scene.set_stat(50, 30)
     (scene.folder / "cpu0/thermal_throttle/core_throttle_count").write_text("5\n")
     state = watch.look()
-    assert (state.seconds, state.others, state.jump) == (20.0, 0.5, 0.0)
-    assert (state.megahertz, state.throttled, state.process) == (2500.0, 2, "p")
-
-
-@pytest.mark.parametrize(("wall", "jump"), [(1080.0, 60.0), (960.0, -60.0)])
-def test_a_clock_that_was_set_or_slept_through_is_seen(scene, wall, jump):
-    watch = Watch("p")
-    scene.now.wall, scene.now.monotonic = wall, 25.0
-    assert watch.look().jump == jump
+    assert (state.seconds, state.others) == (20.0, 0.5)
+    assert (state.throttled, state.process) == (2, "p")
 
 
 def test_two_looks_in_a_row_are_one(scene):
@@ -76,19 +68,16 @@ def test_what_a_machine_does_not_tell_is_unknown(scene):
     watch = Watch("p")
     scene.now.monotonic += 20.0
     state = watch.look()
-    assert (state.others, state.megahertz, state.throttled) == (None, None, None)
+    assert (state.others, state.throttled) == (None, None)
 
 
 def test_this_machine_can_be_looked_at():
     state = Watch("p").look(at_least=0.0)
-    assert abs(state.jump) < 1
     assert state.others is None or 0 <= state.others <= 1
 
 
 def test_states_are_kept_with_the_run(folder):
-    state = MachineState(
-        at=1.0, seconds=20.0, others=0.5, jump=-3.0, megahertz=None, throttled=None, process="p"
-    )
+    state = MachineState(at=1.0, seconds=20.0, others=0.5, throttled=None, process="p")
     assert read_run(folder).states == ()
     with folder.writer() as writer:
         writer.append([state])

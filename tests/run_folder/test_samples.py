@@ -9,7 +9,7 @@ import pytest
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import SCHEMA_VERSION
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -27,8 +27,9 @@ def test_a_run_of_the_first_layout_is_read():
     assert rates == pytest.approx({"draft": 4 / 18, "self": 16 / 18})
 
 
-def test_a_run_with_batches_is_read():
-    found = read_run(RunFolder(SAMPLES / "schema-2"))
+@pytest.mark.parametrize("layout", ["schema-2", "schema-3"])
+def test_a_run_with_batches_is_read(layout):
+    found = read_run(RunFolder(SAMPLES / layout))
     assert found.manifest.question.batches == (1, 2)
     assert {row.batch for row in found.decodes} == {1, 2}
     active = {row.active for row in found.decodes if row.batch == 2}

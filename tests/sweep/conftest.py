@@ -56,8 +56,7 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
 def made_up_costs(contender, setting, grid):
     return [
         CostPoint(
-            draft=draft,
-            quant="none",
+            candidate=candidate,
             what="step",
             batch=grid.batch,
             new_tokens=1,
@@ -67,7 +66,7 @@ def made_up_costs(contender, setting, grid):
             runner="made up",
             process=setting.process,
         )
-        for draft in (None, contender.candidate.draft)
+        for candidate in (None, contender.candidate)
         for context in (1, 100)
     ]
 

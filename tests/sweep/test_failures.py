@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.measure import decoding
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import responses, run, worker
 from draftbench.sweep.failures import describe
 
@@ -70,7 +70,7 @@ def test_every_broken_draft_is_recorded_and_the_others_are_measured(tmp_path, sm
     notes = small.notes()
     found = read_run(run(small.prepared(*drafts.values(), "ngram"), tmp_path / "run", notes))
     assert found.candidates == (Candidate(draft="ngram"),)
-    failures = {failure.draft: failure for failure in found.failures}
+    failures = {failure.candidate.draft: failure for failure in found.failures}
     assert failures.keys() == BROKEN.keys()
     for name, (_, words) in BROKEN.items():
         assert words in failures[name].reason
@@ -83,7 +83,7 @@ def test_a_repaired_draft_is_measured_by_the_same_command(tmp_path, small):
     whole = (draft / "model.safetensors").read_bytes()
     truncate(draft)
     first = run(small.prepared(draft, "ngram"), tmp_path / "run", small.notes())
-    assert [f.draft for f in read_run(first).failures] == ["draft"]
+    assert [f.candidate.draft for f in read_run(first).failures] == ["draft"]
     (draft / "model.safetensors").write_bytes(whole)
     again = run(small.prepared(draft, "ngram"), tmp_path / "run", small.notes())
     assert read_run(again).failures == ()
@@ -153,7 +153,7 @@ def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small,
 
     monkeypatch.setattr(worker, "replay_all", hungry)
     found = read_run(run(small.prepared(), tmp_path / "run", small.notes()))
-    assert [(f.draft, f.reason) for f in found.failures] == [("draft", "out of memory")]
+    assert [(str(f.candidate), f.reason) for f in found.failures] == [("draft", "out of memory")]
     assert found.candidates == (Candidate(draft="ngram"),)
 
 
@@ -171,11 +171,11 @@ def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, 
     limited = small.prepared(cell_timeout=0.1, measure="none")
     found = read_run(run(limited, tmp_path / "run", small.notes()))
     assert "longer than the 0.1 seconds of --cell-timeout" in found.failures[0].reason
-    assert len([r for r in found.replays if r.draft == "draft"]) == 1
+    assert len([r for r in found.replays if r.candidate.draft == "draft"]) == 1
     patient = small.prepared(cell_timeout=60.0, measure="none")
     found = read_run(run(patient, tmp_path / "run", small.notes()))
     assert found.failures == ()
-    assert len([r for r in found.replays if r.draft == "draft"]) == 2
+    assert len([r for r in found.replays if r.candidate.draft == "draft"]) == 2
 
 
 def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(

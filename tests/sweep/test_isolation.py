@@ -11,7 +11,7 @@ import signal
 
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import run
 
 # What it leaves behind holds its end of the pipe, and must not be waited for.
@@ -36,7 +36,7 @@ def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, sm
     prepared = small.prepared(killer, "ngram", trust=trust, isolate=True, measure="none")
     found = read_run(run(prepared, tmp_path / "run", small.notes()))
     os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # fails if it is gone
-    assert [(f.draft, f.reason) for f in found.failures] == [
+    assert [(str(f.candidate), f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")
     ]
     assert "out-of-memory killer" in found.failures[0].hint

@@ -9,9 +9,9 @@ import pytest
 from draftbench.decoder.lean import LeanRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
-from draftbench.records import Failure, ModelFacts
+from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 from draftbench.sweep import run
 
 
@@ -48,7 +48,7 @@ def essence(folder):
         found.replays,
         sorted(map(decoded, found.decodes)),
         sorted(map(decoded, found.stopped)),
-        [(p.block, p.batch, p.draft, p.context) for p in found.costs],
+        [(p.block, p.batch, str(p.candidate), p.context) for p in found.costs],
         found.facts,
     )
 
@@ -191,7 +191,7 @@ def test_a_failure_that_came_after_the_last_measurement_is_taken_back(tmp_path, 
     """As of a candidate that ran out of its time when it was done."""
     prepared = small.prepared()
     folder = run(prepared, tmp_path / "run", small.notes())
-    late = Failure(draft="draft", quant="none", stage="measure", reason="too slow", hint="")
+    late = Failure(candidate=Candidate(draft="draft"), stage="measure", reason="too slow", hint="")
     with folder.writer() as writer:
         writer.append([late])
     assert read_run(folder).failures == (late,)
@@ -208,7 +208,7 @@ def test_a_failure_that_was_taken_back_and_comes_again_stands_again(tmp_path, sm
 
     config.rename(away)
     first = failed()
-    assert [failure.draft for failure in first] == ["draft"]
+    assert [failure.candidate.draft for failure in first] == ["draft"]
     away.rename(config)
     assert failed() == ()
     config.rename(away)

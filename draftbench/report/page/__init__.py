@@ -16,22 +16,22 @@ from draftbench.report.figures import figures_of
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.decision import head
 from draftbench.report.page.reading import how_to_read
-from draftbench.report.page.sections import Run, Section, sections
+from draftbench.report.page.sections import ExaminedRun, Section, sections
 from draftbench.report.terminal.recommendation import headline
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def examine(name: str, observed: Observed, answer: Recommendation) -> Run:
+def examine(name: str, observed: Run, answer: Recommendation) -> ExaminedRun:
     """One run with its answer and everything that is drawn of it.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
     figures = figures_of(observed, answer)
-    return Run(name, observed, answer, figures, drawings(answer, figures))
+    return ExaminedRun(name, observed, answer, figures, drawings(answer, figures))
 
 
-def page(run: Run) -> str:
+def page(run: ExaminedRun) -> str:
     """The whole file."""
     style = files(__name__).joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -56,7 +56,7 @@ def page(run: Run) -> str:
     return f"<!doctype html>\n{element('html', top, body, lang='en')}\n"
 
 
-def _article(run: Run, prefix: str) -> Html:
+def _article(run: ExaminedRun, prefix: str) -> Html:
     parts = sections(run, prefix)
     links = [element("a", part.title, href=f"#{prefix}{part.key}") for part in parts]
     links.append(element("a", "How to read this", href="#reading"))
@@ -70,6 +70,6 @@ def _article(run: Run, prefix: str) -> Html:
     )
 
 
-def _footer(run: Run) -> str:
+def _footer(run: ExaminedRun) -> str:
     version = run.observed.manifest.draftbench
     return f"Measured by draftbench {version}. This page loads nothing from a network."

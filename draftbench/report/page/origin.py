@@ -12,10 +12,10 @@ from draftbench.planner.recommendation import Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page import tables
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def origin(name: str, observed: Observed, answer: Recommendation) -> tuple[Html, ...]:
+def origin(name: str, observed: Run, answer: Recommendation) -> tuple[Html, ...]:
     """The parts in reading order; `name` is the run's folder as the user called it."""
     manifest = observed.manifest
     commands = [manifest.command, *_again(name, answer.min_speedup)]
@@ -56,10 +56,10 @@ def _machine(name: str, manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _models(observed: Observed) -> Html:
+def _models(observed: Run) -> Html:
     rows = [
         [
-            facts.draft or "target",
+            facts.candidate.draft if facts.candidate else "target",
             facts.quant,
             facts.dtype,
             facts.fingerprint,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from draftbench.planner.advice import advice
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import Candidate
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
 from draftbench.report.page import tables
@@ -14,15 +13,15 @@ from draftbench.report.page.beside import beside
 from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
 from draftbench.report.terminal.checks import checks
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ExaminedRun:
     """One run as a report needs it; `name` is what the user called it."""
 
     name: str
-    observed: Observed
+    observed: Run
     answer: Recommendation
     figures: Figures
     drawings: dict[str, list[Drawing]]
@@ -130,7 +129,7 @@ DRAWN = (
 )
 
 
-def sections(run: Run, prefix: str) -> list[Section]:
+def sections(run: ExaminedRun, prefix: str) -> list[Section]:
     """All sections of one run; what was not measured has no section but a line."""
     found = []
     for key, title, lead, _ in DRAWN:
@@ -143,7 +142,7 @@ def sections(run: Run, prefix: str) -> list[Section]:
     return [*found, _checks(run), *_advice(run), _origin(run)]
 
 
-def _candidates(run: Run) -> Section:
+def _candidates(run: ExaminedRun) -> Section:
     lead = (
         "Each draft at its best k. Under a figure its 95 % interval: over requests, for c over "
         "timing repeats. α and τ come from replay. Expected is what the drafts are ranked by: the "
@@ -167,9 +166,9 @@ def figure(drawing: Drawing, prefix: str) -> Html:
     )
 
 
-def _checks(run: Run) -> Section:
+def _checks(run: ExaminedRun) -> Section:
     failures = [
-        f"{Candidate(draft=f.draft or 'target', quant=f.quant)}: {f.reason}"
+        f"{f.candidate or 'target'}: {f.reason}"
         for f in run.observed.failures
         if not any(f.reason in caveat for caveat in run.answer.caveats)
     ]
@@ -192,7 +191,7 @@ def _checks(run: Run) -> Section:
     return Section("checks", "Checks and caveats", None, tuple(parts))
 
 
-def _advice(run: Run) -> list[Section]:
+def _advice(run: ExaminedRun) -> list[Section]:
     rules = advice(run.answer, run.observed)
     if not rules:
         return []
@@ -212,7 +211,7 @@ def _advice(run: Run) -> list[Section]:
     return [Section("advice", "What practice would add", lead, (element("ul", *items),))]
 
 
-def _origin(run: Run) -> Section:
+def _origin(run: ExaminedRun) -> Section:
     lead = (
         "The first command measures this again, the next two print the figures of this page with "
         "all their digits, the last one writes it again."

@@ -1,116 +1,182 @@
-"""A preflight → sections for a terminal, Markdown for a page, JSON for programs.
-
-Computes nothing; JSON is the preflight's own fields.
-"""
+"""What `check` found out about target and drafts: one screen, or everything with `--all`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from draftbench.memory import format_size
-from draftbench.models.facts import (
-    EngineAnswer,
-    LevelRow,
-    ModelSheet,
-    Overlap,
-    PairSheet,
-    Preflight,
-    TokenizerFacts,
-)
-from draftbench.report.terminal.text import Section, plain
-
-DIFF_LINES = 12
-# Templates may be one line of ten thousand characters.
-DIFF_COLUMNS = 300
-LEGEND = (
-    "Bytes are what an engine stores: linear layers at the level with their scales (4-bit groups "
-    "of 32), all else as in the checkpoint. Activations are not counted."
+from draftbench.models.facts import LevelRow, ModelSheet, Overlap, PairSheet, Preflight
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    clipped,
+    counted,
+    json_text,
+    shortened,
 )
 
+_DIFF_LINES = 12
+# A template may be one line of ten thousand characters.
+_DIFF_COLUMNS = 300
+_NAME = 28
+_MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
-def render(answer: Preflight, style: str, width: int) -> str:
-    """The preflight as table, json or markdown; `width` in columns matters to the table only."""
+
+def render(answer: Preflight, style: str, width: int, *, everything: bool = False) -> str:
+    """As table, json (which always holds everything) or markdown."""
     if style == "json":
-        return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
-    blocks = []
-    for section, code in _sections(answer):
-        # An indented block: no line of a template can end it.
-        lines = [plain(f"    {line}") for line in code]
-        if style == "markdown":
-            blocks.append("\n\n".join([section.markdown(), *(["\n".join(lines)] if lines else [])]))
-        else:
-            blocks.append("\n".join([section.text(width), *lines]))
-    return "\n\n".join(blocks)
+        return json_text(answer)
+    if everything:
+        sections = _all(answer)
+    elif len(answer.pairs) == 1:
+        sections = _one(answer, answer.pairs[0])
+    else:
+        sections = [_several(answer)]
+    if style == "markdown":
+        return "\n\n".join(section.markdown() for section in sections)
+    if everything:
+        return "\n\n".join(section.text(width) for section in sections)
+    screen = "\n\n".join(section.text(min(width, SCREEN_COLUMNS)) for section in sections)
+    return clipped(screen, "--all")
 
 
-def _sections(answer: Preflight) -> list[tuple[Section, Sequence[str]]]:
-    """Each with lines below it that stay as they are: a diff, or options to copy."""
-    found: list[tuple[Section, Sequence[str]]] = []
+def _one(answer: Preflight, pair: PairSheet) -> list[Section]:
+    rows = _side_by_side(answer, pair)
+    same = [name for name, target, draft in rows if target == draft]
+    differing = [
+        [name, shortened(target, _NAME), shortened(draft, _NAME)]
+        for name, target, draft in rows
+        if target != draft
+    ]
+    notes = [f"Same in both: {', '.join(same)}."] if same else []
+    return [
+        _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair),
+        Section(
+            "Differences", ["", "target", "draft"], differing, [*notes, *_tokens(answer, pair)]
+        ),
+        Section("Engines, by their own rules", notes=[*_engines(pair), _MORE]),
+    ]
+
+
+def _several(answer: Preflight) -> Section:
+    rows, notes = [], []
     for pair in answer.pairs:
-        words = "cannot work" if pair.obstacles else "can work"
-        title = f"{pair.draft.name} as the draft of {answer.target.name}: {words}"
-        found.append((Section(title, notes=[*pair.obstacles, *pair.caveats]), ()))
-        found += [(_beside(answer, pair), _excerpt(pair.facts.template_difference))]
+        name = shortened(pair.draft.name, _NAME)
+        engines = [
+            f"{engine.engine}*" if engine.standing == "with an option" else engine.engine
+            for engine in pair.engines
+            if engine.standing != "refuses"
+        ]
+        taken = "all" if len(engines) == len(pair.engines) and "*" not in "".join(engines) else None
+        rows.append(
+            [
+                name,
+                "no" if pair.obstacles else "yes",
+                _parameters(pair.draft),
+                _share(pair.facts.vocabulary.all_tokens.same_id),
+                taken or ", ".join(engines) or "none",
+            ]
+        )
+        notes += [
+            text if f"`{pair.draft.name}`" in text else f"{name}: {text}"
+            for text in (pair.obstacles or pair.caveats)[:1]
+        ]
+    if any("*" in row[-1] for row in rows):
+        notes.append("* only with an option of that engine.")
+    head = ["draft", "works", "size", "same tokens", "engines that take it"]
+    working = sum(not pair.obstacles for pair in answer.pairs)
+    title = f"{working} of {counted(len(rows), 'draft')} can work with {answer.target.name}"
+    return Section(title, head, rows, [*notes, _MORE])
+
+
+def _all(answer: Preflight) -> list[Section]:
+    sections = []
+    for pair in answer.pairs:
         options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
-        found.append((_engines(pair.engines), options))
+        diff = pair.facts.template_difference
+        notes = _tokens(answer, pair)
+        if diff:
+            notes.append("The chat templates differ:")
+        head = ["", "target", "draft"]
+        rows = _side_by_side(answer, pair)
+        sections += [
+            _verdict(pair.draft.name, answer.target.name, pair),
+            Section("Side by side", head, rows, notes, _excerpt(diff)),
+            Section("Engines, by their own rules", notes=_engines(pair), code=options),
+        ]
         if pair.rooms:
-            found.append((_rooms(answer, pair), ()))
-    found.append((_sizes(answer), ()))
-    if answer.levels:
-        found.append((_levels(answer.levels), ()))
-    return found
+            sections.append(_memory_left(answer, pair))
+    sections.append(_sizes(answer))
+    return [*sections, _levels(answer.levels)] if answer.levels else sections
+
+
+def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
+    words = "cannot work" if pair.obstacles else "can work"
+    title = f"{draft} as the draft of {target}: {words}"
+    return Section(title, notes=[*pair.obstacles, *pair.caveats])
 
 
 def _excerpt(diff: Sequence[str]) -> list[str]:
-    left = len(diff) - DIFF_LINES
-    shown = [line if len(line) <= DIFF_COLUMNS else f"{line[:DIFF_COLUMNS]}…" for line in diff]
-    return [*shown[:DIFF_LINES], *([f"… {left} more lines"] if left > 0 else [])]
+    left_out = len(diff) - _DIFF_LINES
+    lines = [line if len(line) <= _DIFF_COLUMNS else f"{line[:_DIFF_COLUMNS]}…" for line in diff]
+    return [*lines[:_DIFF_LINES], *([f"… {left_out} more lines"] if left_out > 0 else [])]
 
 
-def _beside(answer: Preflight, pair: PairSheet) -> Section:
-    facts, words = pair.facts, pair.facts.vocabulary
-    ours, theirs = facts.target_tokenizer, facts.draft_tokenizer
-    rows = [
+def _side_by_side(answer: Preflight, pair: PairSheet) -> list[list[str]]:
+    facts, sizes = pair.facts, pair.facts.vocabulary
+    target, draft = facts.target_tokenizer, facts.draft_tokenizer
+    roles = dict.fromkeys((*target.special, *draft.special))
+    return [
         ["family", answer.target.family, pair.draft.family],
-        ["layers × width", _shape(answer.target), _shape(pair.draft)],
-        ["context, tokens", _context(facts.target_context), _context(facts.draft_context)],
-        ["vocabulary, rows", str(words.target_rows), str(words.draft_rows)],
-        ["vocabulary, tokens", str(words.target_tokens), str(words.draft_tokens)],
-        ["tokenizer", ours.kind, theirs.kind],
+        ["layers × width", *(f"{m.layers} × {m.width}" for m in (answer.target, pair.draft))],
+        ["context", *map(_context, (facts.target_context, facts.draft_context))],
+        ["rows of vocabulary", str(sizes.target_rows), str(sizes.draft_rows)],
+        ["tokens of vocabulary", str(sizes.target_tokens), str(sizes.draft_tokens)],
+        ["tokenizer", target.kind, draft.kind],
         *(
-            [role.replace("_", " "), _special(ours, role), _special(theirs, role)]
-            for role in dict.fromkeys((*ours.special, *theirs.special))
+            [
+                role.replace("_", " "),
+                *(
+                    f"{side.special[role]} ({side.ids.get(role)})" if role in side.special else "–"
+                    for side in (target, draft)
+                ),
+            ]
+            for role in roles
         ),
-        ["puts bos in front", _yes(ours.adds_bos), _yes(theirs.adds_bos)],
-        ["chat template", _yes(ours.has_template), _yes(theirs.has_template)],
+        ["adds bos token", _yes(target.adds_bos), _yes(draft.adds_bos)],
+        ["chat template", _yes(target.has_template), _yes(draft.has_template)],
     ]
-    notes = [f"Of the target's tokens the draft has {_overlap(words.all_tokens)}."]
-    if words.traffic is not None:
-        count = f"Of the traffic's {answer.traffic_tokens} tokens"
-        notes.append(f"{count} it has {_overlap(words.traffic)}.")
-    if facts.template_difference:
-        notes.append("The chat templates differ:")
-    return Section("Beside each other", ["", "target", "draft"], rows, notes)
 
 
-def _engines(answers: Sequence[EngineAnswer]) -> Section:
-    notes = [f"{answer.engine} {_standing(answer)}: {answer.reason}" for answer in answers]
-    return Section("Engines, by their own rules", notes=notes)
+def _tokens(answer: Preflight, pair: PairSheet) -> list[str]:
+    vocabulary = pair.facts.vocabulary
+    all_tokens = _overlap(vocabulary.all_tokens, "the target's tokens")
+    notes = [f"The draft has {all_tokens}."]
+    if vocabulary.traffic is not None:
+        traffic = f"the {answer.traffic_tokens} tokens of the traffic"
+        notes.append(f"It has {_overlap(vocabulary.traffic, traffic)}.")
+    return notes
 
 
-def _standing(answer: EngineAnswer) -> str:
-    return "accepts with an option" if answer.standing == "with an option" else answer.standing
+def _engines(pair: PairSheet) -> list[str]:
+    words = {"with an option": "accepts with an option"}
+    return [
+        f"{each.engine} {words.get(each.standing, each.standing)}: {each.reason}"
+        for each in pair.engines
+    ]
 
 
-def _rooms(answer: Preflight, pair: PairSheet) -> Section:
+def _memory_left(answer: Preflight, pair: PairSheet) -> Section:
     rows = [
-        [room.level, format_size(room.weight_bytes), "does not fit" if room.tokens is None
-         else str(room.tokens)]
+        [
+            room.level,
+            format_size(room.weight_bytes),
+            "does not fit" if room.tokens is None else str(room.tokens),
+        ]
         for room in pair.rooms
-    ]  # fmt: skip
-    title = f"Memory: {format_size(answer.memory_bytes)} for both, the target as in its checkpoint"
+    ]
+    device = format_size(answer.memory_bytes)
+    title = f"Memory: {device} for both models, the target as in its checkpoint"
     return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows)
 
 
@@ -120,23 +186,25 @@ def _sizes(answer: Preflight) -> Section:
     rows = [
         [
             sheet.name,
-            f"{sheet.parameters / 1e6:.4g} M",
+            _parameters(sheet),
             sheet.dtype,
             *(format_size(sheet.weight_bytes[level]) for level in levels),
             format_size(sheet.kv_bytes_per_token),
         ]
         for sheet in sheets
     ]
-    head = ["model", "size", "dtype", *levels, "KV/token"]
-    return Section("Sizes", head, rows, [LEGEND])
+    note = (
+        "Bytes as an engine stores them: linear layers at the level with their scales (4-bit in "
+        "groups of 32), everything else as in the checkpoint. Activations are not counted."
+    )
+    return Section("Sizes", ["model", "size", "dtype", *levels, "KV/token"], rows, [note])
 
 
 def _levels(levels: Sequence[LevelRow]) -> Section:
-    """What `--quant` does on this device."""
     rows = [
         [
             row.level,
-            row.kernel or "none: acceptance can be simulated, its cost not",
+            row.kernel or "none: only acceptance can be measured",
             "as loaded" if row.bytes_per_weight is None else f"{row.bytes_per_weight:.3g}",
         ]
         for row in levels
@@ -145,8 +213,11 @@ def _levels(levels: Sequence[LevelRow]) -> Section:
     return Section("Quantization here", ["level", "kernel", "bytes/weight"], rows, notes)
 
 
-def _overlap(overlap: Overlap) -> str:
-    return f"{_share(overlap.same_id)} under the same id, {_share(overlap.same_text)} as text"
+def _overlap(overlap: Overlap, tokens: str) -> str:
+    by_id, by_text = _share(overlap.same_id), _share(overlap.same_text)
+    if by_id == by_text:
+        return f"{by_id} of {tokens}, by id and by text"
+    return f"{by_id} of {tokens} under the same id, {by_text} by text"
 
 
 def _share(share: float) -> str:
@@ -154,16 +225,12 @@ def _share(share: float) -> str:
     return "all" if share == 1 else f"{min(share, 0.9999):.2%}"
 
 
-def _shape(sheet: ModelSheet) -> str:
-    return f"{sheet.layers} × {sheet.width}"
+def _parameters(sheet: ModelSheet) -> str:
+    return f"{sheet.parameters / 1e6:.4g} M"
 
 
 def _context(tokens: int | None) -> str:
-    return "no limit" if tokens is None else str(tokens)
-
-
-def _special(side: TokenizerFacts, role: str) -> str:
-    return f"{side.special[role]} ({side.ids.get(role)})" if role in side.special else "–"
+    return "no limit" if tokens is None else f"{tokens} tokens"
 
 
 def _yes(value: bool) -> str:

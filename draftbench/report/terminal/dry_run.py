@@ -1,8 +1,6 @@
-"""A prepared sweep → what it would do: the grid, its passes, their time and the memory, before any
-weight is loaded; as text, Markdown and JSON.
+"""What a prepared sweep would do: grid, work, time and memory, before any weight is loaded.
 
-The time is a bound by arithmetic, not a measurement: every pass reads its weights once at an
-assumed rate. Nothing here knows the machine.
+The time is a bound by arithmetic: every pass reads its weights once at an assumed rate.
 """
 
 from __future__ import annotations
@@ -15,7 +13,15 @@ import msgspec
 from draftbench.memory import format_size
 from draftbench.models.facts import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.report.terminal.text import Section
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    clipped,
+    counted,
+    json_text,
+    ranges,
+    shortened,
+)
 from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
@@ -23,14 +29,15 @@ from draftbench.run_folder.manifest import Manifest
 _BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
 _TOKEN_IN_BULK = {"cpu": 1 / 6, "cuda": 1 / 100}
 _COST_PASSES = 250
+_MOST_ROWS = 4
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
-    `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's, at the
-    largest k with each of `thresholds` confidences, and plainly. `scored_together` is how many
-    tokens of cache the target's responses take side by side; `timed` whether passes are.
+    `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's and without a
+    draft. `scored_together` is how many tokens of cache the target's responses take side by side;
+    `timed` whether passes are.
     """
 
     candidates: Sequence[Candidate]
@@ -39,14 +46,13 @@ class Plan:
     sheets: Mapping[str, ModelSheet]
     decoded: int
     cells: int
-    thresholds: int = 0
     scored_together: int = 0
     timed: bool = True
 
     @property
     def ways(self) -> int:
         """How often each decoded request is decoded beside one candidate."""
-        return 1 + self.cells + self.thresholds
+        return 1 + self.cells
 
     @property
     def read(self) -> int:
@@ -126,12 +132,15 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
     )
 
 
-def render(found: DryRun, style: str, width: int) -> str:
-    """As table, json or markdown; `width` in columns matters to the table only."""
+def render(plan: DryRun, style: str, width: int) -> str:
+    """As table, json or markdown."""
     if style == "json":
-        return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
-    sections = (_grid_section(found), _passes_section(found), _memory_section(found))
-    return "\n\n".join(s.markdown() if style == "markdown" else s.text(width) for s in sections)
+        return json_text(plan)
+    sections = (_grid(plan), _work(plan), _memory(plan))
+    if style == "markdown":
+        return "\n\n".join(section.markdown() for section in sections)
+    screen = "\n\n".join(section.text(min(width, SCREEN_COLUMNS)) for section in sections)
+    return clipped(screen, "--format json")
 
 
 def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
@@ -144,20 +153,18 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     written = 0.0 if question.responses == "log" else most * step
     replay = sum(_bytes(plan, question.target_quant, c) for c in plan.candidates) / rate
     decoded = plan.decoded * plan.ways * len(plan.candidates) * len(question.batches)
-    drafted = f"{plan.cells} k's"
-    if plan.thresholds:
-        drafted += f" and {plan.thresholds} confidences"
     share = most / max(1, len(plan.prompts) * question.samples)
     timed = _COST_PASSES * len(question.batches) if plan.timed else 0
     return (
         Pass("target writes", f"at most {most} tokens", written),
-        Pass("target scores", f"one pass over each of {whole} tokens", whole * bulk * step),
-        Pass("drafts replay", f"the same, once per candidate, for every k: {whole} tokens",
+        Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step),
+        Pass("drafts replay", f"{whole} tokens once per candidate, for every k",
              whole * bulk * replay),
         Pass("step times", f"{timed} short passes of target and draft at several lengths",
              timed * (len(plan.candidates) * step + replay)),
         Pass("decoding",
-             f"{decoded} answers: {plan.decoded} requests, plainly and at {drafted}",
+             f"{decoded} responses: {counted(plan.decoded, 'request')}, without a draft and at "
+             f"{plan.cells} k's",
              decoded * share * step),
     )  # fmt: skip
 
@@ -197,45 +204,54 @@ def _kind(device: str) -> str:
     return "cpu" if device == "cpu" else "cuda"
 
 
-def _grid_section(found: DryRun) -> Section:
-    answers = f", {found.samples} answers each" if found.samples > 1 else ""
+def _grid(plan: DryRun) -> Section:
+    requests = f"{counted(plan.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
+    if plan.samples > 1:
+        requests += f", {plan.samples} responses each"
     rows = [
-        ("target", f"{found.target}, quantization {found.target_quant}, {found.dtype}"),
-        ("candidates", ", ".join(found.candidates)),
-        ("k", ", ".join(map(str, found.ks))),
-        ("batch sizes", ", ".join(map(str, found.batches))),
-        ("drafting", found.mode),
-        ("requests", f"{found.requests} with {found.prompt_tokens} prompt tokens{answers}"),
-        ("device", f"{found.device}, {found.threads} CPU threads"),
+        ("target", f"{shortened(plan.target, 40)}, quantization {plan.target_quant}, {plan.dtype}"),
+        ("drafts", _as_fit(plan.candidates, 76)),
+        ("grid", f"k = {ranges(plan.ks)}; batch size {ranges(plan.batches)}; {plan.mode} drafting"),
+        ("traffic", requests),
+        ("device", f"{plan.device}, {counted(plan.threads, 'CPU thread')}"),
     ]
-    return Section("What this sweep would measure", ("", ""), rows)
+    return Section("This sweep would measure", ("", ""), rows)
 
 
-def _passes_section(found: DryRun) -> Section:
-    rate, bulk = _BANDWIDTH[_kind(found.device)], _TOKEN_IN_BULK[_kind(found.device)]
+def _as_fit(names: Sequence[str], width: int) -> str:
+    """As many names as fit, and how many more there are."""
+    for shown in range(len(names), 0, -1):
+        rest = f" and {len(names) - shown} more" if shown < len(names) else ""
+        text = ", ".join(names[:shown]) + rest
+        if len(text) <= width:
+            return text
+    return shortened(", ".join(names), width)
+
+
+def _work(plan: DryRun) -> Section:
+    rate, bulk = _BANDWIDTH[_kind(plan.device)], _TOKEN_IN_BULK[_kind(plan.device)]
     note = (
-        f"About {_about(found.seconds)} in all, by arithmetic and not measured: every pass reads "
-        f"its weights once at {rate / 1e9:g} GB/s, a token of a long pass takes 1/{1 / bulk:g} of "
-        "a step, answers run to their limit, and speculation saves nothing. Loading is not in it."
+        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
+        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
     )
-    rows = [(each.what, each.how_much, _about(each.seconds)) for each in found.passes]
-    return Section("Passes", ("", "", "about"), rows, [note])
+    rows = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
+    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, [note])
 
 
-def _memory_section(found: DryRun) -> Section:
-    head = ("candidate", "target weights", "draft weights", "KV cache", "together")
+def _memory(plan: DryRun) -> Section:
+    largest = sorted(plan.memory, key=lambda need: -need.together)
     rows = [
-        (need.candidate, format_size(need.target_weights), format_size(need.draft_weights),
-         format_size(need.cache), format_size(need.together))
-        for need in found.memory
-    ]  # fmt: skip
-    note = (
-        f"Weights by configuration; cache of {found.cache_tokens} tokens: what is scored side by "
-        "side, or the longest request in every row of the largest batch, once for each k and "
-        "confidence beside the baseline (twice where nothing is decoded). Activations are not "
-        "counted."
-    )
-    return Section("Memory", head, rows, [note])
+        (
+            shortened(need.candidate, 32),
+            *map(format_size, (need.target_weights, need.draft_weights, need.cache, need.together)),
+        )
+        for need in largest[:_MOST_ROWS]
+    ]
+    title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
+    notes = [f"With {plan.cache_tokens} tokens of cache; activations are not counted."]
+    if len(largest) > len(rows):
+        notes.insert(0, f"and {len(largest) - len(rows)} more that need less: --format json")
+    return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)
 
 
 def _about(seconds: float) -> str:

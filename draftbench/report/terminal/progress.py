@@ -1,31 +1,38 @@
-"""What a sweep says while it works: one live view on a terminal, plain lines elsewhere, always on
-stderr.
+"""Progress of a sweep on stderr: a live view on a terminal, elsewhere only notes (and with
+`--verbose` a line for each unit of work).
 
-Nothing is drawn by a thread: the view is redrawn between two measurements, never beside a timed
-region.
+No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+import msgspec
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from draftbench.records import Observation
-from draftbench.report.terminal.running import Running
-from draftbench.report.terminal.text import duration, plain
+from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
+from draftbench.acceptance.intervals import RESAMPLES, estimate
+from draftbench.acceptance.laws import AnyReplay, law_of
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
+from draftbench.report.terminal.text import duration, figure, plain
 
-SECONDS_BETWEEN_DRAWS = 0.2
-# Without a terminal a stage that takes long says so often how far it is.
-SECONDS_BETWEEN_LINES = 30.0
-# Drawing may cost this share of the time, however many requests the running figures are of.
+_SECONDS_BETWEEN_DRAWS = 0.2
+# Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
+_USUAL_K = 4
+# Up to so many requests are resampled as often as by `acceptance`, so that one figure has one
+# interval. More requests are resampled less: the interval moves by less than is shown.
+_MANY_REQUESTS, _FEW_RESAMPLES = 1000, 200
 
 
 class TerminalWatcher:
@@ -34,8 +41,8 @@ class TerminalWatcher:
     """
 
     def __init__(self, console: Console, *, quiet: bool, verbose: bool = False) -> None:
-        self.console, self.quiet, self.verbose = console, quiet, verbose
-        self.live = console.is_terminal and not quiet
+        self._console, self._quiet, self._verbose = console, quiet, verbose
+        self._live = console.is_terminal and not quiet
         self._view = Live(
             console=console,
             transient=True,
@@ -43,15 +50,16 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw, self._next_line = 0.0, 0.0
+        self._next_draw = 0.0
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
-        self._running: Running | None = None
-        self._current, self._taken, self._since = "", dict[str, float](), 0.0
-        self._tokens_before, self._known = 0, list[str]()
+        self._figures: RunningFigures | None = None
+        self._candidate, self._candidate_begun = "", 0.0
+        self._seconds_of: dict[str, float] = {}
+        self._tokens_before, self._shown_before = 0, list[str]()
 
     def __enter__(self) -> TerminalWatcher:
-        if self.live:
+        if self._live:
             self._view.start()
         return self
 
@@ -61,101 +69,86 @@ class TerminalWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._finish()
-        self._stop_clock()
-        if self.live:
+        self._finish_stage()
+        self._finish_candidate()
+        if self._live:
             self._view.stop()
 
     def expect(self, candidates: Sequence[str], ks: Sequence[int]) -> None:
-        """What the whole sweep is: needed for overall progress and running figures."""
-        self._candidates, self._running = tuple(candidates), Running(ks)
+        """Name the candidates and draft lengths of the sweep, for its overall progress."""
+        self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
 
-    def stage(self, what: str, total: int) -> None:
-        """A stage of `total` units begins; one of a candidate is named `CANDIDATE: …`."""
-        self._finish()
-        self._enter(what)
+    def stage(self, name: str, total: int) -> None:
+        """Begin a stage of `total` units; one of a candidate is named `CANDIDATE: …`."""
+        self._finish_stage()
+        known = [each for each in self._candidates if name.startswith(f"{each}: ")]
+        candidate = max(known, key=len, default="")
+        if candidate != self._candidate:
+            self._finish_candidate()
+            self._candidate, self._candidate_begun = candidate, time.monotonic()
         if total == 0:
             return
-        self._stage, self._begun, self._units, self._done = what, time.monotonic(), total, 0
-        self._next_line = self._begun + SECONDS_BETWEEN_LINES
-        self._tokens_before = self._running.tokens if self._running else 0
-        self._known = self._figures()
+        self._stage, self._begun, self._units, self._done = name, time.monotonic(), total, 0
+        self._tokens_before = self._figures.tokens if self._figures else 0
+        self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
     def kept(self, records: Sequence[Observation]) -> None:
-        """Observations that were just written to the run folder."""
-        if self._running is not None:
-            self._running.add(records)
+        """Take account of observations that were just written to the run folder."""
+        if self._figures is not None:
+            self._figures.add(records)
 
     def advance(self, units: int = 1) -> None:
-        """So many units are done at once."""
+        """Count units of the stage as done."""
         self._done += units
-        if self._stage and not self.live and not self.quiet:
-            self._tell()
+        if self._stage and self._verbose and not self._live and not self._quiet:
+            words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
+            self._print("   ".join(words))
         self._draw()
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
-        self._finish()
-        if not self.quiet:
-            self._line(text)
+        """Print a line, on a terminal or not, unless quiet."""
+        self._finish_stage()
+        if not self._quiet:
+            self._print(text)
 
-    def _tell(self) -> None:
-        """Where the stage stands, as a line: of every unit, or from time to time."""
-        now = time.monotonic()
-        if self.verbose:
-            self._line("   ".join([f"  {self._done} of {self._units}", *self._figures()]))
-        elif now >= self._next_line and self._done < self._units:
-            left = duration((now - self._begun) / self._done * (self._units - self._done))
-            self._line(f"{self._stage}: {self._done} of {self._units}, about {left} left")
-            self._next_line = now + SECONDS_BETWEEN_LINES
-
-    def _line(self, text: str) -> None:
-        self.console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+    def _print(self, text: str) -> None:
+        self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if self.live and (at_once or now > self._next_draw):
+        if self._live and (at_once or now > self._next_draw):
             self._view.update(self._drawing(), refresh=True)
             after = time.monotonic()
-            wait = max(SECONDS_BETWEEN_DRAWS, (after - now) / _SHARE_OF_TIME)
-            self._next_draw = after + wait
+            self._next_draw = after + max(_SECONDS_BETWEEN_DRAWS, (after - now) / _SHARE_OF_TIME)
 
-    def _finish(self) -> None:
-        """Close the running stage with its time, how much of it was done and what it found."""
+    def _finish_stage(self) -> None:
+        """Print the stage's time, how much of it was done, and its new figures."""
         if not self._stage:
             return
         seconds = time.monotonic() - self._begun
         units = f"{self._units}"
         if self._done < self._units:
             units = f"stopped after {self._done} of {self._units}"
-        found = [part for part in self._figures() if part not in self._known]
-        closing = "   ".join([f"{self._stage} ({units}): {seconds:.1f} s", *found])
+        new = [part for part in self._known_figures() if part not in self._shown_before]
+        line = "   ".join([f"{self._stage} ({units}): {seconds:.1f} s", *new])
         self._stage = ""
         self._draw(at_once=True)
-        if not self.quiet:
-            self._line(closing)
+        if self._live or (self._verbose and not self._quiet):
+            self._print(line)
 
-    def _enter(self, what: str) -> None:
-        """Follow which candidate is at work."""
-        own = [name for name in self._candidates if what.startswith(f"{name}: ")]
-        name = max(own, key=len, default="")
-        if name != self._current:
-            self._stop_clock()
-            self._current, self._since = name, time.monotonic()
+    def _finish_candidate(self) -> None:
+        if self._candidate:
+            self._seconds_of[self._candidate] = time.monotonic() - self._candidate_begun
+            self._candidate = ""
 
-    def _stop_clock(self) -> None:
-        if self._current:
-            self._taken[self._current] = time.monotonic() - self._since
-            self._current = ""
-
-    def _figures(self) -> list[str]:
+    def _known_figures(self) -> list[str]:
         """α, τ and tokens per second of the candidate at work; the target's speed before it."""
-        if self._running is None:
+        if self._figures is None:
             return []
-        if self._current:
-            return self._running.words(self._current)
-        written = self._running.tokens - self._tokens_before
+        if self._candidate:
+            return self._figures.words(self._candidate)
+        written = self._figures.tokens - self._tokens_before
         seconds = time.monotonic() - self._begun
         return [f"{written / seconds:.3g} tokens/s"] if written and seconds > 0 else []
 
@@ -171,25 +164,122 @@ class TerminalWatcher:
             Text(f"{self._done}/{self._units}"),
             Text("" if left is None else f"{duration(left)} left"),
         )
-        lines = [*self._figures(), self._overall(left)]
+        lines = [*self._known_figures(), self._overall(left)]
         shown = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)
         return Group(row, *shown)
 
     def _overall(self, left: float | None) -> str:
-        """Where the sweep stands. The time left takes the candidates that are to come for as slow
-        as those that are done; before the first one is done nothing is known of it.
+        """Progress over all candidates. Those to come are taken to be as slow as the finished ones;
+        before the first one is finished their time is unknown.
         """
-        if not self._current:
+        if not self._candidate:
             return ""
-        at, of = self._candidates.index(self._current) + 1, len(self._candidates)
-        rest = self._rest(left or 0.0)
-        time_left = "" if rest is None else f", about {duration(rest)} left in all"
-        return f"candidate {at} of {of}{time_left}"
+        number = self._candidates.index(self._candidate) + 1
+        words = f"candidate {number} of {len(self._candidates)}"
+        coming, rest = len(self._candidates) - number, left or 0.0
+        if self._seconds_of:
+            mean = sum(self._seconds_of.values()) / len(self._seconds_of)
+            spent = time.monotonic() - self._candidate_begun
+            rest = coming * mean + max(rest, mean - spent)
+        elif coming:
+            return words
+        return f"{words}, about {duration(rest)} left in all"
 
-    def _rest(self, left: float) -> float | None:
-        coming = len(self._candidates) - self._candidates.index(self._current) - 1
-        if not self._taken:
-            return None if coming else left
-        mean = sum(self._taken.values()) / len(self._taken)
-        here = time.monotonic() - self._since
-        return coming * mean + max(left, mean - here)
+
+@dataclass
+class _Speed:
+    """Tokens and seconds by k of one candidate at one batch size; k = 0 is without a draft."""
+
+    process: str
+    sums: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def add(self, row: Decode) -> None:
+        tokens, seconds = self.sums.get(row.k, (0, 0.0))
+        self.sums[row.k] = tokens + row.output_tokens - 1, seconds + row.decode_seconds
+
+
+class RunningFigures:
+    """α, τ and speed of each candidate on the requests done so far, as `acceptance` counts them.
+
+    `k` is the draft length of the running τ: of those asked for the nearest to 4. Only what the
+    figures need of each response is kept, so that a long sweep's memory and drawing do not grow
+    with its tokens. A request whose samples were kept apart counts as two.
+    """
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
+        self._written: dict[tuple[str, int], Trajectory] = {}
+        self._rates: dict[str, list[Sample]] = {}
+        self._lengths: dict[str, list[Sample]] = {}
+        self._speeds: dict[tuple[str, int], _Speed] = {}
+        self._rows = 1
+
+    def add(self, records: Iterable[Observation]) -> None:
+        """Take account of observations."""
+        replayed: dict[str, list[tuple[Trajectory, AnyReplay]]] = {}
+        for record in records:
+            match record:
+                case Trajectory():
+                    bare = msgspec.structs.replace(record, margins=(), argmax=())
+                    self._written[record.request, record.sample] = bare
+                case Replay() | LookupReplay():
+                    response = self._written.get((record.request, record.sample))
+                    if response is not None:
+                        replayed.setdefault(str(record.candidate), []).append((response, record))
+                case Decode(stop_below=None):
+                    self._add_decode(record)
+        for name, pairs in replayed.items():
+            rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
+            length = mean_accepted_length([trajectory for trajectory, _ in pairs], rounds)
+            self._lengths.setdefault(name, []).append(length)
+            rate = alpha(pairs)
+            if rate is not None:
+                self._rates.setdefault(name, []).append(rate)
+
+    def _add_decode(self, row: Decode) -> None:
+        # Of a batch only what its last process decoded is comparable.
+        speed = self._speeds.get((row.block, row.batch))
+        if speed is None or (row.batch > 1 and row.process != speed.process):
+            speed = self._speeds[row.block, row.batch] = _Speed(row.process)
+        speed.add(row)
+        self._rows = row.batch
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens that the target has written."""
+        return sum(trajectory.output_tokens for trajectory in self._written.values())
+
+    def words(self, candidate: str) -> list[str]:
+        """α and τ at one k, and tokens per second of a candidate, as far as they are known."""
+        acceptance = "   ".join(
+            f"{symbol} {_figure(samples[candidate])}{at}"
+            for symbol, samples, at in (
+                ("α", self._rates, ""),
+                ("τ", self._lengths, f" at k = {self.k}"),
+            )
+            if sum(len(sample.requests) for sample in samples.get(candidate, ())) > 1
+        )
+        return [line for line in (acceptance, self._speed(candidate)) if line]
+
+    def _speed(self, candidate: str) -> str:
+        """At the batch size that is being decoded; a row's share where there are several."""
+        speed = self._speeds.get((candidate, self._rows), _Speed(""))
+        rates = [
+            f"{tokens / seconds:.3g} {f'at k = {k}' if k else 'without a draft'}"
+            for k, (tokens, seconds) in sorted(speed.sums.items())
+            if seconds > 0
+        ]
+        rows = "" if self._rows == 1 else f", each of {self._rows} rows"
+        return f"tokens/s{rows}: {', '.join(rates)}" if rates else ""
+
+
+def _figure(samples: Sequence[Sample]) -> str:
+    """One figure from requests that were kept in several parts."""
+    together = replace(
+        samples[0],
+        requests=tuple(request for sample in samples for request in sample.requests),
+        weights=np.concatenate([sample.weights for sample in samples]),
+        addends=np.concatenate([sample.addends for sample in samples]),
+    )
+    few = len(together.requests) <= _MANY_REQUESTS
+    return figure(estimate(together, resamples=RESAMPLES if few else _FEW_RESAMPLES))

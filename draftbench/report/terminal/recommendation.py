@@ -18,7 +18,7 @@ from draftbench.memory import format_size
 from draftbench.planner.advice import advice
 from draftbench.planner.objective import RANKS_BY
 from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
-from draftbench.records import SELF, Candidate, Failure
+from draftbench.records import SELF, Failure
 from draftbench.report.terminal.checks import checks
 from draftbench.report.terminal.load import (
     Table,
@@ -38,7 +38,7 @@ from draftbench.report.terminal.speedups import (
     without_interval,
 )
 from draftbench.report.terminal.text import columns, figure, paragraph, plain
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 from draftbench.safe_files import markdown_escaped
 
 HEADLINES = {
@@ -71,7 +71,7 @@ MEMORY_LEGEND = "; memory is a draft's weights and its cache for the longest req
 ROOMY, WIDE, WIDEST = 88, 100, 112
 
 
-def render(answer: Recommendation, observed: Observed, style: str, width: int) -> str:
+def render(answer: Recommendation, observed: Run, style: str, width: int) -> str:
     """The answer as table, json, markdown or csv; `width` in columns matters to the table only."""
     if style == "json":
         return _json(answer, observed)
@@ -201,13 +201,10 @@ def _losers(answer: Recommendation) -> list[str]:
 
 
 def _failures(failures: Sequence[Failure]) -> list[str]:
-    return [
-        f"{plain(str(Candidate(draft=f.draft or 'target', quant=f.quant)))}: {plain(f.reason)}"
-        for f in failures
-    ]
+    return [f"{plain(str(f.candidate or 'target'))}: {plain(f.reason)}" for f in failures]
 
 
-def _text(answer: Recommendation, observed: Observed, width: int) -> str:
+def _text(answer: Recommendation, observed: Run, width: int) -> str:
     head, rows = _rows(answer, width)
     doubt = provisional(answer)
     top = [headline(answer), *([paragraph(doubt, width, "")] if doubt else [])]
@@ -221,9 +218,7 @@ def _text(answer: Recommendation, observed: Observed, width: int) -> str:
     return "\n\n".join(blocks)
 
 
-def _sections(
-    answer: Recommendation, observed: Observed
-) -> list[tuple[str, Table | None, list[str]]]:
+def _sections(answer: Recommendation, observed: Run) -> list[tuple[str, Table | None, list[str]]]:
     """What follows the candidates: a title, perhaps a table, and sentences; empty ones left out."""
     waited = answer.latency
     sections = [
@@ -247,7 +242,7 @@ def _sections(
     return [section for section in sections if section[1] or section[2]]
 
 
-def _markdown(answer: Recommendation, observed: Observed) -> str:
+def _markdown(answer: Recommendation, observed: Run) -> str:
     doubt = provisional(answer)
     lines = [
         f"## {markdown_escaped(headline(answer))}",
@@ -271,7 +266,7 @@ def _piped(table: Table) -> list[str]:
     ]
 
 
-def _json(answer: Recommendation, observed: Observed) -> str:
+def _json(answer: Recommendation, observed: Run) -> str:
     fields = msgspec.to_builtins(answer)
     fields["failures"] = msgspec.to_builtins(list(observed.failures))
     fields["advice"] = msgspec.to_builtins(list(advice(answer, observed)))

@@ -10,7 +10,7 @@ from draftbench.planner.latency import Distribution, Latency, Side
 from draftbench.planner.objective import Objective
 from draftbench.planner.recommend import recommend
 from draftbench.report.terminal.load import of_load, of_waits
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 
 
 def side(p50: float, p99: float | None, largest: float) -> Side:
@@ -65,15 +65,15 @@ def test_a_tail_that_is_no_worse_is_no_warning() -> None:
 
 def test_units_of_the_table_by_concurrency_say_whose_they_are(hand: Any) -> None:
     records = hand.loaded()
-    one = recommend(observed(hand.manifest(), records))
+    one = recommend(run_of(hand.manifest(), records))
     assert of_load(one) == []
-    several = recommend(observed(hand.manifest(batches=(1, 2)), records))
+    several = recommend(run_of(hand.manifest(batches=(1, 2)), records))
     assert of_load(several)[0] == (
         "tokens/s: of all rows together while they decode; ms/token: of one request, its prefills "
         "included where those were timed. Each without speculation, then with it."
     )
     paid = recommend(
-        observed(hand.manifest(batches=(1, 2)), records),
+        run_of(hand.manifest(batches=(1, 2)), records),
         objective=Objective("cost", price_per_hour=3.6),
     )
     assert of_load(paid)[0].startswith("tokens/$: of all rows together")

@@ -1,19 +1,22 @@
-"""What a sweep says while it works, on a console of known width."""
-
-from __future__ import annotations
+"""What a sweep shows while it works, on a console of known width."""
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from draftbench.report.terminal import progress
-from draftbench.report.terminal.progress import TerminalWatcher
-from draftbench.report.terminal.running import Running
+from draftbench.report.terminal.progress import RunningFigures, TerminalWatcher
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import read_run
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def said():
+def console():
     """A watcher and everything that it printed so far."""
 
     def make(*, terminal=False, quiet=False, verbose=False):
@@ -32,26 +35,31 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_stage_that_was_cut_short_is_not_called_done(said, clock):
-    watcher, text = said()
+@pytest.mark.parametrize(
+    ("done", "line"),
+    [(1, "small: replay (stopped after 1 of 5): 2.0 s"), (5, "small: replay (5): 2.0 s")],
+)
+def test_a_stage_ends_with_its_time_and_what_was_done_of_it(console, clock, done, line):
+    watcher, text = console(verbose=True)
     with watcher:
         watcher.stage("small: replay", 5)
-        watcher.advance()
+        watcher.advance(done)
         clock[0] = 2.0
-    assert text() == "small: replay (stopped after 1 of 5): 2.0 s\n"
+    assert text().splitlines() == [f"small: replay: {done} of 5", line]
 
 
-def test_a_finished_stage_says_its_units_and_time(said, clock):
-    watcher, text = said()
+def test_without_a_terminal_only_notes_are_printed(console):
+    watcher, text = console()
     with watcher:
-        watcher.stage("small: replay", 1)
-        clock[0] = 2.0
+        watcher.stage("small: replay", 2)
         watcher.advance()
-    assert text() == "small: replay (1): 2.0 s\n"
+        watcher.note("a note")
+    assert text() == "a note\n"
 
 
-def test_quiet_says_nothing(said):
-    watcher, text = said(terminal=True, quiet=True)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_prints_nothing(console, terminal):
+    watcher, text = console(terminal=terminal, quiet=True, verbose=True)
     with watcher:
         watcher.expect(["small"], [1])
         watcher.stage("small: replay", 1)
@@ -60,49 +68,40 @@ def test_quiet_says_nothing(said):
     assert text() == ""
 
 
-def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(said, clock, hand):
-    watcher, text = said(terminal=True)
+def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console, clock, hand):
+    watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small", "big"], [1, 2])
         watcher.kept([hand.trajectory(r) for r in ("r1", "r2")])
         watcher.stage("small: replay", 4)
         watcher.kept([hand.replay(r, (1.0,) * 8) for r in ("r1", "r2")])
-        # Eight tokens: 8 s without, 4 s with k = 2.
+        # Eight tokens: 8 s without a draft, 4 s with k = 2.
         watcher.kept([hand.decode("r1", 0, 8.0), hand.decode("r1", 2, 4.0)])
         clock[0] = 3.0
         watcher.advance()
     # All accepted at k = 2: rounds of 3, 3 and 2 tokens.
     assert "α 1.00 ±0.00   τ 2.67 ±0.00 at k = 2\n" in text()
-    assert "tokens/s: 1 plain, 2 at k = 2\n" in text()
+    assert "tokens/s: 1 without a draft, 2 at k = 2\n" in text()
     assert "1/4  9 s left" in text()
     assert "candidate 1 of 2" in text()
 
 
-def test_time_left_in_all_takes_the_rest_for_as_slow_as_what_is_done(said, clock):
-    watcher, text = said(terminal=True)
+def test_candidates_to_come_are_taken_to_be_as_slow_as_finished_ones(console, clock):
+    watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["a", "b", "c"], [1])
         watcher.stage("a: replay", 1)
         clock[0] = 60.0
         watcher.advance()
+        assert "left in all" not in text()  # before one is finished nothing is known
         watcher.stage("b: replay", 2)
     # All of b and all of c.
     assert "candidate 2 of 3, about 2:00 min left in all" in text()
 
 
-def test_before_a_candidate_is_done_the_time_left_in_all_is_not_guessed(said, clock):
-    watcher, text = said(terminal=True)
-    with watcher:
-        watcher.expect(["a", "b"], [1])
-        watcher.stage("a: replay", 2)
-        clock[0] = 60.0
-        watcher.advance()
-    assert "left in all" not in text()
-
-
-def test_drawing_is_a_small_share_of_the_time(said, clock, monkeypatch):
+def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):
     """A view that takes 1 s to draw is drawn once in 50 s."""
-    watcher, _ = said(terminal=True)
+    watcher, _ = console(terminal=True)
     drawn = []
 
     def slow(renderable, refresh):
@@ -119,32 +118,23 @@ def test_drawing_is_a_small_share_of_the_time(said, clock, monkeypatch):
     assert len(drawn) == 2
 
 
-def test_names_from_files_do_not_move_the_cursor(said):
-    watcher, text = said(terminal=True)
+def test_names_from_files_do_not_move_the_cursor(console):
+    watcher, text = console(terminal=True)
     with watcher:
         watcher.stage("evil\x1b[31m: replay", 1)
         watcher.advance()
     assert "\x1b[31m" not in text()
 
 
-def test_verbose_has_a_line_for_every_unit_where_there_is_no_terminal(said):
-    watcher, text = said(verbose=True)
-    with watcher:
-        watcher.stage("small: replay", 2)
-        watcher.advance()
-        watcher.advance()
-    assert text().splitlines()[:2] == ["  1 of 2", "  2 of 2"]
-
-
 def test_one_request_has_no_interval_and_no_figure(hand):
-    running = Running([1, 2])
+    running = RunningFigures([1, 2])
     running.add([hand.trajectory("r1"), hand.replay("r1", (1.0,) * 8)])
     assert running.words("small") == []
 
 
-def test_the_running_figures_do_not_depend_on_the_parts_in_which_records_were_kept(hand):
+def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(hand):
     accepted = {"r1": (1.0, 0.5) * 4, "r2": (0.25,) * 8, "r3": (1.0,) * 8}
-    at_once, in_parts = Running([1, 2]), Running([1, 2])
+    at_once, in_parts = RunningFigures([1, 2]), RunningFigures([1, 2])
     for running in (at_once, in_parts):
         running.add([hand.trajectory(request) for request in accepted])
     replays = [hand.replay(request, accept) for request, accept in accepted.items()]
@@ -156,45 +146,36 @@ def test_the_running_figures_do_not_depend_on_the_parts_in_which_records_were_ke
     assert in_parts.words("small") == at_once.words("small")
 
 
-def test_the_running_length_is_of_the_usual_k_where_it_was_asked(hand):
-    assert [Running(ks).k for ks in ([1, 2], range(1, 9), [8, 16], [3, 5])] == [2, 4, 8, 3]
+@pytest.mark.parametrize(("ks", "k"), [([1, 2], 2), (range(1, 9), 4), ([8, 16], 8), ([3, 5], 3)])
+def test_the_running_length_is_of_the_k_nearest_to_4(ks, k):
+    assert RunningFigures(ks).k == k
 
 
-def test_several_rows_are_shown_by_a_rows_share(hand):
-    running = Running([1, 2])
-    running.add([hand.decode("r1", 0, 8.0), hand.decode("r1", 0, 16.0, batch=4)])
-    assert running.words("small") == ["tokens/s, each of 4 rows: 0.5 plain"]
+def test_the_figures_are_those_of_the_acceptance_command():
+    run = read_run(RunFolder(ROOT / "results/reference/qwen2.5-coder"))
+    running = RunningFigures(run.manifest.question.ks)
+    running.add([*run.trajectories, *run.replays])
+    kept = json.loads((ROOT / "tests/kept/qwen2.5-coder/acceptance.json").read_text())
+    (card,) = [c for c in kept["cards"] if c["candidate"] == "qwen0.5:int4"]
+    (length,) = [f for f in card["at_each_k"] if (f["symbol"], f["k"]) == ("τ", 4)]
+    expected = []
+    for figure in (card["alpha"]["pooled"], length["pooled"]):
+        expected.append(f"{figure['value']:.2f} ±{(figure['high'] - figure['low']) / 2:.2f}")
+    assert running.words("qwen0.5:int4") == [f"α {expected[0]}   τ {expected[1]} at k = 4"]
 
 
-def test_without_a_terminal_a_long_stage_says_from_time_to_time_how_far_it_is(said, clock):
-    """Six turns of 20 s: a line is due at 30 s and comes at 40, the next one at 70 and 80."""
-    watcher, text = said()
-    with watcher:
-        watcher.stage("small: step times", 6)
-        for _ in range(6):
-            clock[0] += 20.0
-            watcher.advance()
-    assert text().splitlines() == [
-        "small: step times: 2 of 6, about 1:20 min left",
-        "small: step times: 4 of 6, about 40 s left",
-        "small: step times (6): 120.0 s",
-    ]
+def test_a_row_of_a_batch_has_its_share_of_the_last_process(hand):
+    running = RunningFigures([1, 2])
+    running.add([hand.decode("r1", 0, 8.0)])
+    running.add([hand.decode("r1", 0, 16.0, batch=4, process="before")])
+    running.add([hand.decode("r1", 2, 16.0, batch=4, process="before")])
+    running.add([hand.decode("r1", 0, 8.0, batch=4, process="after")])
+    # Eight tokens in 8 s; k = 2 is not decoded in that process yet.
+    assert running.words("small") == ["tokens/s, each of 4 rows: 1 without a draft"]
 
 
-def test_units_that_were_done_side_by_side_count_at_once(said, clock):
-    watcher, text = said()
-    with watcher:
-        watcher.stage("responses", 48)
-        clock[0] = 60.0
-        watcher.advance(16)
-    assert "responses: 16 of 48, about 2:00 min left\n" in text()
-
-
-def test_a_terminal_or_quiet_has_no_lines_from_time_to_time(said, clock):
-    for options in ({"terminal": True}, {"quiet": True}):
-        watcher, text = said(**options)
-        with watcher:
-            watcher.stage("small: step times", 6)
-            clock[0] += 60.0
-            watcher.advance()
-        assert "1 of 6, about" not in text()
+def test_a_request_alone_counts_from_every_process(hand):
+    running = RunningFigures([1, 2])
+    for process, seconds in (("before", 8.0), ("after", 24.0)):
+        running.add([hand.decode("r1", 0, seconds, process=process)])
+    assert running.words("small") == ["tokens/s: 0.5 without a draft"]

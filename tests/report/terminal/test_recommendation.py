@@ -14,7 +14,7 @@ from draftbench.planner.objective import Objective
 from draftbench.planner.recommend import recommend
 from draftbench.report.terminal.checks import checks
 from draftbench.report.terminal.recommendation import FIGURES, evidence, headline, render, shown
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 
 
 def of(records, *names):
@@ -24,7 +24,7 @@ def of(records, *names):
 
 @pytest.fixture
 def run(hand):
-    return observed(hand.manifest(), hand.perfect())
+    return run_of(hand.manifest(), hand.perfect())
 
 
 def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
@@ -32,7 +32,7 @@ def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
     for name in (f"r{at}" for at in range(2, 9)):
         records += [hand.trajectory(name), hand.replay(name, (1.0,) * 8)]
         records += [hand.decode(name, k, s) for k, s in ((0, 8.0), (2, 4.0)) if name != "r8"]
-    lines = evidence(recommend(observed(hand.manifest(), records)))
+    lines = evidence(recommend(run_of(hand.manifest(), records)))
     # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured.
     assert lines[0] == (
         "Speed-up 2.00× (2.00–2.00) expected: 2.29× (2.29–2.29) predicted over 9 requests, "
@@ -45,7 +45,7 @@ def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
 
 def test_what_was_not_measured_is_predicted_in_every_line(hand):
     records = [r for r in hand.perfect() if type(r).__name__ != "Decode"]
-    lines = evidence(recommend(observed(hand.manifest(), records)))
+    lines = evidence(recommend(run_of(hand.manifest(), records)))
     assert lines[0] == "Speed-up 2.29× (2.29–2.29) predicted over 2 requests, not measured."
     assert lines[1].startswith("Decided by 2.29× (2.29–2.29) predicted, cross-fitted")
 
@@ -55,7 +55,7 @@ def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
         msgspec.structs.replace(hand.cost(model, 10, 1.0), what="prefill")
         for model in (None, "small")
     ]
-    run = observed(hand.manifest(), [*hand.perfect(), *prefills])
+    run = run_of(hand.manifest(), [*hand.perfect(), *prefills])
     lines = evidence(recommend(run, objective=Objective("latency")))
     # 9 s against 6 s, as measured on all requests; 9 / 5.5 by the passes.
     assert lines[1].startswith("Decided by 1.50× (1.50–1.50) expected with both prefills")
@@ -65,7 +65,7 @@ def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
 
 
 def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
-    one = recommend(observed(hand.manifest(), of(hand.perfect(), "r0")))
+    one = recommend(run_of(hand.manifest(), of(hand.perfect(), "r0")))
     assert headline(one) == (
         "Inconclusive: 2.00× expected, 1 of 1 request decoded: too few for an interval"
     )
@@ -84,7 +84,7 @@ def test_one_measured_request_of_several_is_said_too(hand):
     records = [
         r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
     ]
-    found = recommend(observed(hand.manifest(), records))
+    found = recommend(run_of(hand.manifest(), records))
     assert headline(found).endswith(
         "2.00× expected, 1 of 2 requests decoded: too few for an interval"
     )
@@ -113,7 +113,7 @@ def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
             hand.decode(r.request, 2, seconds, draft) if getattr(r, "k", 0) else r
             for r in hand.perfect(draft)
         ]
-    found = recommend(observed(hand.manifest(drafts=("a", "b", "c")), records))
+    found = recommend(run_of(hand.manifest(drafts=("a", "b", "c")), records))
     assert [cell.draft for cell in shown(found)] == ["a", "c", "b"]
 
 
@@ -140,7 +140,7 @@ def clean(hand):
         records += [hand.trajectory(name), hand.replay(name, (1.0,) * 8)]
         records += [hand.decode(name, k, seconds) for k, seconds in ((0, 8.0), (2, 4.0))]
     traffic = {"requests": 30, "form": "messages"}
-    return observed(hand.manifest(**traffic), records)
+    return run_of(hand.manifest(**traffic), records)
 
 
 def test_a_decision_on_little_is_called_provisional_with_the_reason(run):

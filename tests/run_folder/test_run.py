@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from draftbench.records import Decode, DraftingMode
+from draftbench.records import Candidate, Decode, DraftingMode
 from draftbench.run_folder.manifest import portable
-from draftbench.run_folder.observed import observed
+from draftbench.run_folder.run import run_of
 
 
 def standing(make, *records):
-    return [failure.reason for failure in observed(make.manifest(), records).failures]
+    return [failure.reason for failure in run_of(make.manifest(), records).failures]
 
 
 def test_the_last_failure_of_a_candidate_holds(make):
     assert standing(make, make.failure("a", "slow"), make.failure("a", "broken")) == ["broken"]
 
 
-def test_failures_of_different_candidates_levels_and_requests_all_hold(make):
+def test_failures_of_different_candidates_and_levels_all_hold(make):
     found = standing(
         make,
         make.failure("a", "one"),
         make.failure("b", "two"),
         make.failure("a", "three", quant="int4"),
-        make.failure("a", "four", request="r"),
     )
-    assert found == ["one", "two", "three", "four"]
+    assert found == ["one", "two", "three"]
 
 
 def test_a_later_success_takes_back_all_failures_of_its_candidate(make):
     found = standing(
         make,
         make.failure("a", "one", stage="load"),
-        make.failure("a", "two", request="r"),
+        make.failure("a", "two"),
         make.failure("b", "three"),
         make.failure("a", "", resolved=True),
     )
@@ -49,12 +48,12 @@ def test_a_failure_after_a_success_holds_again(make):
 
 def test_the_last_of_two_trajectories_of_a_request_holds(make):
     both = [make.trajectory("r", digest="old"), make.trajectory("r", digest="new")]
-    assert [t.digest for t in observed(make.manifest(), both).trajectories] == ["new"]
+    assert [t.digest for t in run_of(make.manifest(), both).trajectories] == ["new"]
 
 
 def decode(process, k, **changes):
     fields = {
-        "request": "r", "sample": 0, "draft": "d" if k else None, "quant": "none", "k": k,
+        "request": "r", "sample": 0, "candidate": Candidate(draft="d") if k else None, "k": k,
         "mode": DraftingMode.GREEDY, "repeat": 0, "proposed": (), "accepted": (), "cut": (),
         "draft_seconds": (), "verify_seconds": (), "prefill_seconds": 0.0,
         "draft_prefill_seconds": None, "decode_seconds": 1.0, "output_tokens": 2, "digest": "",
@@ -67,7 +66,7 @@ def test_of_a_batch_only_the_rows_of_its_last_process_hold(make):
     """What the first one decoded besides never ran beside the second one's baseline."""
     first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2), decode("p", 2, stop_below=1)]
     second = [decode("q", 0), decode("q", 3), decode("q", 3, stop_below=2)]
-    found = observed(make.manifest(), first + second)
+    found = run_of(make.manifest(), first + second)
     assert found.decodes == (second[0], second[1])
     assert found.stopped == (second[2],)
 
@@ -75,7 +74,7 @@ def test_of_a_batch_only_the_rows_of_its_last_process_hold(make):
 def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process(make):
     first = [decode("p", 0, batch=8), decode("p", 0, block="e"), decode("p", 2, batch=1)]
     second = [decode("q", 0), decode("q", 2, batch=1)]
-    assert set(observed(make.manifest(), first + second).decodes) == {*first, *second}
+    assert set(run_of(make.manifest(), first + second).decodes) == {*first, *second}
 
 
 def alone(process, k, **changes):
@@ -86,7 +85,7 @@ def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_ba
     """The second process was asked for a threshold too and decoded all again."""
     first = [alone("p", 0, decode_seconds=8.0), alone("p", 2)]
     second = [alone("q", 0, decode_seconds=4.0), alone("q", 2), alone("q", 2, stop_below=0.5)]
-    found = observed(make.manifest(), first + second)
+    found = run_of(make.manifest(), first + second)
     assert found.decodes == (second[0], second[1])
     assert found.stopped == (second[2],)
 
@@ -95,13 +94,13 @@ def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count(make):
     """Request by request: only the second process decoded the other one."""
     rows = [alone(process, k) for process in "pq" for k in (0, 2)]
     rows += [alone("q", k, request="other") for k in (0, 2, 3)]
-    assert set(observed(make.manifest(), rows).decodes) == set(rows)
+    assert set(run_of(make.manifest(), rows).decodes) == set(rows)
 
 
 def test_of_a_row_alone_without_a_process_that_has_all_cells_the_last_one_counts(make):
     first = [alone("p", 0), alone("p", 2, stop_below=0.5)]
     second = [alone("q", 0), alone("q", 2, stop_below=0.25)]
-    found = observed(make.manifest(), first + second)
+    found = run_of(make.manifest(), first + second)
     assert (*found.decodes, *found.stopped) == tuple(second)
 
 

@@ -9,7 +9,7 @@ was decoded again with other cells); other repeated measurements are all kept. C
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftbench.errors import RunFolderError
 from draftbench.records import (
@@ -19,12 +19,12 @@ from draftbench.records import (
     Decode,
     Failure,
     LookupReplay,
+    MachineState,
     ModelFacts,
     Replay,
     Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.machine import MachineState
 from draftbench.run_folder.manifest import Manifest
 
 # What is decoded in one go: the block, the batch, and of one row the response too.
@@ -32,7 +32,7 @@ _Together = tuple[str, int, tuple[str, int] | None]
 
 
 @dataclass(frozen=True)
-class Observed:
+class Run:
     """Everything a run measured. `stopped` are the decoding runs whose draft stopped when it was
     unsure, and `decodes` all others: another rule is another k.
     """
@@ -57,21 +57,17 @@ class Observed:
         """Facts of a draft, or of the target (None); prompt lookup and the self-draft have none of
         their own.
         """
-        if candidate is None:
-            return next((f for f in reversed(self.facts) if f.draft is None), None)
-        wanted = (candidate.draft, candidate.quant)
-        return next((f for f in reversed(self.facts) if (f.draft, f.quant) == wanted), None)
+        return next((f for f in reversed(self.facts) if f.candidate == candidate), None)
 
 
-def read_run(folder: RunFolder) -> Observed:
+def read_run(folder: RunFolder) -> Run:
     """Read and group all observations of a run.
 
     Raises:
         RunFolderError: a file that cannot be read, a measurement of a response that is not there or
         of another length, or prompt lookup over fewer tokens than the run's largest k.
     """
-    states = tuple(folder.records(MachineState))
-    found = replace(observed(folder.manifest, folder.observations()), states=states)
+    found = run_of(folder.manifest, folder.observations())
     lengths = {(t.request, t.sample): t.output_tokens for t in found.trajectories}
     largest = max(folder.manifest.question.ks)
     for row in (*found.replays, *found.decodes):
@@ -92,18 +88,18 @@ def _fits(row: Replay | LookupReplay | Decode, length: int, largest: int) -> boo
     return isinstance(row, Decode) or len(row.accept) == length - 1
 
 
-def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
+def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
     """Group records by type; the last of several records of one trajectory or replay holds, and of
     decoding runs those that can be compared.
     """
     trajectories = {(r.request, r.sample): r for r in records if isinstance(r, Trajectory)}
     replays = {
-        (r.request, r.sample, r.draft, r.quant): r
+        (r.request, r.sample, r.candidate): r
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
     decodes = comparable([r for r in records if isinstance(r, Decode)])
-    return Observed(
+    return Run(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
         replays=tuple(replays.values()),
@@ -112,6 +108,7 @@ def observed(manifest: Manifest, records: Sequence[AnyObservation]) -> Observed:
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=_standing([r for r in records if isinstance(r, Failure)]),
+        states=tuple(r for r in records if isinstance(r, MachineState)),
     )
 
 
@@ -142,12 +139,11 @@ def _counted(together: _Together, cells: Mapping[str, set[tuple[int, float | Non
 
 
 def _standing(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    """The last failure of each candidate (or request of it) that no later attempt overcame."""
-    standing: dict[tuple[str | None, str, str | None], Failure] = {}
+    """The last failure of each candidate that no later attempt overcame."""
+    standing: dict[Candidate | None, Failure] = {}
     for failure in failures:
         if failure.resolved:
-            own = (failure.draft, failure.quant)
-            standing = {key: kept for key, kept in standing.items() if key[:2] != own}
+            standing.pop(failure.candidate, None)
         else:
-            standing[failure.draft, failure.quant, failure.request] = failure
+            standing[failure.candidate] = failure
     return tuple(standing.values())

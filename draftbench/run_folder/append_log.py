@@ -1,4 +1,5 @@
-"""Append-only files of records, one append a line, written whole or not at all.
+"""Append-only files of records: one append a line, written whole or not at all, read back in order
+or, by `Indexed`, one by one without holding them.
 
 A line is a record, or a list of records that stand or fall together. A line that a kill cut short
 has no newline at its end: it is not read, and the next append takes its place. Links and pipes in
@@ -11,20 +12,21 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Observation, Record
-from draftbench.run_folder.consistency import objection
-from draftbench.run_folder.sharing import share
+from draftbench.records import Observation, Record, Replay, Trajectory
+from draftbench.run_folder.manifest import SCHEMA_VERSION
+from draftbench.run_folder.validate import objection, upgraded
 from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
 
+K = TypeVar("K", bound=Hashable)
 R = TypeVar("R", bound=Record)
 
 _HINTS = {
@@ -91,26 +93,82 @@ def _whole_length(descriptor: int) -> int:
     return 0
 
 
-def read_lines(path: Path, kind: Any) -> Iterator[Any]:
+def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[Any]:
     """Yield the records of a file, in the order in which they were appended; none where there is no
     file.
+
+    Args:
+        kind: the records' type.
+        schema: the layout in which they were written.
 
     Raises:
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
     """
-    decoder = msgspec.json.Decoder(kind | list[kind])
+    decode = _decoder(kind, schema)
     for number, (_, line) in enumerate(whole_lines(path), start=1):
-        yield from decoded(decoder, line, f"`{path}` line {number}")
+        yield from _records(decode, line, f"`{path}` line {number}")
 
 
-def decoded(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> list[Any]:
+class Indexed(Generic[K, R]):
+    """The records of a file by key, of which only the place of each one's line is kept; where
+    several have the same key, the last one. Records of one append lie in one line and are decoded
+    together.
+
+    Args:
+        path: may not exist yet.
+        kind: the records' type.
+        key: what tells a record from the others.
+    """
+
+    def __init__(self, path: Path, kind: type[R], key: Callable[[R], K]) -> None:
+        self.path, self.key = path, key
+        self._decode = _decoder(kind, SCHEMA_VERSION)
+        self._places: dict[K, int] = {}
+        self._end = 0
+        self._last: tuple[int, dict[K, R]] = (-1, {})
+
+    def read_on(self) -> Iterator[R]:
+        """Yield the records that were appended since the last call, remembering where they are."""
+        for place, line in whole_lines(self.path, self._end):
+            records = _records(self._decode, line, f"`{self.path}` at byte {place}")
+            self._end = place + len(line)
+            self._places.update(dict.fromkeys(map(self.key, records), place))
+            yield from records
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __getitem__(self, key: K) -> R:
+        place = self._places[key]
+        if self._last[0] != place:
+            _, line = next(whole_lines(self.path, place))
+            records = _records(self._decode, line, f"`{self.path}` at byte {place}")
+            self._last = place, {self.key(record): record for record in records}
+        return self._last[1][key]
+
+
+def _decoder(kind: Any, schema: int) -> Callable[[bytes], Any]:
+    """From a line's JSON to its record, or to the list of them."""
+    if schema == SCHEMA_VERSION:
+        return msgspec.json.Decoder(kind | list[kind]).decode
+    plain = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]])
+
+    def upgrade(line: bytes) -> list[Any]:
+        values = plain.decode(line)
+        found = values if isinstance(values, list) else [values]
+        return [msgspec.convert(upgraded(value), kind) for value in found]
+
+    return upgrade
+
+
+def _records(decode: Callable[[bytes], Any], line: bytes, where: str) -> list[Any]:
     """The records of one line.
 
     Raises:
         RunFolderError: it holds something else.
     """
     try:
-        found = decoder.decode(json_without_controls(line))
+        found = decode(json_without_controls(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"{where}: {error}", hint="the file was changed by something else"
@@ -118,12 +176,33 @@ def decoded(decoder: msgspec.json.Decoder[Any], line: bytes, where: str) -> list
     records = found if isinstance(found, list) else [found]
     for record in records:
         if isinstance(record, Observation):
-            if what := objection(record):
+            if reason := objection(record):
                 raise RunFolderError(
-                    f"{where}: {what}", hint="the file was changed by something else"
+                    f"{where}: {reason}", hint="the file was changed by something else"
                 )
-            share(record)
+            _share(record)
     return records
+
+
+# Numbers of long lists were rounded to three digits when they were written, so a run of millions of
+# them holds a few thousand different ones. Equal ones become one object: eight bytes each are left
+# of thirty-two.
+_ROUNDED: dict[type[Observation], tuple[str, ...]] = {
+    Trajectory: ("margins",),
+    Replay: ("accept", "confidence", "margin", "overlap"),
+}
+_MOST_SHARED = 100_000  # a file that was not rounded must not fill the memory from here
+_shared: dict[float, float] = {}
+
+
+def _share(record: Observation) -> None:
+    for name in _ROUNDED.get(type(record), ()):
+        values: tuple[float, ...] | None = getattr(record, name)
+        if values is not None:
+            shared = tuple(map(_shared.setdefault, values, values))
+            msgspec.structs.force_setattr(record, name, shared)
+    if len(_shared) > _MOST_SHARED:
+        _shared.clear()
 
 
 def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:

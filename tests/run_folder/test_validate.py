@@ -6,21 +6,26 @@ import msgspec
 import pytest
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Decode, DraftingMode, LookupReplay, Observation, Replay
-from draftbench.run_folder.consistency import objection
+from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Observation, Replay
+from draftbench.run_folder.append_log import append_line, read_lines
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.lines import append_line, read_lines
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
+from draftbench.run_folder.validate import objection
 
 REPLAY = Replay(
-    request="r", sample=0, draft="d", quant="none", mode=DraftingMode.GREEDY, draftable=2,
+    request="r", sample=0, candidate=Candidate(draft="d"), mode=DraftingMode.GREEDY, draftable=2,
     accept=(1.0, 0.0), confidence=(0.5, 0.25), margin=(1.0, 2.0), rank=(0, 3),
 )  # fmt: skip
 LOOKUP = LookupReplay(
-    request="r", sample=0, draft="ngram", quant="none", window=2, proposed=(2, 0), matched=(1, 0)
+    request="r",
+    sample=0,
+    candidate=Candidate(draft="ngram"),
+    window=2,
+    proposed=(2, 0),
+    matched=(1, 0),
 )
 DECODE = Decode(
-    request="r", sample=0, draft="d", quant="none", k=2, mode=DraftingMode.GREEDY, repeat=0,
+    request="r", sample=0, candidate=Candidate(draft="d"), k=2, mode=DraftingMode.GREEDY, repeat=0,
     proposed=(2, 1), accepted=(1, 0), cut=(0, 1), draft_seconds=(0.1, 0.1),
     verify_seconds=(1.0, 1.0), prefill_seconds=1.0, draft_prefill_seconds=None, decode_seconds=2.2,
     output_tokens=4, digest="", first_difference=None, tie=None, block="d", batch=1, process="p",
@@ -82,7 +87,7 @@ def test_a_measurement_must_fit_the_response_measured_on(folder, make, record):
         writer.append([make.trajectory("r", **tokens)])
     assert read_run(RunFolder(folder.path)).manifest == folder.manifest
     with folder.writer() as writer:
-        writer.append([msgspec.structs.replace(REPLAY, draft="other")])
+        writer.append([msgspec.structs.replace(REPLAY, candidate=Candidate(draft="other"))])
         writer.append([make.trajectory("r")])
     with pytest.raises(RunFolderError, match="does not fit the response"):
         read_run(RunFolder(folder.path))
@@ -92,7 +97,7 @@ def test_a_measurement_must_fit_the_response_measured_on(folder, make, record):
 def test_prompt_lookup_must_have_looked_as_far_as_the_largest_k(folder, make, window, good):
     assert folder.manifest.question.ks == (1, 2)
     row = LookupReplay(
-        request="r", sample=0, draft="ngram", quant="none", window=window, proposed=(1,),
+        request="r", sample=0, candidate=Candidate(draft="ngram"), window=window, proposed=(1,),
         matched=(0,),
     )  # fmt: skip
     with folder.writer() as writer:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftbench.cli.sweep import describe
+from draftbench.cli.planned import tell_preparation
 from draftbench.planner.disturbed import LOAD
 from draftbench.run_folder.manifest import portable
 
@@ -22,7 +22,7 @@ def told(load):
     failure = SimpleNamespace(draft="foreign", reason="its vocabulary differs")
     notes: list[str] = []
     prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
-    describe(prepared, notes.append)
+    tell_preparation(prepared, notes.append)
     return notes
 
 
@@ -42,7 +42,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
 
 def test_a_dry_run_names_passes_time_and_memory(command, sweep_words, tmp_path):
     outcome = command(*sweep_words, "--out", tmp_path / "run", "--dry-run")
-    for words in ("target writes", "drafts replay", "by arithmetic and not measured", "KV cache"):
+    for words in ("target writes", "drafts replay", "Estimated without running", "tokens of cache"):
         assert words in outcome.out
 
 
@@ -98,7 +98,7 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     outcome = command(
         "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
     )
-    assert "  2 of 2" in outcome.err
+    assert ": 2 of 2" in outcome.err
     assert "τ" in outcome.err
 
 
@@ -106,7 +106,7 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     ("flag", "value"),
     [
         ("--k", "0"),
-        ("--concurrency", "1,,4"),
+        ("--batch", "1,,4"),
         ("--quant", "none,int44"),
         ("--target-quant", "in8"),
         ("--mode", "gredy"),

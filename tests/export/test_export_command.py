@@ -50,9 +50,16 @@ def test_the_engines_own_names_take_the_place_of_the_runs(command, make_run, tmp
     assert "vllm serve T " in err
 
 
-def test_a_draft_whose_short_name_two_models_share_keeps_it(command, make_run):
-    run = make_run(drafts=("a/small", "b/small"))
-    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "small"
+@pytest.mark.parametrize(
+    "drafts", [("a/small", "b/small"), (".",), ("./link",)], ids=["two fit", "dot", "symlink"]
+)
+def test_a_draft_whose_path_the_run_does_not_record_must_be_given(command, make_run, drafts):
+    """Known fault: its short name was exported, which no engine can load."""
+    run = make_run(drafts=drafts)
+    message = failed(command(run, "--engine", "vllm"), 2)
+    assert "does not record the path of the draft `small`" in message
+    assert "--draft" in message
+    assert json.loads(command(run, "--engine", "vllm", "--draft", "./x")[1])["model"] == "./x"
 
 
 def test_a_revision_is_taken_off_the_name_and_said(command, make_run):
@@ -74,7 +81,7 @@ def test_vocabularies_are_those_of_the_runs_models(command, make_run):
 def test_a_load_that_was_not_timed_adds_no_draft_length(command, make_run):
     code, out, err = command(make_run(), "--engine", "vllm", "--concurrency", "1,8")
     assert (code, "per_batch_size" in out) == (0, False)
-    assert "note: from 8 requests at once on the run is undecided: k = 2 goes on" in err
+    assert "note: from 8 concurrent requests on the run is undecided: k = 2 is kept" in err
 
 
 # Three tokens in a pass are free alone, and thrice as dear beside seven other requests: with a
@@ -112,6 +119,19 @@ def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
     assert "note: not recommended: the run's answer is `do not speculate`" in err
     _, out, _ = command(run, "--engine", "llamacpp", "--force")
     assert out.startswith("# not recommended: the run's answer is `do not speculate`")
+
+
+def test_another_candidate_is_exported_at_its_best_k_and_called_not_recommended(command, make_run):
+    run = make_run(drafts=("org/small", "org/tiny"), others=[("tiny", 0.3)])
+    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "org/small"
+    code, out, err = command(run, "--engine", "vllm", "--candidate", "tiny")
+    assert (code, json.loads(out)["model"]) == (0, "org/tiny")
+    assert "note: not recommended: the run recommends small at k = 2; exported because of" in err
+    recommended = command(run, "--engine", "vllm", "--candidate", "small")
+    assert recommended == command(run, "--engine", "vllm")
+    assert "did you mean `tiny`?" in failed(
+        command(run, "--engine", "vllm", "--candidate", "tinny"), 2
+    )
 
 
 def test_an_unreached_speed_up_exits_1(command, make_run):

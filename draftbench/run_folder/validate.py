@@ -1,6 +1,7 @@
-"""An observation read from a file → is it one that a sweep can have written?
+"""One line of a run folder, already plain values or records: older layouts are upgraded to today's,
+and what no sweep can have written is refused.
 
-The types were checked already. This looks at what they cannot say: lists of one length, counts that
+Types are checked by msgspec. What they cannot say is checked here: lists of one length, counts that
 are not negative, numbers that stay numbers in sums. Without it a changed line would come out as a
 crash or, worse, as a figure.
 """
@@ -23,13 +24,28 @@ from draftbench.records import (
 MOST = 1e15
 """Above any count of bytes or tokens and any seconds, and exact as a float."""
 
-_SIGNED = frozenset({"jump"})
+# Fields that records of schema 1 and 2 had and that no figure needs any more.
+_GONE = {"failure": ("request",), "machinestate": ("jump", "megahertz")}
+
+
+def upgraded(line: dict[str, Any]) -> dict[str, Any]:
+    """A record of schema 1 or 2, as it is read from JSON, in today's layout: a draft and its level
+    were two strings.
+    """
+    kind = line.get("kind", "drafted")
+    record = {name: value for name, value in line.items() if name not in _GONE.get(kind, ())}
+    if "draft" in record:
+        draft, quant = record.pop("draft"), record.pop("quant", "none")
+        record["candidate"] = None if draft is None else {"draft": draft, "quant": quant}
+        if kind == "modelfacts":
+            record["quant"] = quant
+    return record
 
 
 def objection(record: Observation) -> str | None:
     """What is impossible in an observation, with its field; None where nothing is."""
     for name in record.__struct_fields__:
-        if name not in _SIGNED and not _counts(getattr(record, name)):
+        if not _counts(getattr(record, name)):
             return f"`{name}` is negative or too large"
     return next(_CHECKS.get(type(record), lambda _: iter(()))(record), None)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftbench.models.engines import engine_answers
+from draftbench.models.engine_rules import engine_answers
 from draftbench.models.facts import (
     Overlap,
     PairFacts,
@@ -78,7 +78,9 @@ def test_rows_that_only_pad_matter_to_engines_that_compare_sizes():
     found = answers(words={"draft_rows": 1128})
     assert found["vLLM"].standing == found["transformers"].standing == "with an option"
     assert '"use_heterogeneous_vocab":true,"draft_sample_method":"greedy"' in found["vLLM"].option
-    assert "tokenizer=…, assistant_tokenizer=…" in found["transformers"].option
+    assert (
+        "tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" in found["transformers"].option
+    )
     assert found["SGLang"].standing == found["TensorRT-LLM"].standing == "accepts"
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from draftbench.errors import RunFolderError
 from draftbench.records import AnyObservation
-from draftbench.run_folder import lines
-from draftbench.run_folder.lines import append_line, read_lines
+from draftbench.run_folder import append_log
+from draftbench.run_folder.append_log import append_line, read_lines
 
 PATIENT = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -68,7 +68,7 @@ def test_a_disk_that_fills_up_inside_a_line_leaves_the_file_as_it_was(tmp_path, 
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data[:-50])
 
-    monkeypatch.setattr(lines.os, "write", full)
+    monkeypatch.setattr(append_log.os, "write", full)
     with pytest.raises(RunFolderError, match="No space left") as caught:
         append_line(path, [make.trajectory("b")])
     assert "free some space" in caught.value.hint
@@ -82,10 +82,10 @@ def test_a_limit_on_file_sizes_is_named_and_the_file_stays_readable(tmp_path, ma
         import resource
         from pathlib import Path
         from draftbench.errors import RunFolderError
-        from draftbench.records import Failure
-        from draftbench.run_folder.lines import append_line
+        from draftbench.records import Candidate, Failure
+        from draftbench.run_folder.append_log import append_line
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        record = Failure(draft="d", quant="none", stage="s", reason="x" * 9000, hint="h")
+        record = Failure(candidate=Candidate(draft="d"), stage="s", reason="x" * 9000, hint="h")
         try:
             append_line(Path({str(path)!r}), [record])
         except RunFolderError as error:
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_hint(
     def refuse(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lines.os, "open", refuse)
+    monkeypatch.setattr(append_log.os, "open", refuse)
     with pytest.raises(RunFolderError, match=os.strerror(code)) as caught:
         append_line(tmp_path / "file.jsonl", [make.trajectory("a")])
     assert words in caught.value.hint
@@ -133,7 +133,10 @@ def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"kind":"failure","draft":"d"}', "line 2: Object missing required field `quant`"),
+        (
+            b'{"kind":"failure","candidate":{"draft":"d"}}',
+            "line 2: Object missing required field `stage`",
+        ),
         (b'{"kind":"wish"}', "line 2: Invalid value 'wish'"),
         (b"[1]", "line 2: Expected `object`, got `int`"),
         (b"{" * 100_000, "line 2"),
@@ -161,7 +164,7 @@ def test_an_unknown_field_is_refused_by_its_name(tmp_path, make):
 
 
 def test_a_line_without_an_end_is_refused_at_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(append_log, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "file.jsonl"
     path.write_bytes(b"x" * 1001)
     with pytest.raises(RunFolderError, match="the line is too long"):

@@ -1,0 +1,64 @@
+"""What is exported of a run: which candidate, by which names, with which draft lengths by load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from draftbench.export.setting import schedule_of, setting_of
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Step
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import read_run
+
+
+@pytest.fixture
+def run(make_run):
+    return read_run(RunFolder(Path(make_run())))
+
+
+@pytest.fixture
+def answer(run):
+    """A recommendation with the given k from each number of requests at once on."""
+
+    def make(*steps):
+        own = tuple(Step(concurrency=at, k=k) for at, k in steps)
+        return msgspec.structs.replace(recommend(run), schedule=own)
+
+    return make
+
+
+def test_a_length_holds_until_the_next_load_that_was_measured(answer):
+    found, notes = schedule_of(answer((1, 6), (8, 3), (32, 0)), 6)
+    assert found == ((1, 7, 6), (8, 31, 3), (32, 32, 0))
+    assert notes == ("nothing was measured beyond 32 concurrent requests: k = 0 is kept there",)
+
+
+def test_loads_of_one_length_are_one_range(answer):
+    assert schedule_of(answer((1, 4), (4, 4), (8, 2), (16, 2)), 4)[0] == ((1, 7, 4), (8, 16, 2))
+
+
+@pytest.mark.parametrize("steps", [(), ((1, 4),), ((1, 4), (8, 4))])
+def test_one_length_for_all_loads_is_no_schedule(answer, steps):
+    assert schedule_of(answer(*steps), 4) == ((), ())
+
+
+def test_the_smallest_load_that_was_measured_stands_for_smaller_ones(answer):
+    assert schedule_of(answer((4, 4), (8, 0)), 4)[0] == ((1, 7, 4), (8, 8, 0))
+
+
+def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer):
+    found, notes = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
+    assert found == ((1, 31, 4), (32, 32, 0))
+    assert notes[0] == "from 8 concurrent requests on the run is undecided: k = 4 is kept"
+    assert schedule_of(answer((1, None), (8, 2)), 5)[0] == ((1, 7, 5), (8, 8, 2))
+
+
+def test_a_setting_carries_the_schedule_of_its_run(run, answer):
+    setting = setting_of(answer((1, 6), (8, 0)), run)
+    assert setting.schedule == ((1, 7, 6), (8, 8, 0))
+    assert setting.longest == 6
+    assert any("nothing was measured" in note for note in setting.notes)
+    assert setting_of(answer((1, 2)), run).longest == 2

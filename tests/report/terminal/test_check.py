@@ -1,0 +1,109 @@
+"""`check` fits one screen; everything is under --all."""
+
+import pytest
+
+from draftbench.models.facts import (
+    EngineAnswer,
+    LevelRow,
+    ModelSheet,
+    Overlap,
+    PairFacts,
+    PairSheet,
+    Preflight,
+    Room,
+    TokenizerFacts,
+    Vocabulary,
+)
+from draftbench.report.terminal.check import render
+
+LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
+ENGINES = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
+
+
+def sheet(name, layers):
+    return ModelSheet(
+        name=name,
+        family="llama",
+        layers=layers,
+        width=64,
+        dtype="bfloat16",
+        parameters=10_000_000,
+        weight_bytes={"none": 20_000_000},
+        kv_bytes_per_token=1000,
+        context=2048,
+    )
+
+
+def pair(name, *, works=True, diff=()):
+    side = TokenizerFacts("BPE", {"eos_token": "</s>"}, {"eos_token": 2}, True, False, True)
+    rows, share = (100, 1.0) if works else (50, 0.5)
+    vocabulary = Vocabulary(
+        100, rows, 100, rows, rows, 0, 0, None, None, None, None, Overlap(share, share), None
+    )
+    return PairSheet(
+        draft=sheet(name, 2),
+        facts=PairFacts("big", name, vocabulary, side, side, diff, 2048, 2048),
+        obstacles=() if works else (f"`{name}` cannot draft for `big`: too few tokens",),
+        caveats=("the chat templates differ; the target's is used for both",) * works,
+        rooms=(Room("none", 40_000_000, 1000),),
+        engines=tuple(
+            EngineAnswer(e, "accepts" if works else "refuses", "a reason " * 10, "--an option")
+            for e in ENGINES
+        ),
+    )
+
+
+def answer(*pairs):
+    level = LevelRow("none", "as loaded", "oneDNN", None, "all")
+    return Preflight(sheet("big", 8), 16_000_000_000, None, pairs, (level,))
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [pair("small")],
+        [pair("small", works=False, diff=("- a", "+ b") * 20)],
+        [pair(LONG)],
+        [pair("small"), pair("other", works=False)],
+        [pair(f"{LONG}-{n}", works=n % 2 == 0) for n in range(30)],
+    ],
+)
+@pytest.mark.parametrize("width", [60, 88, 200])
+def test_one_screen_holds_the_verdict_the_differences_and_the_engines(pairs, width):
+    lines = render(answer(*pairs), "table", width).splitlines()
+    assert len(lines) <= 25
+    if width >= 88:
+        assert max(map(len, lines)) <= 88
+    assert "can" in lines[0]
+    assert any("--all" in line for line in lines)
+
+
+def test_only_what_differs_is_a_row():
+    lines = render(answer(pair("small")), "table", 88).splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("layers")]
+    assert row == ["layers", "×", "width", "8", "×", "64", "2", "×", "64"]
+    assert not any(line.startswith("context") for line in lines)
+
+
+def test_several_drafts_are_a_row_each():
+    text = render(answer(pair("small"), pair("other", works=False)), "table", 88)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "1 of 2 drafts can work with big"
+    assert "small yes 10 M all all" in lines
+    assert "other no 10 M 50.00% none" in lines
+    assert "`other` cannot draft for `big`: too few tokens" in lines
+
+
+def test_everything_has_templates_sizes_memory_and_options():
+    pairs = answer(pair("small", diff=("- a", "+ b")))
+    for style in ("table", "markdown"):
+        short = render(pairs, style, 88)
+        whole = render(pairs, style, 88, everything=True)
+        for words in ("+ b", "Sizes", "Memory: 16 GB", "Quantization here", "vLLM: --an option"):
+            assert words in whole
+            assert words not in short
+
+
+def test_no_line_of_a_template_can_end_the_block_of_markdown():
+    text = render(answer(pair("a", diff=("```", "<b>"))), "markdown", 88, everything=True)
+    assert "\n    ```\n    <b>\n" in text
