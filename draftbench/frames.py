@@ -45,7 +45,7 @@ def candidates(run: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     answer = recommend(read_run(RunFolder(Path(run))))
-    return pd.DataFrame([_flat(msgspec.to_builtins(cell)) for cell in answer.candidates])
+    return pd.DataFrame([_flat(msgspec.to_builtins(cell)) for cell in answer.evaluations])
 
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:

@@ -73,9 +73,11 @@ class OpenedRun:
         self, *, min_speedup: float = 1.0, concurrency: Sequence[int] = ()
     ) -> Recommendation:
         """Whether to speculate, and how."""
+        from draftbench.planner.options import DecisionOptions
         from draftbench.planner.recommend import recommend
 
-        return recommend(self.observed, min_speedup=min_speedup, concurrency=concurrency)
+        options = DecisionOptions(min_speedup=min_speedup, concurrency=tuple(concurrency))
+        return recommend(self.observed, options)
 
     def acceptance(self, *, k: Sequence[int] = (), width: float = 0.02) -> AcceptanceReport:
         """Acceptance by every definition, of all candidates (default: at the run's own k's)."""

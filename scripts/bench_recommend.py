@@ -23,7 +23,7 @@ def main() -> None:
         answer = recommend(read_run(RunFolder(Path(sys.argv[1]))))
         seconds.append(time.perf_counter() - start)
     print(
-        f"{answer.requests} requests, {len(answer.candidates)} cells: "
+        f"{answer.requests} requests, {len(answer.evaluations)} cells: "
         f"{min(seconds):.2f} s at best, {statistics.median(seconds):.2f} s in the median"
     )
 

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.sources import RunCosts
 from draftbench.run_folder.folder import RunFolder
@@ -26,8 +27,10 @@ def errors(observed: Run, k: int | None = None) -> list[float]:
 
 def elsewhere(observed: Run, other: Run) -> list[float]:
     """Relative errors, one request at a time, of what another run's costs predict."""
-    priced = recommend(observed, costs=RunCosts(other), concurrency=(1,)).candidates
-    ran = recommend(observed, concurrency=(1,)).candidates
+    priced = recommend(
+        observed, DecisionOptions(costs=RunCosts(other), concurrency=(1,))
+    ).evaluations
+    ran = recommend(observed, DecisionOptions(concurrency=(1,))).evaluations
     measured = {(c.draft, c.quant, c.k): c.speedup_measured for c in ran}
     return [
         c.speedup_predicted.value / found.value - 1

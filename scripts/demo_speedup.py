@@ -34,7 +34,7 @@ def main() -> None:
                 stdout=subprocess.PIPE,
             )
             found = json.loads(answer.stdout)
-            measured = [c for c in found["candidates"] if c["speedup_measured"]]
+            measured = [c for c in found["evaluations"] if c["speedup_measured"]]
             chosen = [c for c in measured if pick(c) == found["choice"]]
             model = max(
                 (c for c in measured if c["draft"] != "ngram"),

@@ -25,10 +25,9 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.facts import Preflight
 from draftbench.planner import engine_costs
-from draftbench.planner.advice import Advice
 from draftbench.planner.formula import Table
-from draftbench.planner.pairings import Suggestion
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.known_pairs import Suggestion
+from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.planner.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.comparing import Comparison

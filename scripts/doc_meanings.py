@@ -175,7 +175,7 @@ MEANING = {
     "platform": "operating system and architecture",
     "pooled": "over all tokens",
     "practice": "what is reported of such a pair",
-    "CellFigures.prediction_error": "predicted over measured speed-up less 1, on the same requests",
+    "Evaluation.prediction_error": "predicted over measured speed-up less 1, on the same requests",
     "Level.prediction_error": "predicted over measured speed-up less 1",
     "prediction_error": "how far predictions were off",
     "prefill_seconds": "target reading the prompt",

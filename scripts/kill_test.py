@@ -175,7 +175,7 @@ def essence(out: Path) -> dict[str, object]:
             for p in found.costs
         ),
         "figures": {
-            tuple(getattr(c, name) for name in ACCEPTANCE) for c in recommend(found).candidates
+            tuple(getattr(c, name) for name in ACCEPTANCE) for c in recommend(found).evaluations
         },
         "failures": found.failures,
     }

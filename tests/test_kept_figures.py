@@ -22,7 +22,15 @@ ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
 
 # Old path → new path, as regular expressions over "a.b[0].c".
 RENAMED: dict[str, list[tuple[str, str]]] = {
-    "recommend": [],
+    "recommend": [
+        (
+            r"prediction_error\.by_cell\[(\d+)\]\.batch",
+            r"prediction_error.by_configuration[\1].concurrency",
+        ),
+        (r"prediction_error\.by_cell\[(\d+)\]\.(.*)", r"prediction_error.by_configuration[\1].\2"),
+        (r"prediction_error\.cells", "prediction_error.configurations"),
+        (r"candidates\[(\d+)\]\.(.*)", r"evaluations[\1].\2"),
+    ],
     "acceptance": [],
     "compare": [],
     "gate-self": [],
@@ -30,7 +38,10 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
 }
 # Old paths that no longer exist, as regular expressions, each with what a user loses by it.
 DROPPED: dict[str, list[str]] = {
-    "recommend": [],
+    "recommend": [
+        # At most three rules of thumb, from a smaller table.
+        r"advice\[\d+\]\.rule",
+    ],
     # α by kind of token (words, numbers, punctuation): the last groups of the one run that has it.
     "acceptance": [r"cards\[\d+\]\.breakdown\.groups\[(18|19|20|21)\]\..*"],
     "compare": [],

@@ -9,7 +9,7 @@ KEPT = Path(__file__).parents[1] / "results/reference"
 
 def best_of(answer):
     """The best cell of each candidate, by draft and level."""
-    return {(c.draft, c.quant): c for c in answer.candidates if c.best}
+    return {(c.draft, c.quant): c for c in answer.evaluations if c.best}
 
 
 def test_the_draft_that_is_accepted_most_loses_where_it_costs_too_much():

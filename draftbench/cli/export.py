@@ -62,6 +62,7 @@ def export(
     """
     from draftbench.export.configurations import configure
     from draftbench.export.setting import setting_of
+    from draftbench.planner.options import DecisionOptions
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
     from draftbench.run_folder.folder import RunFolder
@@ -71,7 +72,8 @@ def export(
     observed = read_run(RunFolder(run))
     rows = () if concurrency is None else concurrencies(concurrency)
     source = cost_source(costs, observed)
-    answer = recommend(observed, min_speedup=min_speedup, concurrency=rows, costs=source)
+    options = DecisionOptions(min_speedup=min_speedup, concurrency=rows, costs=source)
+    answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     setting = setting_of(
         answer, observed, candidate=wanted, target=target, draft=draft, force=force

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from draftbench.gate.baseline import Baseline
+    from draftbench.planner.options import DecisionOptions
     from draftbench.run_folder.run import Run
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
@@ -43,11 +44,17 @@ class Job:
     timed: bool
 
 
-def save(run: Path, file: Path, candidate: str | None, k: int | None) -> None:
+def save(
+    run: Path,
+    file: Path,
+    candidate: str | None,
+    k: int | None,
+    options: DecisionOptions | None = None,
+) -> None:
     """Pin a run."""
     from draftbench.gate.baseline import write_baseline
 
-    pinned = pin(run, candidate, k)
+    pinned = pin(run, candidate, k, options)
     write_baseline(pinned, file)
     typer.echo(
         f"saved {pinned.candidate} at k = {pinned.question.k} on {len(pinned.requests)} requests "
@@ -58,7 +65,9 @@ def save(run: Path, file: Path, candidate: str | None, k: int | None) -> None:
         typer.echo(f"suspected fault in this baseline: {fault.message}", err=True)
 
 
-def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
+def pin(
+    run: Path, candidate: str | None, k: int | None, options: DecisionOptions | None = None
+) -> Baseline:
     """A run reduced to one candidate at one k; by default what the run recommends."""
     from draftbench.gate.pin import make_baseline
     from draftbench.planner.recommend import recommend
@@ -68,7 +77,7 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
     texts = RunFolder(run).private_texts()
     if candidate is not None and k is not None:
         return make_baseline(observed, candidate_named(observed, candidate), k, texts)
-    answer = recommend(observed)
+    answer = recommend(observed, options)
     if candidate is None:
         best = answer.choice or answer.leader
         if best is None:
@@ -78,7 +87,7 @@ def pin(run: Path, candidate: str | None, k: int | None) -> Baseline:
         chosen = best.candidate
         return make_baseline(observed, chosen, k or best.k, texts)
     chosen = candidate_named(observed, candidate)
-    cells = [c for c in answer.candidates if (c.draft, c.quant) == (chosen.draft, chosen.quant)]
+    cells = [c for c in answer.evaluations if (c.draft, c.quant) == (chosen.draft, chosen.quant)]
     best_k = k or next((c.k for c in cells if c.best), None)
     if best_k is None:
         raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")

@@ -75,7 +75,7 @@ def tell_preparation(prepared: Prepared, note: Callable[[str], None]) -> None:
 
 def tell_load(prepared: Prepared, note: Callable[[str], None]) -> None:
     """Say where the machine works for others too, as the caveats of the answer will."""
-    from draftbench.planner.disturbed import LOAD
+    from draftbench.planner.caveats import LOAD
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:

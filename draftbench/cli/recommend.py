@@ -79,39 +79,35 @@ def recommend(
     draftbench recommend results/runs/RUN --costs vllm.yaml
     draftbench recommend results/runs/RUN --format json | jq .choice
     """
-    from draftbench.planner.objective import Limits, Objective
+    from draftbench.planner.options import DecisionOptions
     from draftbench.planner.recommend import recommend as decide
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
     one_of("--format", output_format, FORMATS)
     one_of("--objective", objective, OBJECTIVES)
-    wanted = Objective(objective, price_per_hour)  # type: ignore[arg-type]
-    limits = Limits(
+    observed = measured(read_run(RunFolder(run)))
+    options = DecisionOptions(
+        min_speedup=min_speedup,
+        objective=objective,  # type: ignore[arg-type]
         max_memory=None if max_memory is None else size_of("--max-memory", max_memory),
         max_p99_ratio=max_p99_ratio,
-    )
-    rows = () if concurrency is None else concurrencies(concurrency)
-    observed = measured(read_run(RunFolder(run)))
-    answer = decide(
-        observed,
-        min_speedup=min_speedup,
-        objective=wanted,
-        limits=limits,
-        concurrency=rows,
+        concurrency=() if concurrency is None else concurrencies(concurrency),
+        price_per_hour=price_per_hour,
         costs=cost_source(costs, observed),
     )
-    return _show(answer, observed, output_format, output)
+    return _show(decide(observed, options), output_format, output)
 
 
 def show_recommendation(
     observed: Run, output_format: str, output: str, min_speedup: float = 1.0
 ) -> int:
     """Decide and write."""
+    from draftbench.planner.options import DecisionOptions
     from draftbench.planner.recommend import recommend as decide
 
-    answer = decide(measured(observed), min_speedup=min_speedup)
-    return _show(answer, observed, output_format, output)
+    answer = decide(measured(observed), DecisionOptions(min_speedup=min_speedup))
+    return _show(answer, output_format, output)
 
 
 def concurrencies(text: str) -> tuple[int, ...]:
@@ -172,8 +168,8 @@ def cost_source(path: Path | None, observed: Run) -> CostSource | None:
     return read_engine_costs(path, observed.candidates)
 
 
-def _show(answer: Recommendation, observed: Run, output_format: str, output: str) -> int:
+def _show(answer: Recommendation, output_format: str, output: str) -> int:
     from draftbench.report.terminal.recommendation import render
 
-    write_result(render(answer, observed, output_format, width()), output)
+    write_result(render(answer, output_format, width()), output)
     return 0

@@ -42,6 +42,7 @@ def report(
         one_of("--format", output_format, FORMATS)
     if html is not None:
         check_output(str(html))
+    from draftbench.planner.options import DecisionOptions
     from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
@@ -52,7 +53,7 @@ def report(
             f"no candidate was measured in `{run}`",
             hint="look at its failures, then sweep again",
         )
-    answer = recommend(observed, min_speedup=min_speedup)
+    answer = recommend(observed, DecisionOptions(min_speedup=min_speedup))
     if html is not None or plots is not None:
         from draftbench.report.page import examine, page
         from draftbench.report.plots import save
@@ -68,5 +69,5 @@ def report(
     if output_format is not None or (html is None and plots is None):
         from draftbench.report.terminal.recommendation import render
 
-        write_result(render(answer, observed, output_format or "table", width()), output)
+        write_result(render(answer, output_format or "table", width()), output)
     return 0

@@ -23,7 +23,7 @@ from draftbench.hub import names_model
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
-    from draftbench.planner.pairings import KnownPairing, Proposal, Suggestion
+    from draftbench.planner.known_pairs import KnownPairing, Proposal, Suggestion
 
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 
@@ -38,7 +38,7 @@ def suggest(
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
     """
-    from draftbench.planner.pairings import Suggestion, pairings_of
+    from draftbench.planner.known_pairs import Suggestion, pairings_of
     from draftbench.report.terminal.suggest import render
 
     one_of("--format", output_format, TEXT_FORMATS)
@@ -66,7 +66,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
     from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
-    from draftbench.planner.pairings import Proposal, Suggestion
+    from draftbench.planner.known_pairs import Proposal, Suggestion
 
     source = ModelSource(target)
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
@@ -106,7 +106,7 @@ def _proposal(
 ) -> tuple[Proposal, int | None]:
     """The row with what the files say, and the target's parameters; unchecked where they fail."""
     from draftbench.models.preflight import preflight
-    from draftbench.planner.pairings import Proposal
+    from draftbench.planner.known_pairs import Proposal
 
     if draft is None:
         return Proposal(pairing=row), None

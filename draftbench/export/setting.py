@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from draftbench.errors import DraftbenchError, UsageError
-from draftbench.planner.recommendation import Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
 from draftbench.run_folder.manifest import short_name, unpinned
 from draftbench.run_folder.run import Run
@@ -111,17 +111,17 @@ def setting_of(
 
 def _chosen(
     answer: Recommendation, candidate: Candidate | None, *, force: bool
-) -> tuple[Pick, tuple[str, ...]]:
+) -> tuple[Configuration, tuple[str, ...]]:
     """What to export, and how it differs from what is recommended."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
-        cell = next((c for c in answer.candidates if c.best and c.candidate == candidate), None)
+        cell = next((c for c in answer.evaluations if c.best and c.candidate == candidate), None)
         if cell is None:
             raise NotRecommendedError(
                 f"no k of `{candidate}` is known to be best, so there is nothing to export",
                 hint="`draftbench recommend` says why",
             )
-        pick = Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+        pick = cell.configuration
         if answer.choice is not None and pick.candidate == answer.choice.candidate:
             return answer.choice, ()
         chosen = answer.choice and f"{answer.choice.candidate} at k = {answer.choice.k}"

@@ -29,7 +29,7 @@ from draftbench.gate.baseline import (
     SuspectedFault,
     tested_by,
 )
-from draftbench.planner.measured import measured_cells
+from draftbench.planner.measured import measurements
 from draftbench.records import Candidate, CostPoint, LookupReplay, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run
@@ -217,7 +217,7 @@ def _output(responses: Sequence[Trajectory]) -> str:
 
 def _speeds(observed: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
     """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
-    cell = measured_cells(observed).get((candidate, k))
+    cell = measurements(observed).get((candidate, k))
     if cell is None:
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)

@@ -10,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 
 from draftbench.acceptance.rounds import PositionLaw
 from draftbench.planner.choice import Cell
 from draftbench.planner.predict import forecast
+from draftbench.planner.recommendation import BreakEven
 
 _PRECISION = 1e-3
-
-
-class BreakEven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`scaling` is λ, None where no scaling makes the cell pay (a greedy draft's refusals stay
-    refusals); `margin` is 1 - λ, negative where acceptance would have to grow.
-    """
-
-    scaling: float | None
-    margin: float | None
 
 
 def break_even(cell: Cell) -> BreakEven | None:

@@ -1,131 +1,218 @@
-"""A run → what a reader must know before trusting its figures, one plain sentence each.
+"""A run and its ranking → what a reader must know before trusting the figures: one list, one
+threshold each.
 
-Knows the run and its cells; the decision is made elsewhere.
+A decisive caveat says that a longer or quieter run could change the decision. What every run has in
+common (all times are from one process, so restarts can differ by more than an interval says) is
+documented once and is not listed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from draftbench.acceptance.faults import suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS
-from draftbench.acceptance.ties import near_tie, near_tie_share
+from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
+from draftbench.acceptance.ties import near_tie
 from draftbench.planner.choice import Cell
-from draftbench.planner.disturbed import LOAD, disturbances
-from draftbench.planner.drift import baseline_drift
-from draftbench.planner.measured import ENOUGH_PROCESSES, audit
+from draftbench.planner.measured import audit
 from draftbench.planner.passes_alone import plain_overhead, round_overhead
 from draftbench.planner.predict import Entrant, outside_hull
-from draftbench.planner.standing import Field, Standing
+from draftbench.planner.recommendation import Caveat
+from draftbench.planner.standing import Field, Standing, decide
+from draftbench.planner.steady import steady
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import SELF, Candidate, Decode, MachineState
 from draftbench.run_folder.run import Run
 
-_DISAGREEMENT = 0.02
-_TIE_SHARE = 0.01
-_LOOPING = 0.05
-_DRIFT = 0.05
+LOAD = 0.75
+"""Load of each core when a run begins, from which its times are noisy."""
+
+# Other processes keep more than this share of the cores busy, in more than this share of the time.
+_BUSY_CORES, _BUSY_TIME = 0.25, 0.1
+# An interval of a speed-up is about a tenth wide to either side at thirty requests: a machine that
+# drifts by more moves it, and so do rounds that far from what their passes take.
+_DRIFT = _OVERHEAD = 0.1
+_DISAGREEMENT, _LOOPING = 0.02, 0.05
+# A decoding run stalled where one of its rounds took so many times the median round.
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
-# Intervals of speed-ups are about a tenth wide to either side at the usual thirty requests. Rounds
-# further than that from what their passes take move a prediction by more than it says of itself.
-_OVERHEAD = 0.1
 
 
-def caveats(field: Field, standing: Standing) -> tuple[str, ...]:
-    """Every caveat once, those on the whole run first; what is said of several candidates names
-    them all.
+def caveats(field: Field, standing: Standing) -> tuple[Caveat, ...]:
+    """Every caveat once, the decisive ones first; a text that holds for several candidates
+    names them all.
     """
-    observed, cells, timing = field.observed, standing.cells, field.timing
-    found = [text for text in (unfinished(observed),) if text]
-    found += [*field.source.caveats, *_of_sample(observed, standing.leader), *_of_processes(cells)]
-    found += [*_of_batches(standing), *_of_rounds(cells)]
+    run, timing = field.observed, field.timing
+    found = [*_of_leader(standing), *_of_sample(run, standing)]
+    found += [Caveat(kind="borrowed-costs", text=text) for text in field.source.caveats]
+    found += _of_decoding(standing)
     if timing is not None:
-        found += [*_of_machine(timing), *_of_drift(timing)]
-    found += _of_outputs(observed)
-    entrants = {cell.entrant.candidate: cell.entrant for cell in cells}
-    said: dict[str, list[str]] = {}
-    for candidate, entrant in entrants.items():
-        own = [cell for cell in cells if cell.entrant.candidate == candidate]
-        for text in dict.fromkeys(_of_candidate(field, entrant, own)):
-            said.setdefault(text, []).append(str(candidate))
-    found += [f"{', '.join(names)}: {text}" for text, names in said.items()]
-    found += _of_levels(list(entrants.values()))
-    target = observed.facts_of(None)
-    found += [f"target: {text}" for text in (target.caveats if target else ())]
-    found += _of_failures(observed)
-    return tuple(dict.fromkeys(found))
+        found += _of_machine(timing)
+    found += [*_of_outputs(run), *_of_candidates(field, standing)]
+    target = run.facts_of(None)
+    found += [
+        Caveat(kind="model", text=f"target: {text}") for text in (target.caveats if target else ())
+    ]
+    found += [
+        Caveat(
+            kind="failed",
+            text=f"{failure.candidate} was not measured to the end: {failure.reason}",
+        )
+        for failure in run.failures
+        if failure.candidate is not None and failure.request is None
+    ]
+    return tuple(sorted(dict.fromkeys(found), key=lambda caveat: not caveat.decisive))
 
 
-def _of_sample(observed: Run, leader: Cell | None) -> Iterable[str]:
-    requests = len({t.request for t in observed.trajectories})
-    timed = (
+def _of_leader(standing: Standing) -> Iterator[Caveat]:
+    leader, contest = standing.leader, standing.contest
+    if leader is None:
+        limited = any(cell.breaks for cell in standing.cells)
+        yield Caveat(
+            kind="no-speed",
+            text="no candidate of known speed keeps the limits"
+            if limited
+            else "no candidate's speed is known: nothing was timed, or no quantization level has a "
+            "fast kernel here",
+        )
+        return
+    for cell in contest.faster_ties(leader):
+        yield Caveat(
+            kind="tie",
+            text=f"{cell.name} is faster than {leader.name} by less than timing noise; the smaller "
+            "draft, then the smaller k, is preferred",
+        )
+    if leader.measured is None:
+        errors = contest.errors
+        doubt = (
+            f"; such predictions were off by {min(errors):+.0%} to {max(errors):+.0%} where others "
+            "were decoded, which the deciding interval and the probability allow for"
+            if errors
+            else ""
+        )
+        yield Caveat(
+            kind="not-measured",
+            text=f"{leader.name} was not measured: its speed-up is a prediction{doubt}",
+        )
+    predicted = estimate(leader.predicted) if leader.predicted else None
+    expected = estimate(leader.judged) if leader.judged else None
+    least = standing.min_speedup
+    if expected is None:
+        yield Caveat(
+            kind="no-interval",
+            text=f"{leader.name}: too few requests for an interval of its speed-up",
+        )
+    elif predicted and decide(predicted, least) != decide(expected, least):
+        yield Caveat(
+            kind="revised",
+            text=f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
+            "after measuring; the decision goes by the latter",
+        )
+
+
+def _of_sample(run: Run, standing: Standing) -> Iterator[Caveat]:
+    missing = unfinished(run)
+    if missing:
+        yield Caveat(kind="unfinished", text=missing, decisive=True)
+    leader, requests = standing.leader, len({t.request for t in run.trajectories})
+    decoded = (
         len({t.request for t, _ in leader.measured.runs}) if leader and leader.measured else None
     )
-    for count, what in ((requests, "replayed"), (timed, "decoded with a watch")):
+    for kind, count, word in (
+        ("few-requests", requests, "replayed"),
+        ("few-decoded", decoded, "decoded"),
+    ):
         if count is not None and count < FEW_REQUESTS:
             were = "request was" if count == 1 else "requests were"
-            yield f"{count} {were} {what}; under {FEW_REQUESTS} the intervals are too narrow"
-    if any(t.origin == "log" for t in observed.trajectories):
-        yield "the responses come from the log, not from this target"
-
-
-def _of_processes(cells: Sequence[Cell]) -> Iterable[str]:
-    processes = [cell.measured.processes for cell in cells if cell.measured is not None]
-    if processes and min(processes) < ENOUGH_PROCESSES:
-        yield (
-            "measured speed-ups are within one process: they move more from process to process "
-            "than their intervals say"
+            yield Caveat(
+                kind=kind,
+                text=f"only {count} {were} {word}; under {FEW_REQUESTS}, intervals are too narrow",
+                decisive=True,
+            )
+    if any(t.origin == "log" for t in run.trajectories):
+        yield Caveat(
+            kind="logged-responses", text="the responses come from the log, not from this target"
         )
 
 
-def _of_batches(standing: Standing) -> Iterable[str]:
-    if standing.concurrency == 1:
-        return
-    yield (
-        f"speeds at concurrency {standing.concurrency} are those of full batches between prompts: "
-        "what reading other requests' prompts takes from running ones is not in them"
-    )
-    if any(cell.measured is not None for cell in standing.cells):
-        yield (
-            "requests that ran side by side share their rounds: intervals of measured speed-ups "
-            "are approximate there"
-        )
-
-
-def _of_rounds(cells: Sequence[Cell]) -> Iterable[str]:
-    """Rounds that took more or less than their passes, which is all that predictions count where
-    nothing was decoded; what plain steps did alike cancels in a speed-up.
+def _of_decoding(standing: Standing) -> Iterator[Caveat]:
+    """Rounds that took more or less than their timed passes, which is all that predictions count
+    where nothing was decoded; what the baseline's steps did alike cancels in a speed-up.
     """
+    if standing.concurrency > 1:
+        shared = any(cell.measured is not None for cell in standing.cells)
+        rest = ", and requests of a batch share rounds, so measured intervals are approximate"
+        yield Caveat(
+            kind="concurrency",
+            text=f"at concurrency {standing.concurrency}, prefill of other requests is not modelled"
+            f"{rest if shared else ''}",
+        )
     known = [
         (rounds / plain, rounds, plain, cell.name)
-        for cell in cells
+        for cell in standing.cells
         if (rounds := round_overhead(cell)) and (plain := plain_overhead(cell))
     ]
     far = [each for each in known if abs(each[0] - 1) > _OVERHEAD]
     if far:
         _, rounds, plain, name = max(far, key=lambda each: abs(each[0] - 1))
-        yield (
-            "beside their passes when timed alone, rounds and plain steps took unlike times in "
-            f"{len(far)} of {len(known)} measured cells, {rounds:.2f} and {plain:.2f} times as "
-            f"long for {name}: predictions of what was not decoded count passes alone"
+        yield Caveat(
+            kind="pass-timings",
+            text=f"isolated pass timings do not match decoding in {len(far)} of {len(known)} "
+            f"measured configurations (for {name} rounds took {rounds:.2f} and target steps "
+            f"{plain:.2f} times as long): treat predictions of what was not decoded with caution",
         )
 
 
-def _of_machine(observed: Run) -> Iterable[str]:
-    load = observed.manifest.environment.load
+def _of_machine(run: Run) -> Iterator[Caveat]:
+    load = run.manifest.environment.load
     if load is not None and load > LOAD:
-        yield (
-            f"the machine was busy when the run began, with a load of {load:.1f} for each core: "
-            "its times are noisy, its acceptance is not"
+        yield Caveat(
+            kind="busy-machine",
+            text=f"the machine was busy when the run began (load {load:.1f} per core): its times "
+            "are noisy, its acceptance is not",
+            decisive=True,
         )
-    stalled = sum(_stalled(row) for row in observed.decodes)
+    share = _busy_share(run.states)
+    if share > _BUSY_TIME:
+        most = max(state.others or 0.0 for state in run.states)
+        yield Caveat(
+            kind="busy-machine",
+            text=f"other processes kept up to {most:.0%} of the cores busy in {share:.0%} of the "
+            "time: the times are noisy, the acceptance is not",
+            decisive=True,
+        )
+    throttled = sum(state.throttled or 0 for state in run.states)
+    if throttled:
+        yield Caveat(
+            kind="throttled",
+            text=f"cores were throttled for heat {throttled} times: the times are not steady",
+        )
+    stalled = sum(_stalled(row) for row in run.decodes)
     if stalled:
-        yield (
-            f"{stalled} decoding runs stood still in a round (a suspended process, a clock's jump, "
-            "another job): their seconds are too long"
+        yield Caveat(
+            kind="stalled",
+            text=f"{stalled} decoding runs stalled in one round (a suspended process, another "
+            "job): their seconds are too long",
         )
-    yield from disturbances(observed.states)
+    drift = baseline_drift(run.decodes)
+    if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):
+        word = "slower" if drift.change > 0 else "faster"
+        yield Caveat(
+            kind="drift",
+            text=f"plain decoding became {abs(drift.change):.0%} {word} during the run: speeds of "
+            "different candidates are not from the same machine state",
+            decisive=True,
+        )
+
+
+def _busy_share(states: Sequence[MachineState]) -> float:
+    """In how much of the time other processes kept many cores busy."""
+    total = sum(state.seconds for state in states) or 1.0
+    busy = (s.seconds for s in states if s.others is not None and s.others > _BUSY_CORES)
+    return sum(busy) / total
 
 
 def _stalled(row: Decode) -> bool:
@@ -133,63 +220,120 @@ def _stalled(row: Decode) -> bool:
     return len(rounds) >= _ROUNDS_TO_JUDGE and max(rounds) > _STALL * median(rounds)
 
 
-def _of_drift(observed: Run) -> Iterable[str]:
-    drift = baseline_drift(observed.decodes)
-    if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):
-        word = "slower" if drift.change > 0 else "faster"
-        yield (
-            f"plain decoding became {abs(drift.change):.0%} {word} from the first candidate's runs "
-            "to the last's: speeds of different candidates are not from the same machine state"
-        )
+@dataclass(frozen=True)
+class Drift:
+    """How the baseline's seconds per token changed from its first run to its last.
+
+    `change` is relative (0.1: 10 % slower at the end). `scatter` is the typical relative distance
+    of one run from that trend; a change below it says nothing. `runs` are those compared.
+    """
+
+    change: float
+    scatter: float
+    runs: int
 
 
-def _of_outputs(observed: Run) -> Iterable[str]:
-    share = near_tie_share(observed)
-    if share is not None and share >= _TIE_SHARE:
-        yield (
-            f"{share:.1%} of the target's tokens are near ties: "
-            "there either token is right and two runs may part"
-        )
-    written = sum(t.output_tokens for t in observed.trajectories)
-    looping = sum(t.looping for t in observed.trajectories)
+def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
+    """The trend of plain decoding within requests: the median of the slopes between any two runs of
+    one request (Theil 1950, Sen 1968), in log seconds per token over the order of the runs.
+
+    Every candidate is timed beside a baseline of its own on the same requests, so one request's
+    baseline runs, minutes apart, differ by the machine alone. Ratios within a candidate's block
+    cancel most of it; costs and comparisons across blocks do not. None where no request has two
+    baseline runs.
+    """
+    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
+    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
+    runs: defaultdict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
+    for at, row in enumerate(order):
+        pace = math.log(row.decode_seconds / (row.output_tokens - 1))
+        runs[row.request, row.sample, row.batch].append((at, pace))
+    repeated = [points for points in runs.values() if len(points) > 1]
+    slopes = [
+        (later - earlier) / (j - i)
+        for points in repeated
+        for n, (i, earlier) in enumerate(points)
+        for j, later in points[n + 1 :]
+    ]
+    if not slopes:
+        return None
+    slope = median(slopes)
+    distances = []
+    for points in repeated:
+        levels = [pace - slope * at for at, pace in points]
+        distances += [abs(level - median(levels)) for level in levels]
+    return Drift(
+        change=math.expm1(slope * (len(order) - 1)),
+        scatter=math.expm1(median(distances)),
+        runs=sum(map(len, repeated)),
+    )
+
+
+def _of_outputs(run: Run) -> Iterator[Caveat]:
+    written = sum(t.output_tokens for t in run.trajectories)
+    looping = sum(t.looping for t in run.trajectories)
     if looping > _LOOPING * written:
-        yield (
-            f"{looping / written:.0%} of the output is the target repeating itself: acceptance is "
-            "inflated there, that of prompt lookup most"
+        yield Caveat(
+            kind="looping",
+            text=f"{looping / written:.0%} of the output is the target repeating itself: "
+            "acceptance is inflated there, most of all that of prompt lookup",
         )
-    checked = audit(observed)
+    checked = audit(run)
     if checked is not None and checked.faults:
-        yield (
-            f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ from "
-            "the target's own output where it is no near tie: suspect the decoder or a kernel"
+        yield Caveat(
+            kind="output-differs",
+            text=f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
+            "from the target's output, not at a near tie: suspect the decoder or a kernel",
         )
 
 
-def _of_candidate(field: Field, entrant: Entrant, cells: Sequence[Cell]) -> Iterable[str]:
-    observed = field.observed
-    facts = observed.facts_of(entrant.candidate)
+def _of_candidates(field: Field, standing: Standing) -> Iterator[Caveat]:
+    names: dict[tuple[str, str], list[str]] = {}
+    entrants = {cell.entrant.candidate: cell.entrant for cell in standing.cells}
+    for candidate, entrant in entrants.items():
+        cells = [cell for cell in standing.cells if cell.entrant.candidate == candidate]
+        for kind_and_text in dict.fromkeys(_of_candidate(field, entrant, cells)):
+            names.setdefault(kind_and_text, []).append(str(candidate))
+    for (kind, text), candidates in names.items():
+        yield Caveat(kind=kind, text=f"{', '.join(candidates)}: {text}")
+    yield from _of_levels(list(entrants.values()))
+
+
+def _of_candidate(
+    field: Field, entrant: Entrant, cells: Sequence[Cell]
+) -> Iterator[tuple[str, str]]:
+    """Kind and text."""
+    run, candidate = field.observed, entrant.candidate
+    facts = run.facts_of(candidate)
     if facts is not None:
-        yield from facts.caveats
+        for text in facts.caveats:
+            yield "model", text
         if facts.replay_disagreement is not None and facts.replay_disagreement > _DISAGREEMENT:
             yield (
-                f"stepping chose another token than the replay at {facts.replay_disagreement:.1%} "
-                "of positions, so its acceptance in a decoder differs from this one"
+                "replay-disagreement",
+                f"decoding step by step chose another token than the replay at "
+                f"{facts.replay_disagreement:.1%} of positions, so acceptance in a decoder differs",
             )
-    replayable = [t for t in observed.trajectories if _decodes(t)]
-    if len(entrant.replays) < len(replayable):
-        yield f"replayed on {len(entrant.replays)} of {len(replayable)} responses only"
+    replayable = sum(t.output_tokens > 1 for t in run.trajectories)
+    if len(entrant.replays) < replayable:
+        yield (
+            "partly-replayed",
+            f"replayed on only {len(entrant.replays)} of {replayable} responses",
+        )
     if entrant.costs is not None and entrant.note is not None:
-        yield f"its costs are {entrant.note}"
-    bare = entrant.costs is not None and all(cell.measured is None for cell in cells)
-    if bare and not field.foreign and entrant.note is None:
-        yield "not decoded: its predicted speed-up counts the timed passes alone"
-    yield from outside_hull(entrant, max(cell.k for cell in cells))
+        yield "interpolated-costs", f"its costs are {entrant.note}"
+    decoded = any(cell.measured is not None for cell in cells)
+    own_costs = entrant.costs is not None and entrant.note is None and not field.foreign
+    if own_costs and not decoded and candidate.draft != SELF:
+        yield "not-decoded", "never decoded; its speed-up is predicted from pass timings only"
+    for text in outside_hull(entrant, max(cell.k for cell in cells)):
+        yield "outside-timed-range", text
     rounds = [cell.forecast.rounds for cell in cells]
-    for fault in suspected_faults(entrant.candidate, entrant.replays, rounds, near_tie(observed)):
-        yield f"suspected fault: {fault.message}; {fault.advice}"
+    for fault in suspected_faults(candidate, entrant.replays, rounds, near_tie(run)):
+        yield "suspected-fault", f"suspected fault: {fault.message}; {fault.advice}"
 
 
-def _of_levels(entrants: Sequence[Entrant]) -> Iterable[str]:
+def _of_levels(entrants: Sequence[Entrant]) -> Iterator[Caveat]:
     """A level whose step is no cheaper than the unquantized one's has no kernel worth the name."""
     ratios = {
         entrant.candidate: entrant.costs.draft_cost_ratio(entrant.context).value
@@ -199,17 +343,8 @@ def _of_levels(entrants: Sequence[Entrant]) -> Iterable[str]:
     for candidate, ratio in ratios.items():
         plain = ratios.get(Candidate(draft=candidate.draft))
         if candidate.quant != "none" and plain is not None and ratio >= plain:
-            yield (
-                f"{candidate} steps no faster than unquantized (c {ratio:.2f}, {plain:.2f}): "
-                f"{candidate.quant} has no real kernel for it here"
+            yield Caveat(
+                kind="no-fast-kernel",
+                text=f"{candidate} steps no faster than unquantized (c {ratio:.2f}, {plain:.2f}): "
+                f"{candidate.quant} has no fast kernel for it here",
             )
-
-
-def _of_failures(observed: Run) -> Iterable[str]:
-    for failure in observed.failures:
-        if failure.candidate is not None:
-            yield f"{failure.candidate} was not measured to the end: {failure.reason}"
-
-
-def _decodes(trajectory: Trajectory) -> bool:
-    return trajectory.output_tokens > 1

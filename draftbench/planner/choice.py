@@ -21,7 +21,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Figure, Sample, quotient
 from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.planner.measured import MeasuredCell
+from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Entrant, Forecast, forecast
 from draftbench.planner.timing import timing_factors
 
@@ -51,7 +51,7 @@ class Cell:
     k: int
     forecast: Forecast
     predicted: Sample | None
-    measured: MeasuredCell | None
+    measured: Measurement | None
     judged: Sample | None
     whole: Sample | None = None
     breaks: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Cell:
         return {"predicted": self.predicted, "judged": self.judged, "whole": self.whole}[kind]
 
 
-def cell_of(entrant: Entrant, k: int, measured: MeasuredCell | None) -> Cell:
+def cell_of(entrant: Entrant, k: int, measured: Measurement | None) -> Cell:
     """Predict a cell and put its measurement beside it."""
     found = forecast(entrant, k)
     predicted = judged = found.speedup()

@@ -12,49 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.planner.choice import Cell
+from draftbench.planner.recommendation import Distribution, Latency, Side
 from draftbench.planner.steady import steady
 from draftbench.records import Decode
-
-
-class Distribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds; a percentile is None where fewer values lie beyond it than one."""
-
-    of: str
-    values: int
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    largest: float
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same requests with or without speculation."""
-
-    time_per_output_token: Distribution
-    chunk_gap: Distribution
-    time_to_first_token: Distribution
-
-
-class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured waits of one candidate at one k beside its baseline, `concurrency` rows active.
-
-    `p99_ratio` is the p99 of a request's time per output token with speculation over that without,
-    `p99_ratio_of` says whether it is of p99 or of the largest.
-    """
-
-    draft: str
-    quant: str
-    k: int
-    concurrency: int
-    plain: Side
-    speculative: Side
-    p99_ratio: float
-    p99_ratio_of: str
 
 
 def latency(cell: Cell) -> Latency | None:

@@ -11,22 +11,22 @@ from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.planner.choice import Cell
 from draftbench.planner.passes_alone import prediction_error
-from draftbench.planner.recommendation import Level, Pick, Step
+from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
 from draftbench.planner.standing import Field, Standing
 from draftbench.records import Candidate
 
 _SECONDS_AN_HOUR = 3600
 
 
-def level_of(field: Field, concurrency: int) -> Level:
+def level_of(field: Field, concurrency: int) -> LoadLevel:
     """One concurrency's answer."""
     standing = field.at(concurrency)
-    leader, price_per_hour = standing.leader, field.wish.objective.price_per_hour
+    leader, price_per_hour = standing.leader, field.options.price_per_hour
     rates = _rates(leader)
     dollars = [_per_dollar(rate, price_per_hour) for rate in rates]
     times = _times(leader)
     known = any(cell.entrant.costs is not None for cell in standing.cells)
-    return Level(
+    return LoadLevel(
         concurrency=standing.concurrency,
         decision=standing.decision if known else None,
         k=_k(standing),
@@ -48,7 +48,7 @@ def level_of(field: Field, concurrency: int) -> Level:
     )
 
 
-def best_level(levels: Sequence[Level]) -> Level | None:
+def best_level(levels: Sequence[LoadLevel]) -> LoadLevel | None:
     """The level with the most tokens per second of the machine, by its own answer; at one price
     that is the one with the most tokens per dollar. None where no rate is known.
     """
@@ -56,10 +56,13 @@ def best_level(levels: Sequence[Level]) -> Level | None:
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def schedule(field: Field, candidate: Candidate, asked: Sequence[int]) -> tuple[Step, ...]:
+def schedule(field: Field, candidate: Candidate, asked: Sequence[int]) -> tuple[ScheduleEntry, ...]:
     """The best k of one draft at every concurrency that was timed or asked for."""
-    concurrencies = sorted({*field.timed(candidate), *asked})
-    return tuple(Step(concurrency=c, k=_k(field.at(c, candidate))) for c in concurrencies)
+    timed = field.timed(candidate)
+    return tuple(
+        ScheduleEntry(concurrency=c, k=_k(field.at(c, candidate)), timed=c in timed)
+        for c in sorted({*timed, *asked})
+    )
 
 
 def crossover(field: Field, candidate: Candidate) -> int | None:
@@ -86,12 +89,24 @@ def crossover(field: Field, candidate: Candidate) -> int | None:
     return None
 
 
-def pick(cell: Cell | None) -> Pick | None:
+def crossover_between(
+    field: Field, candidate: Candidate, crossover: int | None
+) -> tuple[int, int] | None:
+    """The timed concurrencies around an interpolated crossover."""
+    timed = field.timed(candidate)
+    if not crossover or crossover in timed:
+        return None
+    return max(c for c in timed if c < crossover), min(c for c in timed if c > crossover)
+
+
+def pick(cell: Cell | None) -> Configuration | None:
     """A cell by its name."""
     if cell is None:
         return None
-    candidate = cell.entrant.candidate
-    return Pick(draft=candidate.draft, quant=candidate.quant, k=cell.k)
+    candidate, concurrency = cell.entrant.candidate, cell.entrant.batch
+    return Configuration(
+        draft=candidate.draft, quant=candidate.quant, k=cell.k, concurrency=concurrency
+    )
 
 
 def _k(standing: Standing) -> int | None:
@@ -126,7 +141,7 @@ def _times(leader: Cell | None) -> tuple[float | None, float | None]:
     return plain, plain / speed if speed else None
 
 
-def _answered_rate(level: Level) -> float | None:
+def _answered_rate(level: LoadLevel) -> float | None:
     chosen = level.decision == "speculate"
     return level.tokens_per_second if chosen else level.tokens_per_second_plain
 

@@ -8,12 +8,12 @@ from draftbench.memory import format_size
 from draftbench.planner.choice import Cell
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.memory import memory_plan
-from draftbench.planner.objective import Limits
+from draftbench.planner.options import DecisionOptions
 from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 
 
-def broken(cell: Cell, limits: Limits, observed: Run) -> tuple[str, ...]:
+def broken(cell: Cell, limits: DecisionOptions, observed: Run) -> tuple[str, ...]:
     """The limits that a cell does not keep, or cannot be shown to keep."""
     found = []
     if limits.max_memory is not None:

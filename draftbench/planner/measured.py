@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats
 from draftbench.planner.predict import Key
+from draftbench.planner.recommendation import Audit
 from draftbench.planner.steady import has_steady, steady
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.run_folder.run import Run
@@ -34,12 +34,10 @@ END_TO_END_MEASURED = Figure(
     symbol="S",
     formula="a request's seconds per token without speculation / with it, prefills included",
 )
-# An interval over requests alone is too narrow; this many processes make a spread visible.
-ENOUGH_PROCESSES = 3
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredCell:
+class Measurement:
     """One candidate at one k as it ran; `runs` and those of its `baseline` with the response that
     each belongs to.
     """
@@ -52,26 +50,8 @@ class MeasuredCell:
     end_to_end: Sample | None = None
     baseline: tuple[tuple[Trajectory, Decode], ...] = ()
 
-    @property
-    def processes(self) -> int:
-        """How many processes took part."""
-        return len({decode.process for _, decode in self.runs})
 
-
-class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests decoded with speculation at temperature 0, by where they first left the target's.
-
-    `near_ties` differ first where the target's two best tokens are within numeric noise, `faults`
-    elsewhere.
-    """
-
-    requests: int
-    identical: int
-    near_ties: int
-    faults: int
-
-
-def measured_cells(observed: Run, batch: int = 1) -> dict[tuple[Candidate, int], MeasuredCell]:
+def measurements(observed: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k measured at one batch size that has baseline runs beside it."""
     trajectories = {(t.request, t.sample): t for t in observed.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
@@ -93,7 +73,7 @@ def measured_cells(observed: Run, batch: int = 1) -> dict[tuple[Candidate, int],
             continue
         own = [trajectories[key] for key in both]
         table = np.array([[rates[block, side][key] for side in (k, 0)] for key in both])
-        cells[candidate, k] = MeasuredCell(
+        cells[candidate, k] = Measurement(
             candidate=candidate,
             k=k,
             speedup=_speedup(SPEEDUP_MEASURED, own, table[..., :2]),
@@ -124,7 +104,12 @@ def audit(observed: Run) -> Audit | None:
     kinds = list(worst.values())
     if not kinds:
         return None
-    return Audit(len(kinds), kinds.count(0), kinds.count(1), kinds.count(2))
+    return Audit(
+        requests=len(kinds),
+        identical=kinds.count(0),
+        near_ties=kinds.count(1),
+        faults=kinds.count(2),
+    )
 
 
 def _beside(

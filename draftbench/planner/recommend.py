@@ -4,7 +4,6 @@ concurrency that is asked for. Needs no model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -22,11 +21,20 @@ from draftbench.acceptance.rounds import counted_rounds
 from draftbench.acceptance.ties import near_tie_share
 from draftbench.planner.breakeven import break_even
 from draftbench.planner.caveats import caveats
+from draftbench.planner.checks import checks
 from draftbench.planner.choice import Cell, Certainty, Contest, cell_of
+from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.latency import latency
-from draftbench.planner.levels import best_level, crossover, level_of, pick, schedule
+from draftbench.planner.levels import (
+    best_level,
+    crossover,
+    crossover_between,
+    level_of,
+    pick,
+    schedule,
+)
 from draftbench.planner.measured import audit
-from draftbench.planner.objective import Limits, Objective
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes_alone import (
     passes_only_error,
     plain_overhead,
@@ -34,61 +42,46 @@ from draftbench.planner.passes_alone import (
     round_overhead,
 )
 from draftbench.planner.predict import entrant_of, grid
-from draftbench.planner.provisional import provisional
 from draftbench.planner.reasons import why_not
 from draftbench.planner.recommendation import (
-    CellFigures,
-    CheckedCell,
-    Level,
+    CheckedPrediction,
+    Evaluation,
+    LoadLevel,
     PredictionError,
     Recommendation,
 )
-from draftbench.planner.sources import CostSource
-from draftbench.planner.standing import Field, Standing, Wish, decide
-from draftbench.planner.stopped import stopped_cells
+from draftbench.planner.rules import rules_of_thumb
+from draftbench.planner.standing import Field, Standing
 from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 
 
-def recommend(
-    observed: Run,
-    *,
-    min_speedup: float = 1.0,
-    objective: Objective | None = None,
-    limits: Limits | None = None,
-    concurrency: Sequence[int] = (),
-    costs: CostSource | None = None,
-) -> Recommendation:
-    """Decide for one run.
-
-    Args:
-        min_speedup: the speed-up from which speculation is worth having.
-        objective: what candidates are ranked by (default: the decode speed-up).
-        limits: what a choice must keep.
-        concurrency: numbers of active decoding rows to answer for (default: the batch sizes of the
-            run, or those that `costs` were timed at). The headline is the first's, or that of the
-            one which `objective` chooses.
-        costs: where costs come from instead of this run.
+def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
+    """Decide for one run. The headline is the answer at the first concurrency, or at the one that
+    the objective chooses.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    wish = Wish(min_speedup, objective or Objective(), limits or Limits())
-    field = Field(observed, wish, costs)
-    asked = tuple(dict.fromkeys(concurrency)) or field.concurrencies()
+    field = Field(run, options or DecisionOptions())
+    asked = tuple(dict.fromkeys(field.options.concurrency)) or field.concurrencies()
     levels = tuple(level_of(field, concurrency) for concurrency in asked)
-    chosen = best_level(levels) if wish.objective.chooses_load else None
-    return _answer(field, field.at(chosen.concurrency if chosen else asked[0]), levels)
+    chosen = best_level(levels) if field.options.chooses_concurrency else None
+    answer = _answer(field, field.at(chosen.concurrency if chosen else asked[0]), levels)
+    return msgspec.structs.replace(
+        answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
+    )
 
 
-def _answer(field: Field, standing: Standing, levels: tuple[Level, ...]) -> Recommendation:
+def _answer(field: Field, standing: Standing, levels: tuple[LoadLevel, ...]) -> Recommendation:
     observed, leader, certainty = field.observed, standing.leader, _certainty(standing)
     asked = [level.concurrency for level in levels]
     draft = leader.entrant.candidate if leader else None
+    limit = crossover(field, draft) if draft else None
     return Recommendation(
         decision=standing.decision,
         choice=pick(standing.choice),
-        candidates=_candidates(observed, standing),
+        evaluations=_candidates(observed, standing),
         requests=len({t.request for t in observed.trajectories}),
         output_tokens=sum(t.output_tokens for t in observed.trajectories),
         prediction_error=_errors(field),
@@ -104,19 +97,19 @@ def _answer(field: Field, standing: Standing, levels: tuple[Level, ...]) -> Reco
         requests_needed=standing.requests_needed,
         audit=audit(observed),
         near_tie_share=near_tie_share(observed),
-        caveats=(*_of_the_leader(standing), *caveats(field, standing)),
+        caveats=caveats(field, standing),
         runner=field.source.runner,
         machine=observed.manifest.environment.machine,
         drafting_mode=observed.manifest.question.mode,
         concurrency=standing.concurrency,
-        objective=field.wish.objective.name,
+        objective=field.options.objective,
         levels=levels,
         schedule=schedule(field, draft, asked) if draft else (),
-        crossover=crossover(field, draft) if draft else None,
+        crossover=limit,
+        crossover_between=crossover_between(field, draft, limit) if draft else None,
         break_even=break_even(leader) if leader and standing.judged else None,
         latency=latency(leader) if leader else None,
-        stopped=stopped_cells(observed, standing.concurrency),
-        provisional=provisional(field, standing),
+        failures=observed.failures,
     )
 
 
@@ -139,7 +132,7 @@ def _certainty(standing: Standing) -> Certainty | None:
     return standing.contest.certainty(None) if standing.min_speedup <= 1 else None
 
 
-def best_cells(observed: Run, candidate: Candidate, batch: int = 1) -> list[int]:
+def promising_ks(observed: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     """The k's of one candidate that are worth measuring at one batch size: the best predicted one
     and its neighbours.
 
@@ -157,7 +150,7 @@ def best_cells(observed: Run, candidate: Candidate, batch: int = 1) -> list[int]
     return list(ks[max(at - 1, 0) : at + 2])
 
 
-def _candidates(observed: Run, standing: Standing) -> tuple[CellFigures, ...]:
+def _candidates(observed: Run, standing: Standing) -> tuple[Evaluation, ...]:
     figures, contest = [], standing.contest
     for candidate in dict.fromkeys(cell.entrant.candidate for cell in standing.cells):
         own = [cell for cell in standing.cells if cell.entrant.candidate == candidate]
@@ -180,7 +173,7 @@ def _candidates(observed: Run, standing: Standing) -> tuple[CellFigures, ...]:
     return tuple(figures)
 
 
-def _uncorrected(figures: CellFigures) -> CellFigures:
+def _uncorrected(figures: Evaluation) -> Evaluation:
     """Of a k that was not decoded beside others of its draft that were: no expectation."""
     unknown = dict.fromkeys(("speedup_expected", "speedup_end_to_end_expected"))
     return msgspec.structs.replace(figures, **unknown)
@@ -188,21 +181,24 @@ def _uncorrected(figures: CellFigures) -> CellFigures:
 
 def _figures(
     cell: Cell, best: bool, rate: tuple[Estimate | None, str | None], reason: str | None
-) -> CellFigures:
+) -> Evaluation:
     entrant, forecast, measured = cell.entrant, cell.forecast, cell.measured
     counted, costs = (forecast.trajectories, forecast.rounds), entrant.costs
     ran = None
     if measured:
         ran = [t for t, _ in measured.runs], counted_rounds([run for _, run in measured.runs])
     predicted, whole = _estimate(cell.predicted), _estimate(forecast.end_to_end())
-    return CellFigures(
+    ratio = costs.draft_cost_ratio(entrant.context) if costs else None
+    verify = costs.verify_ratio(cell.k + 1, entrant.context) if costs else None
+    least = break_even_alpha(cell.k, ratio.value, verify=verify.value) if ratio and verify else None
+    return Evaluation(
         draft=entrant.candidate.draft,
         quant=entrant.candidate.quant,
         k=cell.k,
         alpha=rate[0],
         mean_accepted_length=_estimate(mean_accepted_length(*counted)),
-        draft_cost_ratio=costs.draft_cost_ratio(entrant.context) if costs else None,
-        verify_ratio=costs.verify_ratio(cell.k + 1, entrant.context) if costs else None,
+        draft_cost_ratio=ratio,
+        verify_ratio=verify,
         speedup_predicted=predicted,
         speedup_measured=_estimate(measured.speedup if measured else None),
         best=best,
@@ -220,6 +216,8 @@ def _figures(
         plain_overhead=plain_overhead(cell),
         speedup_end_to_end_expected=_estimate(cell.whole) if measured else whole,
         requests_measured=len(measured.speedup.requests) if measured else 0,
+        break_even_alpha=least,
+        concurrency=entrant.batch,
     )
 
 
@@ -233,7 +231,9 @@ def _errors(field: Field) -> PredictionError | None:
                 continue
             name = cell.entrant.candidate
             found.append(
-                CheckedCell(draft=name.draft, quant=name.quant, k=cell.k, batch=batch, error=error)
+                CheckedPrediction(
+                    draft=name.draft, quant=name.quant, k=cell.k, concurrency=batch, error=error
+                )
             )
             unaided.append(abs(passes_only_error(cell) or 0.0))
     if not found:
@@ -242,48 +242,10 @@ def _errors(field: Field) -> PredictionError | None:
     return PredictionError(
         median=median(sizes),
         worst=max(sizes),
-        cells=len(sizes),
+        configurations=len(sizes),
         passes_only_median=median(unaided),
         passes_only_worst=max(unaided),
-        by_cell=tuple(found),
-    )
-
-
-def _of_the_leader(standing: Standing) -> list[str]:
-    """What must be said of the cell that came out first."""
-    leader, contest = standing.leader, standing.contest
-    if leader is None and any(cell.breaks for cell in standing.cells):
-        return ["no candidate of known speed keeps the limits"]
-    if leader is None:
-        return ["no candidate's speed is known: nothing was timed, or no level has a kernel here"]
-    found = [
-        f"{cell.name} is faster than {leader.name} by less than timing noise; "
-        "the smaller draft, then the smaller k, is preferred"
-        for cell in contest.faster_ties(leader)
-    ]
-    predicted, judged = _estimate(leader.predicted), _estimate(leader.judged)
-    if leader.measured is None:
-        found.append(f"{leader.name} was not measured: its speed-up is a prediction{_off(contest)}")
-    if judged is None:
-        found.append(f"{leader.name}: too few requests for an interval of its speed-up")
-    elif predicted and decide(predicted, standing.min_speedup) != decide(
-        judged, standing.min_speedup
-    ):
-        found.append(
-            f"{leader.name}: predicted {predicted.value:.2f}×, expected {judged.value:.2f}× after "
-            "measuring; judged by the latter"
-        )
-    return found
-
-
-def _off(contest: Contest) -> str:
-    """What predictions like the leader's were off by, in words."""
-    if not contest.errors:
-        return ""
-    low, high = min(contest.errors), max(contest.errors)
-    return (
-        f", and such predictions were off by {low:+.0%} to {high:+.0%} where others were decoded; "
-        "the interval that decides and the probability allow for that"
+        by_configuration=tuple(found),
     )
 
 

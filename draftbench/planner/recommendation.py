@@ -1,64 +1,60 @@
-"""The answer of `recommend`, as it is written to JSON.
+"""The answer of `recommend`: the records that it prints as JSON and that every report renders.
 
-Every figure is {value, low, high} at 95 % or null for unknown. The first fields of
-`Recommendation` and `CellFigures` are a contract that scripts read.
+A figure is {value, low, high} at 95 %, or null for unknown. Reports show these records and compute
+nothing.
 """
 
 from __future__ import annotations
 
-import msgspec
+from typing import Literal
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.planner.breakeven import BreakEven
-from draftbench.planner.latency import Latency
-from draftbench.planner.measured import Audit
-from draftbench.planner.standing import Decision
-from draftbench.records import Candidate, DraftingMode
+from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
+
+Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
+Objective = Literal["speedup", "latency", "throughput", "cost"]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the answer: frozen, compared by its fields."""
-
-
-class Pick(Answer, frozen=True):
-    """A draft, its quantization level and a draft length."""
+class Configuration(Record, frozen=True):
+    """A candidate at one draft length and one concurrency (active decoding rows)."""
 
     draft: str
     quant: str
     k: int
+    concurrency: int = 1
 
     @property
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
         return Candidate(draft=self.draft, quant=self.quant)
 
+    def __str__(self) -> str:
+        return f"{self.candidate} at k = {self.k}"
 
-class CellFigures(Answer, frozen=True):
-    """One candidate at one k.
+
+class Evaluation(Record, frozen=True):
+    """A configuration with its figures: predicted, measured and expected.
 
     `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
     intervals are over timing repeats, all others over requests. `accepted_per_drafted` and
-    `mean_accepted_length` come from replay, the figures `…_measured` were counted in decoding runs.
+    `mean_accepted_length` come from replay, the figures `…_measured` were counted while decoding.
+    `break_even_alpha` is the α from which this k pays at this c and v(k+1), by the closed form.
 
-    The speed-ups count what follows the first token, except those `…_end_to_end…`, which have both
-    prefills in them. `…_predicted` is replay times timed passes, over all requests that were
-    replayed; `…_measured` is from decoding runs, over the `requests_measured` that were decoded;
-    `…_expected`, by which candidates are ranked, is the prediction for all requests times what
-    measuring some showed it to be off by: the measurement where everything was measured, and the
-    prediction where no k of the draft was. Where other k's of the draft were measured and this one
-    was not it is None: this k does not compete, and its prediction, which nothing corrected, is not
-    comparable with theirs. `prediction_error` is predicted over measured speed-up less 1, on the
-    measured requests. `round_overhead` is what the measured rounds took over what their draft steps
-    and target passes should have by the timed points, `plain_overhead` the same of the plain steps
-    decoded beside them: what both have in common cancels in a speed-up.
+    The speed-ups count what follows the first token, except those `…_end_to_end…`, which include
+    both prefills. `…_predicted` is replay times timed passes, over all replayed requests;
+    `…_measured` is from decoding the `requests_measured`; `…_expected`, by which candidates are
+    ranked, is the prediction for all requests times measured over predicted for the measured ones.
+    Where no k of the draft was measured it is the prediction; where other k's of the draft were
+    measured and this one was not it is None, and this k does not compete. `prediction_error` is
+    predicted over measured speed-up less 1, on the measured requests. `round_overhead` is what
+    decoding rounds took over the timed seconds of their passes, `plain_overhead` the same of the
+    target steps decoded beside them: what both have in common cancels in a speed-up.
 
-    Memory is the draft's weights at its level and its cache for the longest request, of one row;
-    not a second copy of weights that draftbench's own runner may keep.
-    `best` marks the candidate's best k, and none where its speed is unknown.
-    `reason` says why it was not chosen. `probability_best` is how often it is the best or as good,
-    plain decoding included, over resampled requests, timing samples and, for candidates that were
-    not decoded, the errors of predictions from passes alone; None where it does not compete or has
-    no interval.
+    `memory_bytes` are the draft's weights at its level and its cache for the longest request, of
+    one row. `best` marks the candidate's best k, and none where its speed is unknown. `reason` says
+    why it was not chosen. `probability_best` is how often it is the best or as good, plain decoding
+    included, over resampled requests and timings; None where it does not compete or has no
+    interval.
     """
 
     draft: str
@@ -86,20 +82,29 @@ class CellFigures(Answer, frozen=True):
     probability_best: float | None = None
     round_overhead: float | None = None
     plain_overhead: float | None = None
+    break_even_alpha: float | None = None
+    concurrency: int = 1
 
     @property
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
         return Candidate(draft=self.draft, quant=self.quant)
 
+    @property
+    def configuration(self) -> Configuration:
+        """What the figures are of."""
+        return Configuration(
+            draft=self.draft, quant=self.quant, k=self.k, concurrency=self.concurrency
+        )
 
-class CheckedCell(Answer, frozen=True):
-    """One measured cell: `error` is predicted over measured speed-up less 1."""
+
+class CheckedPrediction(Record, frozen=True):
+    """One measured configuration: `error` is predicted over measured speed-up less 1."""
 
     draft: str
     quant: str
     k: int
-    batch: int
+    concurrency: int
     error: float
 
     @property
@@ -108,42 +113,40 @@ class CheckedCell(Answer, frozen=True):
         return Candidate(draft=self.draft, quant=self.quant)
 
 
-class PredictionError(Answer, frozen=True):
-    """Size of the relative error of predicted against measured speed-up over the measured cells, at
-    all batch sizes.
+class PredictionError(Record, frozen=True):
+    """Size of the relative error of predicted against measured speed-ups, over the measured
+    `configurations` at all concurrencies.
 
-    `median` and `worst` are of predictions that know what a round takes beyond its passes from the
-    candidate's other decoded cells; `passes_only_…` are of predictions from timed passes alone, as
-    for a candidate that was not decoded.
+    `median` and `worst` are of predictions that know a round's overhead from the candidate's other
+    decoded k's; `passes_only_…` are of predictions from timed passes alone, as for a candidate that
+    was not decoded, and null where no such prediction can be made.
     """
 
     median: float
     worst: float
-    cells: int
-    passes_only_median: float
-    passes_only_worst: float
-    by_cell: tuple[CheckedCell, ...] = ()
+    configurations: int
+    passes_only_median: float | None
+    passes_only_worst: float | None
+    by_configuration: tuple[CheckedPrediction, ...] = ()
 
 
-class Level(Answer, frozen=True):
+class LoadLevel(Record, frozen=True):
     """The answer at one concurrency, the number of active decoding rows.
 
     `k` is that of the choice, 0 where plain decoding is the answer, None where that is open.
-    `decision` is None where the costs at this concurrency are unknown; `costs` says why, between
-    which batch sizes they were interpolated, or that no decoding run stands behind them, and is
-    None where there is nothing to say. Speed-ups are the leader's, `speedup_expected` too as among
-    the candidates; `speedup_deciding` is what `decision` goes by (see the recommendation). Rates
-    and times are those of the costs, of plain decoding and of the leader: tokens per second of all
-    rows while they decode, seconds per output token of a request, with its prefills where those
-    were timed.
+    `decision` is None where the costs at this concurrency are unknown; `costs` says why, or between
+    which timed concurrencies they were interpolated, or that nothing was decoded there. Speed-ups
+    are the leader's; `speedup_deciding` is what `decision` goes by. Rates and times follow from the
+    costs, for plain decoding and for the leader: tokens per second of all rows while they decode,
+    seconds per output token of a request, including its prefills where those were timed.
     """
 
     concurrency: int
     decision: Decision | None
     k: int | None
-    choice: Pick | None
-    leader: Pick | None
-    runner_up: Pick | None
+    choice: Configuration | None
+    leader: Configuration | None
+    runner_up: Configuration | None
     speedup_predicted: Estimate | None
     speedup_measured: Estimate | None
     speedup_expected: Estimate | None
@@ -158,69 +161,133 @@ class Level(Answer, frozen=True):
     speedup_deciding: Estimate | None
 
 
-class Step(Answer, frozen=True):
-    """An entry of the schedule: from `concurrency` rows on, draft `k` tokens; 0: do not speculate,
-    None: open.
+class ScheduleEntry(Record, frozen=True):
+    """From `concurrency` rows on, draft `k` tokens; 0: do not speculate, None: open. `timed` says
+    whether passes were timed at this concurrency rather than interpolated or unknown.
     """
 
     concurrency: int
     k: int | None
+    timed: bool = True
 
 
-class StoppedCell(Answer, frozen=True):
-    """One draft that stops before the first token whose confidence is below `stop_below`, k at
-    most, as it was measured on `requests`.
+class Audit(Record, frozen=True):
+    """Requests decoded with speculation at temperature 0, by how the output first differs from the
+    target's: not at all, at a near tie (its two best tokens are within numeric noise), or at
+    another place (`faults`).
+    """
+
+    requests: int
+    identical: int
+    near_ties: int
+    faults: int
+
+
+class BreakEven(Record, frozen=True):
+    """`scaling` is the factor on every acceptance probability at which the speed-up is 1, None
+    where no scaling makes it pay; `margin` is 1 - `scaling`, negative where acceptance would have
+    to grow.
+    """
+
+    scaling: float | None
+    margin: float | None
+
+
+class Distribution(Record, frozen=True):
+    """Seconds; a percentile is None where fewer than one value lies beyond it."""
+
+    of: str
+    values: int
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    largest: float
+
+
+class Side(Record, frozen=True):
+    """The same requests with or without speculation."""
+
+    time_per_output_token: Distribution
+    chunk_gap: Distribution
+    time_to_first_token: Distribution
+
+
+class Latency(Record, frozen=True):
+    """Measured waits of one configuration beside its baseline.
+
+    `p99_ratio` is the p99 of a request's time per output token with speculation over that without,
+    `p99_ratio_of` says whether it is of p99 or of the largest.
     """
 
     draft: str
     quant: str
     k: int
-    stop_below: float
-    requests: int
-    tokens_per_round: Estimate | None
-    speedup_measured: Estimate | None
+    concurrency: int
+    plain: Side
+    speculative: Side
+    p99_ratio: float
+    p99_ratio_of: str
 
     @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
+    def configuration(self) -> Configuration:
+        """What was decoded."""
+        return Configuration(
+            draft=self.draft, quant=self.quant, k=self.k, concurrency=self.concurrency
+        )
 
 
-class Recommendation(Answer, frozen=True):
+class Caveat(Record, frozen=True):
+    """What a reader must know before trusting a figure. A `decisive` one may change the decision: a
+    longer or quieter run could answer differently.
+    """
+
+    kind: str
+    text: str
+    decisive: bool = False
+
+
+class Advice(Record, frozen=True):
+    """A rule of thumb that fits this run: what it says, why, and who says so."""
+
+    rule: str
+    sentence: str
+    reason: str
+    source: str
+
+
+class Recommendation(Record, frozen=True):
     """Whether to speculate and how.
 
-    `choice` is null unless the decision is to speculate; `leader` is the cell that came out first
-    either way. A winner's figures are flattered by its winning; the speed-ups here are not, but
-    cross-fitted: of the act of choosing, each fifth of the requests seen through the cell that the
-    others choose. `speedup_predicted_cross_fitted` and `speedup_measured_cross_fitted` count what
-    follows the first token. `speedup_deciding` is the expected one, and what is held against the
-    asked speed-up: with both prefills where the objective is latency, its interval stretched by the
-    errors of predictions from passes alone where the leader was not decoded. Where the leader's
-    requests are too few for an interval there is none, and `speedup_without_interval` is what they
-    came to. `probability_best` and `expected_regret` are those of the decision over resampled
-    requests, plain decoding included; `requests_needed` would settle an inconclusive one.
-    `near_tie_share` is the share of output positions whose two best target tokens are within
-    numeric noise.
+    `choice` is null unless the decision is to speculate; `leader` is the configuration that ranks
+    first either way. The first in a ranking is flattered by chance, so the speed-ups here are
+    cross-validated: chosen on some requests, evaluated on the others.
+    `speedup_predicted_cross_fitted` and `speedup_measured_cross_fitted` count what follows the
+    first token. `speedup_deciding` is held against `min_speedup`: the expected speed-up, with both
+    prefills where the objective is latency, its interval stretched by the errors of predictions
+    from passes alone where the leader was not decoded. Where there are too few requests for an
+    interval it is null, and `speedup_without_interval` is the bare value. `probability_best` and
+    `expected_regret` are those of the decision over resampled requests, plain decoding included;
+    `requests_needed` would settle an inconclusive one. `near_tie_share` is the share of output
+    positions whose two best target tokens are within numeric noise.
 
     All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
     leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
-    `crossover` the largest at which speculation still pays: 0 where it never does, None where it
-    does at the largest that was timed. `break_even` and `latency` are the leader's. `stopped` are
-    drafts that stop when unsure, where the run decoded such; none of them is chosen. `provisional`
-    says in a few words each why the decision may not last: a run that is not finished, few
-    requests, a busy or drifting machine; empty where there is nothing of the kind, and where the
-    decision is inconclusive.
+    `crossover` the largest at which speculation clearly pays: 0 where it never does, None where it
+    does at the largest that was timed. Where it was interpolated, `crossover_between` are the timed
+    concurrencies around it. `break_even` and `latency` are the leader's. `checks` are sentences on
+    how far the figures can be trusted, `caveats` what speaks against them, `advice` at most three
+    rules of thumb.
     """
 
     decision: Decision
-    choice: Pick | None
-    candidates: tuple[CellFigures, ...]
+    choice: Configuration | None
+    evaluations: tuple[Evaluation, ...]
     requests: int
     output_tokens: int
     prediction_error: PredictionError | None
     min_speedup: float
-    leader: Pick | None
-    runner_up: Pick | None
+    leader: Configuration | None
+    runner_up: Configuration | None
     speedup_predicted_cross_fitted: Estimate | None
     speedup_measured_cross_fitted: Estimate | None
     speedup_deciding: Estimate | None
@@ -230,16 +297,49 @@ class Recommendation(Answer, frozen=True):
     requests_needed: int | None
     audit: Audit | None
     near_tie_share: float | None
-    caveats: tuple[str, ...]
+    caveats: tuple[Caveat, ...]
     runner: str | None
     machine: str
     drafting_mode: DraftingMode
     concurrency: int
-    objective: str
-    levels: tuple[Level, ...]
-    schedule: tuple[Step, ...]
+    objective: Objective
+    levels: tuple[LoadLevel, ...]
+    schedule: tuple[ScheduleEntry, ...]
     crossover: int | None
     break_even: BreakEven | None
     latency: Latency | None
-    stopped: tuple[StoppedCell, ...] = ()
-    provisional: tuple[str, ...] = ()
+    crossover_between: tuple[int, int] | None = None
+    failures: tuple[Failure, ...] = ()
+    checks: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def decisive_caveats(self) -> tuple[Caveat, ...]:
+        """Why the decision is provisional; empty where nothing is known to speak against it."""
+        return tuple(caveat for caveat in self.caveats if caveat.decisive)
+
+    @property
+    def leading_evaluation(self) -> Evaluation | None:
+        """The leader with its figures; None where no speed is known."""
+        return None if self.leader is None else self.evaluation_of(self.leader)
+
+    @property
+    def by_candidate(self) -> list[Evaluation]:
+        """One evaluation per candidate: its best k, or its smallest where the speed is unknown; the
+        leader first, the others by their expected or else predicted speed-up, the control last.
+        """
+        best: dict[Candidate, Evaluation] = {}
+        for each in self.evaluations:
+            if each.candidate not in best or (each.best and not best[each.candidate].best):
+                best[each.candidate] = each
+
+        def order(each: Evaluation) -> tuple[bool, bool, float]:
+            speed = each.speedup_expected or each.speedup_predicted
+            first = each.configuration == self.leader
+            return not first, each.draft == SELF, -(speed.value if speed else 0.0)
+
+        return sorted(best.values(), key=order)
+
+    def evaluation_of(self, configuration: Configuration) -> Evaluation:
+        """The figures of a configuration at this answer's concurrency."""
+        return next(e for e in self.evaluations if e.configuration == configuration)

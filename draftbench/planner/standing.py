@@ -11,34 +11,21 @@ by where others were decoded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
-from draftbench.planner.choice import TIMING_NOISE, Cell, Contest, cell_of
+from draftbench.planner.choice import TIMING_NOISE, Cell, Contest, Kind, cell_of
 from draftbench.planner.limits import broken
-from draftbench.planner.measured import MeasuredCell, measured_cells
-from draftbench.planner.objective import Limits, Objective
+from draftbench.planner.measured import Measurement, measurements
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes_alone import passes_only_error
 from draftbench.planner.predict import Entrant, grid, replayed
+from draftbench.planner.recommendation import Decision
 from draftbench.planner.sources import CostSource, RunCosts
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run
-
-Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is asked of a run: the speed-up from which speculation is worth having, what to rank by
-    and what to keep.
-    """
-
-    min_speedup: float = 1.0
-    objective: Objective = field(default_factory=Objective)
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +88,17 @@ class Standing:
 
 
 class Field:
-    """One run's candidates, at any concurrency.
-
-    Args:
-        source: where costs come from; with None from this run, whose decoding runs then count too.
+    """One run's candidates, at any concurrency. Where costs come from elsewhere, this run's own
+    decoding does not count.
     """
 
-    def __init__(self, observed: Run, wish: Wish, source: CostSource | None = None) -> None:
-        self.observed, self.wish = observed, wish
-        self.source: CostSource = source or RunCosts(observed)
-        self.foreign = source is not None
+    def __init__(self, observed: Run, options: DecisionOptions) -> None:
+        self.observed, self.options = observed, options
+        self.source: CostSource = options.costs or RunCosts(observed)
+        self.foreign = options.costs is not None
+        self.by: Kind = "whole" if options.objective == "latency" else "judged"
         self._entrants: dict[Candidate, Entrant] = {}
-        self._decoded: dict[int, dict[tuple[Candidate, int], MeasuredCell]] = {}
+        self._decoded: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
         self._cells: dict[int, tuple[Cell, ...]] = {}
         self._errors: dict[int, tuple[float, ...]] = {}
         self._standings: dict[tuple[int, Candidate | None], Standing] = {}
@@ -121,10 +107,10 @@ class Field:
         """Who leads with so many active rows, among all candidates or the k's of one."""
         key = concurrency, only
         if key not in self._standings:
-            cells, by = self._of(concurrency, only), self.wish.objective.by
+            cells, by = self._of(concurrency, only), self.by
             running = [cell for cell in cells if only or cell.entrant.candidate.draft != SELF]
             contest = Contest(running, by, self._errors_at(concurrency))
-            self._standings[key] = Standing(concurrency, cells, contest, self.wish.min_speedup)
+            self._standings[key] = Standing(concurrency, cells, contest, self.options.min_speedup)
         return self._standings[key]
 
     def concurrencies(self) -> tuple[int, ...]:
@@ -143,10 +129,10 @@ class Field:
         """The run whose machine the costs are of; None for an engine's own step times."""
         return self.source.observed if isinstance(self.source, RunCosts) else None
 
-    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], MeasuredCell]:
+    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
         if concurrency not in self._decoded:
-            found = {} if self.foreign else measured_cells(self.observed, concurrency)
+            found = {} if self.foreign else measurements(self.observed, concurrency)
             self._decoded[concurrency] = found
         return self._decoded[concurrency]
 
@@ -154,7 +140,7 @@ class Field:
         """What predictions from passes alone were off by, of all that was decoded there."""
         if concurrency not in self._errors:
             decoded = self._of(concurrency) if self.measured(concurrency) else ()
-            errors = (passes_only_error(cell, self.wish.objective.by) for cell in decoded)
+            errors = (passes_only_error(cell, self.by) for cell in decoded)
             self._errors[concurrency] = tuple(error for error in errors if error is not None)
         return self._errors[concurrency]
 
@@ -177,7 +163,7 @@ class Field:
             entrant = entrant.at(concurrency, self.source, grid(self.observed))
             for k in grid(self.observed):
                 cell = cell_of(entrant, k, measured.get((candidate, k)))
-                limits = broken(cell, self.wish.limits, self.observed)
+                limits = broken(cell, self.options, self.observed)
                 found.append(replace(cell, breaks=limits) if limits else cell)
         return tuple(found)
 

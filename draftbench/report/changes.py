@@ -18,7 +18,7 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline
-from draftbench.planner.measured import MeasuredCell
+from draftbench.planner.measured import Measurement
 from draftbench.run_folder.run import Run
 
 _SPEED = Limit(metric="speedup", value=0.02, relative=True)
@@ -82,7 +82,7 @@ def timed(
 
 def speed(
     runs: tuple[Run, Run],
-    cells: tuple[MeasuredCell | None, MeasuredCell | None],
+    cells: tuple[Measurement | None, Measurement | None],
     obstacle: str | None,
 ) -> FigureChange:
     """The change of a measured speed-up, where the gate would compare it, and as it would.

@@ -14,7 +14,7 @@ from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.gate.pin import sampling_label
-from draftbench.planner.measured import MeasuredCell, measured_cells
+from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import Entrant, entrant_of, grid
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay, ModelFacts
@@ -64,13 +64,13 @@ class _Side:
 
     observed: Run
     best: dict[Candidate, int]
-    cells: dict[tuple[Candidate, int], MeasuredCell]
+    cells: dict[tuple[Candidate, int], Measurement]
 
     @classmethod
     def of(cls, observed: Run) -> _Side:
         answer = recommend(observed)
-        best = {c.candidate: c.k for c in answer.candidates if c.best}
-        return cls(observed, best, measured_cells(observed))
+        best = {c.candidate: c.k for c in answer.evaluations if c.best}
+        return cls(observed, best, measurements(observed))
 
 
 def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:

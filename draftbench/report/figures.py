@@ -19,16 +19,15 @@ from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import Rounds, counted_rounds, expected_rounds
 from draftbench.acceptance.templating import template_may_differ
-from draftbench.planner.measured import MeasuredCell, measured_cells
+from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import grid
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.planner.steady import steady
 from draftbench.records import SELF, Candidate, Decode, Trajectory
-from draftbench.report.terminal.recommendation import shown
 from draftbench.run_folder.run import Run
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
-Cells = Mapping[tuple[Candidate, int], MeasuredCell]
+Cells = Mapping[tuple[Candidate, int], Measurement]
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,10 @@ def figures_of(observed: Run, answer: Recommendation) -> Figures:
         RunFolderError: replays that do not fit their responses.
     """
     mode = observed.manifest.question.mode
-    order = [cell.candidate for cell in shown(answer)]
+    order = [cell.candidate for cell in answer.by_candidate]
     pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
     pick, target = answer.choice or answer.leader, observed.facts_of(None)
-    cells = measured_cells(observed, answer.concurrency)
+    cells = measurements(observed, answer.concurrency)
     largest = max(grid(observed))
     k = pick.k if pick else largest
     parts = {
@@ -128,7 +127,7 @@ def figures_of(observed: Run, answer: Recommendation) -> Figures:
         positions=tuple(_positions(c, own, largest) for c, own in pairs.items()),
         lengths=tuple(
             found
-            for c in shown(answer)
+            for c in answer.by_candidate
             if c.draft != SELF and (found := _lengths(c, pairs, cells, c.k if pick else largest))
         ),
         segments=_by_group("segment", pairs, parts, k),
@@ -156,7 +155,7 @@ def _positions(candidate: Candidate, pairs: Pairs, k: int) -> DraftPositions:
 
 
 def _lengths(
-    figures: CellFigures, pairs: Mapping[Candidate, Pairs], cells: Cells, k: int
+    figures: Evaluation, pairs: Mapping[Candidate, Pairs], cells: Cells, k: int
 ) -> AcceptedLengths | None:
     candidate = figures.candidate
     trajectories, rounds = _rounds(pairs[candidate], k)
@@ -240,7 +239,7 @@ def _crossed(breakdowns: Mapping[str, Breakdown]) -> Crossed | None:
     return None
 
 
-def _token_times(pick: Pick, cells: Cells) -> TokenTimes | None:
+def _token_times(pick: Configuration, cells: Cells) -> TokenTimes | None:
     """A request's steady rounds, averaged over its repeats."""
     candidate = pick.candidate
     cell = cells.get((candidate, pick.k))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.measure.candidate import Contender
-from draftbench.planner.recommend import best_cells
+from draftbench.planner.recommend import promising_ks
 from draftbench.records import (
     LOOKUP,
     SELF,
@@ -89,7 +89,7 @@ class Kept:
             return list(self.options.ks)
         if candidate.draft == SELF and SELF not in self.options.drafts:
             return []
-        return best_cells(self._seen_of(candidate), candidate, batch)
+        return promising_ks(self._seen_of(candidate), candidate, batch)
 
     def decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
         """The responses that were decoded in every cell, the baseline's among them."""

@@ -59,7 +59,7 @@ def test_json_has_the_fields_that_scripts_rely_on(command, swept):
     assert answer["decision"] in ("speculate", "do_not_speculate", "inconclusive")
     assert answer["requests"] == 6
     assert answer["output_tokens"] <= 6 * 24
-    cells = {(c["draft"], c["quant"], c["k"]): c for c in answer["candidates"]}
+    cells = {(c["draft"], c["quant"], c["k"]): c for c in answer["evaluations"]}
     assert set(cells) == {(draft, "none", k) for draft in ("draft", "ngram") for k in (1, 2)}
     for cell in cells.values():
         for name in FIGURES:
@@ -73,7 +73,7 @@ def test_json_has_the_fields_that_scripts_rely_on(command, swept):
 
 def test_the_figures_are_those_of_the_pair(command, swept):
     answer = recommendation(command, swept[0])
-    cells = {(c["draft"], c["k"]): c for c in answer["candidates"]}
+    cells = {(c["draft"], c["k"]): c for c in answer["evaluations"]}
     one, two = cells["draft", 1], cells["draft", 2]
     # α belongs to the pair, not to k; a longer draft never accepts fewer tokens a round.
     assert one["alpha"] == two["alpha"]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from draftbench.cli.planned import tell_preparation
-from draftbench.planner.disturbed import LOAD
+from draftbench.planner.caveats import LOAD
 from draftbench.run_folder.manifest import portable
 
 

@@ -29,10 +29,9 @@ def test_decoding_that_was_cut_off_is_said_with_how_far_it_got(command, run):
     path = run / "observations" / "decode.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     found = said(command, run)
-    assert "this run is not finished (stories15M decoded on 5 of 8 responses)" in found
-    assert "Provisional: the run is not finished; only 12 requests" in found
+    assert "Provisional: this run is not finished (stories15M decoded on 5 of 8 responses)" in found
     answer = json.loads(command("recommend", run, "--format", "json").out)
-    assert answer["provisional"][0] == "the run is not finished"
+    assert answer["caveats"][0]["kind"] == "unfinished"
 
 
 def test_step_times_that_are_missing_are_said(command, run):

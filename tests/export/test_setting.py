@@ -9,7 +9,7 @@ import pytest
 
 from draftbench.export.setting import schedule_of, setting_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Step
+from draftbench.planner.recommendation import ScheduleEntry
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -24,7 +24,7 @@ def answer(run):
     """A recommendation with the given k from each number of requests at once on."""
 
     def make(*steps):
-        own = tuple(Step(concurrency=at, k=k) for at, k in steps)
+        own = tuple(ScheduleEntry(concurrency=at, k=k) for at, k in steps)
         return msgspec.structs.replace(recommend(run), schedule=own)
 
     return make

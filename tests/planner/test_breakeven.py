@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from draftbench.planner.breakeven import BreakEven, break_even
 from draftbench.planner.choice import cell_of
-from draftbench.planner.measured import measured_cells
+from draftbench.planner.measured import measurements
 from draftbench.planner.predict import entrant_of
 from draftbench.records import Candidate
 
@@ -25,7 +25,7 @@ def found_for(scene: Any, acceptance: float) -> BreakEven | None:
     scene.requests(2, [acceptance, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
     run = scene.observed(1)
-    measured = measured_cells(run).get((SMALL, 1))
+    measured = measurements(run).get((SMALL, 1))
     return break_even(cell_of(entrant_of(run, SMALL), 1, measured))
 
 
@@ -53,7 +53,7 @@ def test_a_measurement_moves_the_break_even(scene: Any) -> None:
         scene.decode(name, 0, 2.0, output_tokens=3, verify_seconds=(1.0, 1.0))
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
     run = scene.observed(1)
-    cell = cell_of(entrant_of(run, SMALL), 1, measured_cells(run)[SMALL, 1])
+    cell = cell_of(entrant_of(run, SMALL), 1, measurements(run)[SMALL, 1])
     found = break_even(cell)
     assert found is not None
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)

@@ -11,7 +11,7 @@ import pytest
 
 from draftbench.acceptance.definitions import Sample, quotient
 from draftbench.planner.choice import Cell, Certainty, Contest, corrected
-from draftbench.planner.measured import SPEEDUP_MEASURED, MeasuredCell
+from draftbench.planner.measured import SPEEDUP_MEASURED, Measurement
 from draftbench.planner.predict import SPEEDUP_PREDICTED, Entrant, Forecast
 from draftbench.records import Candidate
 
@@ -29,7 +29,7 @@ def cell(
     predicted = judged = _sample(seconds, SPEEDUP_PREDICTED)
     ran = None
     if measured is not None:
-        ran = MeasuredCell(candidate, k, _sample(measured, SPEEDUP_MEASURED), (), frozenset())
+        ran = Measurement(candidate, k, _sample(measured, SPEEDUP_MEASURED), (), frozenset())
         some = _sample(seconds[: len(measured)], SPEEDUP_PREDICTED)
         judged = corrected(predicted, some, ran.speedup)
     entrant = Entrant(candidate, (), (), None, {}, memory)

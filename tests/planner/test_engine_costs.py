@@ -10,6 +10,7 @@ import pytest
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
 from draftbench.planner.engine_costs import EngineCosts, read_engine_costs
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import entrant_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate
@@ -27,6 +28,10 @@ batches:
     verify: {2: 0.12}
     drafts: {small: {step_s: 0.02}, ngram: {step_s: 0.001}}
 """
+
+
+def texts(found: Any) -> list[str]:
+    return [caveat.text for caveat in found.caveats]
 
 
 def read(folder: Path, text: str, *candidates: Candidate) -> EngineCosts:
@@ -68,21 +73,21 @@ def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(
     scene.decode("r0", 0, 8.0)
     scene.decode("r0", 2, 99.0)
     scene.facts("small", has_kernel=False)
-    found = recommend(scene.observed(2), costs=read(tmp_path, GOOD))
+    found = recommend(scene.observed(2), DecisionOptions(costs=read(tmp_path, GOOD)))
     assert found.runner == "llama.cpp"
     assert found.speedup_predicted_cross_fitted is not None
     assert found.speedup_predicted_cross_fitted.value == pytest.approx(0.4 / 0.27)
     assert (found.speedup_measured_cross_fitted, found.prediction_error) == (None, None)
     assert found.latency is None
-    assert any("costs are those of llama.cpp" in caveat for caveat in found.caveats)
+    assert any("costs are those of llama.cpp" in caveat for caveat in texts(found))
 
 
 def test_a_candidate_that_the_file_does_not_name_has_no_speed(scene: Any, tmp_path: Path) -> None:
     scene.requests(2, [1.0] * 8)
     scene.requests(2, [1.0] * 8, Candidate(draft="big"))
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, Candidate(draft="big"))
-    found = recommend(scene.observed(2), costs=read(tmp_path, GOOD))
-    (big,) = (c for c in found.candidates if c.draft == "big")
+    found = recommend(scene.observed(2), DecisionOptions(costs=read(tmp_path, GOOD)))
+    (big,) = (c for c in found.evaluations if c.draft == "big")
     assert big.speedup_predicted is None
     assert big.reason is not None
     assert "costs.yaml` has no times of it" in big.reason
@@ -115,7 +120,7 @@ batches:
     run = scene.observed(4)
     rounds = expected_rounds(entrant_of(run, SMALL).laws, 4)
     assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
-    found = recommend(run, costs=source)
+    found = recommend(run, DecisionOptions(costs=source))
     assert found.decision == "do_not_speculate"
     (level,) = found.levels
     assert level.tokens_per_second_plain == pytest.approx(27.5)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from draftbench.planner.latency import Latency
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 
 TARGET, DRAFT = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
@@ -59,7 +60,7 @@ def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene: Any) -> None
     for name in ("r0", "r1"):
         scene.batch_run(name, 0, (0,) * 8, (1.0,) * 8)
         scene.batch_run(name, 2, (2, 2, 1), (1.5, 1.5, 9.0), active=(2, 2, 1))
-    found = recommend(scene.observed(2), concurrency=(2,)).latency
+    found = recommend(scene.observed(2), DecisionOptions(concurrency=(2,))).latency
     assert found is not None
     assert found.concurrency == 2
     assert found.speculative.time_per_output_token.largest == pytest.approx(3.0 / 6)

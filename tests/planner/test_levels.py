@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.planner.objective import Limits, Objective
-from draftbench.planner.recommend import best_cells, recommend
-from draftbench.planner.recommendation import Level, Pick, Recommendation, Step
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import promising_ks, recommend
+from draftbench.planner.recommendation import (
+    Configuration,
+    LoadLevel,
+    Recommendation,
+    ScheduleEntry,
+)
 from draftbench.records import Candidate
 
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
@@ -31,24 +36,30 @@ def loaded(scene: Any) -> Any:
     return scene
 
 
-def at(found: Recommendation, concurrency: int) -> Level:
+def texts(found: Recommendation) -> list[str]:
+    return [caveat.text for caveat in found.caveats]
+
+
+def at(found: Recommendation, concurrency: int) -> LoadLevel:
     return next(level for level in found.levels if level.concurrency == concurrency)
 
 
 def says(found: Recommendation, *words: str) -> bool:
-    return any(all(word in caveat for word in words) for caveat in found.caveats)
+    return any(all(word in caveat for word in words) for caveat in texts(found))
 
 
 def test_speculation_pays_at_one_row_and_loses_at_many(loaded: Any) -> None:
     # k = 1 takes four rounds of t(2) + 0.1 + 3/4 · 0.06: at 8 rows 6.98 s against 8, at 32 8.58 s.
     found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
     assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
-    assert found.schedule == tuple(Step(concurrency=c, k=k) for c, k in ((1, 2), (8, 1), (32, 0)))
+    assert found.schedule == tuple(
+        ScheduleEntry(concurrency=c, k=k) for c, k in ((1, 2), (8, 1), (32, 0))
+    )
     eight, many = at(found, 8), at(found, 32)
     assert eight.speedup_predicted is not None
     assert eight.speedup_predicted.value == pytest.approx(8 / 6.98)
     assert (many.decision, many.choice) == ("do_not_speculate", None)
-    assert many.leader == Pick(draft="small", quant="none", k=1)
+    assert many.leader == Configuration(draft="small", quant="none", k=1, concurrency=32)
     assert many.speedup_expected is not None
     assert many.speedup_expected.value == pytest.approx(8 / 8.58)
 
@@ -56,10 +67,10 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded: Any) -> None:
 def test_the_headline_is_the_first_concurrency_asked(loaded: Any) -> None:
     run = loaded.observed(1, 2, batches=(8, 1, 32))
     assert recommend(run).concurrency == 1
-    found = recommend(run, concurrency=(32, 1))
+    found = recommend(run, DecisionOptions(concurrency=(32, 1)))
     assert (found.concurrency, found.decision) == (32, "do_not_speculate")
     assert [level.concurrency for level in found.levels] == [32, 1]
-    assert {c.k: c.speedup_predicted.value for c in found.candidates if c.speedup_predicted}[
+    assert {c.k: c.speedup_predicted.value for c in found.evaluations if c.speedup_predicted}[
         1
     ] == pytest.approx(8 / 8.58)
 
@@ -69,7 +80,7 @@ def test_the_crossover_lies_between_the_timed_concurrencies(loaded: Any) -> None
     # + 0.145 stay 2 % above 1 up to t(2) = 1.8158, at 20.9 rows.
     run = loaded.observed(1, 2, batches=(1, 8, 32))
     assert recommend(run).crossover == 20
-    assert recommend(run, min_speedup=5).crossover == 0
+    assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
 
 
 def test_what_pays_at_all_that_was_timed_has_no_crossover(scene: Any) -> None:
@@ -97,7 +108,7 @@ def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded: Any) 
 
 def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded: Any) -> None:
     # Half-way between 8 and 32: t(2) = 1.8.
-    level = at(recommend(loaded.observed(1), concurrency=(20,)), 20)
+    level = at(recommend(loaded.observed(1), DecisionOptions(concurrency=(20,))), 20)
     assert level.speedup_predicted is not None
     assert level.speedup_predicted.value == pytest.approx(8 / (4 * 1.945))
     assert level.costs is not None
@@ -105,13 +116,13 @@ def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded: A
 
 
 def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded: Any) -> None:
-    found = recommend(loaded.observed(1, 2), concurrency=(1, 64))
+    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 64)))
     level = at(found, 64)
     unknown = (level.decision, level.k, level.choice, level.leader, level.speedup_predicted)
     assert unknown == (None,) * 5
     assert (level.tokens_per_second, level.seconds_per_token) == (None, None)
     assert level.costs == "64 rows at once were not timed, only 1, 8, 32"
-    assert found.schedule[-1] == Step(concurrency=64, k=None)
+    assert found.schedule[-1] == ScheduleEntry(concurrency=64, k=None, timed=False)
     assert found.decision == "speculate"
 
 
@@ -120,7 +131,8 @@ def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded: Any) -
     for draft, seconds in ((None, 2.0), ("small", 1.0)):
         loaded.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
     found = recommend(
-        loaded.observed(1), concurrency=(8,), objective=Objective("speedup", price_per_hour=3.6)
+        loaded.observed(1),
+        DecisionOptions(concurrency=(8,), objective="speedup", price_per_hour=3.6),
     )
     level = at(found, 8)
     assert level.tokens_per_second_plain == pytest.approx(8.0)
@@ -133,11 +145,15 @@ def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded: Any) -
 def test_throughput_and_cost_choose_the_concurrency_too(loaded: Any) -> None:
     # 1.95 tokens a second at one row, 9.2 at eight, and 32 at 32 rows without speculation.
     run = loaded.observed(1, 2, batches=(1, 8, 32))
-    for objective in (Objective("throughput"), Objective("cost", price_per_hour=2.0)):
-        found = recommend(run, objective=objective)
+    for options in (
+        DecisionOptions(objective="throughput"),
+        DecisionOptions(objective="cost", price_per_hour=2.0),
+    ):
+        found = recommend(run, options)
         assert (found.concurrency, found.decision) == (32, "do_not_speculate")
-    found = recommend(run, objective=Objective("throughput"), concurrency=(1, 8))
-    assert (found.concurrency, found.choice) == (8, Pick(draft="small", quant="none", k=1))
+    found = recommend(run, DecisionOptions(objective="throughput", concurrency=(1, 8)))
+    small = Configuration(draft="small", quant="none", k=1, concurrency=8)
+    assert (found.concurrency, found.choice) == (8, small)
 
 
 def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
@@ -150,19 +166,19 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
         scene.cost(None, candidate, 10, 2.0, contexts=(0,), what="prefill")
         scene.cost(candidate.draft, candidate, 10, seconds, contexts=(0,), what="prefill")
     run = scene.observed(2)
-    assert recommend(run).choice == Pick(draft="small", quant="none", k=2)
-    found = recommend(run, objective=Objective("latency"))
-    assert found.choice == Pick(draft="big", quant="none", k=2)
+    assert recommend(run).choice == Configuration(draft="small", quant="none", k=2)
+    found = recommend(run, DecisionOptions(objective="latency"))
+    assert found.choice == Configuration(draft="big", quant="none", k=2)
     (level,) = found.levels
     assert level.speedup_deciding is not None
     assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
     # What is expected after the first token keeps its meaning whatever candidates are ranked by.
     assert level.speedup_expected is not None
     assert level.speedup_expected.value == pytest.approx(8 / 4.6)
-    (big,) = (c for c in found.candidates if c.draft == "big")
+    (big,) = (c for c in found.evaluations if c.draft == "big")
     assert big.speedup_expected == level.speedup_expected
     assert big.speedup_end_to_end_expected == level.speedup_deciding
-    (small,) = (c for c in found.candidates if c.draft == "small")
+    (small,) = (c for c in found.evaluations if c.draft == "small")
     assert small.reason is not None
     assert "1.49× expected against 1.10× with both prefills" in small.reason
 
@@ -170,16 +186,16 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
 def test_latency_is_unknown_where_prefills_were_not_timed(scene: Any) -> None:
     scene.requests(2, ALL)
     scene.times(STEPS[1], DRAFT)
-    found = recommend(scene.observed(2), objective=Objective("latency"))
+    found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader) == ("inconclusive", None)
-    assert found.candidates[0].reason == "its speed is unknown: its prefill was not timed"
+    assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
 
 
 def test_a_cost_without_a_price_is_refused() -> None:
     with pytest.raises(UsageError, match="price"):
-        Objective("cost")
+        DecisionOptions(objective="cost")
     with pytest.raises(UsageError, match="price of -1"):
-        Objective("speedup", price_per_hour=-1.0)
+        DecisionOptions(price_per_hour=-1.0)
 
 
 def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene: Any) -> None:
@@ -191,21 +207,21 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene: Any
     scene.facts("small")
     run = scene.observed(2)
     needed = 200 + 2 * 19 + 1200
-    assert recommend(run, limits=Limits(max_memory=needed)).decision == "speculate"
-    found = recommend(run, limits=Limits(max_memory=needed / 1.25))
+    assert recommend(run, DecisionOptions(max_memory=needed)).decision == "speculate"
+    found = recommend(run, DecisionOptions(max_memory=needed / 1.25))
     assert (found.decision, found.choice, found.leader) == ("do_not_speculate", None, None)
-    assert found.candidates[0].reason is not None
-    assert "25% over --max-memory" in found.candidates[0].reason
+    assert found.evaluations[0].reason is not None
+    assert "25% over --max-memory" in found.evaluations[0].reason
     assert says(found, "no candidate of known speed keeps the limits")
 
 
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene: Any) -> None:
     scene.requests(2, ALL)
     scene.times(STEPS[1], DRAFT)
-    found = recommend(scene.observed(2), limits=Limits(max_memory=1e9))
+    found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
-    assert found.candidates[0].reason is not None
-    assert "its memory is unknown" in found.candidates[0].reason
+    assert found.evaluations[0].reason is not None
+    assert "its memory is unknown" in found.evaluations[0].reason
 
 
 def test_a_limit_on_the_tail_leaves_the_next_draft(scene: Any) -> None:
@@ -219,9 +235,9 @@ def test_a_limit_on_the_tail_leaves_the_next_draft(scene: Any) -> None:
         scene.replay(name, ALL, BIG)
     scene.times(STEPS[1], {1: 0.1, 2: 0.15})
     scene.times(STEPS[1], {1: 0.4, 2: 0.4}, BIG)
-    found = recommend(scene.observed(2), limits=Limits(max_p99_ratio=1.06))
-    assert found.choice == Pick(draft="big", quant="none", k=2)
-    (small,) = (c for c in found.candidates if c.draft == "small")
+    found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
+    assert found.choice == Configuration(draft="big", quant="none", k=2)
+    (small,) = (c for c in found.evaluations if c.draft == "small")
     assert small.reason is not None
     assert "1.32 times that of plain decoding (the largest of 2, predicted)" in small.reason
     assert "25% over --max-p99-ratio (1.06)" in small.reason
@@ -234,7 +250,7 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded: Any) -> None:
     for name in ("r0", "r1"):
         loaded.batch_run(name, 0, (0,) * 8, (1.6,) * 8)
         loaded.batch_run(name, 1, (1,) * 5, (2.56,) * 4 + (99.0,), active=(2,) * 4 + (1,))
-    found = recommend(loaded.observed(1), concurrency=(2,))
+    found = recommend(loaded.observed(1), DecisionOptions(concurrency=(2,)))
     level = at(found, 2)
     assert level.speedup_measured is not None
     assert level.speedup_measured.value == pytest.approx(12.8 / 10.24)
@@ -244,13 +260,13 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded: Any) -> None:
     assert level.speedup_predicted.value == pytest.approx(predicted)
     assert level.prediction_error == pytest.approx(predicted / 1.25 - 1)
     assert found.prediction_error is not None
-    (checked,) = found.prediction_error.by_cell
-    assert (checked.draft, checked.k, checked.batch) == ("small", 1, 2)
+    (checked,) = found.prediction_error.by_configuration
+    assert (checked.draft, checked.k, checked.concurrency) == ("small", 1, 2)
     assert checked.error == pytest.approx(predicted / 1.25 - 1)
 
 
 def test_the_cells_worth_measuring_depend_on_the_batch(loaded: Any) -> None:
     loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
     run = loaded.observed(1, 2, 4)
-    assert best_cells(run, SMALL, 4) == [1, 2]
-    assert best_cells(run, SMALL, 64) == []
+    assert promising_ks(run, SMALL, 4) == [1, 2]
+    assert promising_ks(run, SMALL, 64) == []

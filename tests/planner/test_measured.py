@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.measured import Audit, MeasuredCell, audit, measured_cells
+from draftbench.planner.measured import Audit, Measurement, audit, measurements
 from draftbench.records import Candidate, Sampling
 
 SMALL, INT4 = Candidate(draft="small"), Candidate(draft="small", quant="int4")
 
 
-def cells(scene: Any) -> dict[tuple[Candidate, int], MeasuredCell]:
-    return measured_cells(scene.observed(1, 2))
+def cells(scene: Any) -> dict[tuple[Candidate, int], Measurement]:
+    return measurements(scene.observed(1, 2))
 
 
 def test_tokens_per_second_are_compared_not_seconds(scene: Any) -> None:
@@ -55,14 +55,6 @@ def test_repeats_of_a_request_are_averaged(scene: Any) -> None:
     assert cells(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
 
 
-def test_processes_are_counted(scene: Any) -> None:
-    scene.request("a")
-    for process in "ppq":
-        scene.decode("a", 0, 8.0, process=process)
-        scene.decode("a", 1, 4.0, process=process)
-    assert cells(scene)[SMALL, 1].processes == 2
-
-
 def test_the_audit_counts_each_request_once_by_its_worst_difference(scene: Any) -> None:
     for name in ("same", "tie", "fault", "hot", "logged"):
         changes: dict[str, Any] = {"hot": {"sampling": Sampling(temperature=1.0)}}.get(name, {})
@@ -89,8 +81,8 @@ def test_batches_are_measured_apart_and_by_their_steady_rounds(scene: Any) -> No
     scene.batch_run("a", 0, (0,) * 5, (1.0,) * 4 + (99.0,), active=(2,) * 4 + (1,))
     scene.batch_run("a", 1, (1, 1, 1), (1.5, 1.5, 99.0), active=(2, 2, 1))
     run = scene.observed(1)
-    assert measured_cells(run) == {}
-    (cell,) = measured_cells(run, 2).values()
+    assert measurements(run) == {}
+    (cell,) = measurements(run, 2).values()
     assert cell.speedup.value == pytest.approx((4 / 3) / (4 / 4))
     assert [row.k for _, row in cell.baseline] == [0]
 
@@ -99,7 +91,7 @@ def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene: Any) -> No
     scene.request("a")
     scene.decode("a", 0, 8.0)
     scene.batch_run("a", 1, (1,), (1.5,))
-    assert measured_cells(scene.observed(1), 2) == {}
+    assert measurements(scene.observed(1), 2) == {}
 
 
 def test_end_to_end_counts_the_prefills_by_the_steady_share(scene: Any) -> None:
@@ -113,6 +105,6 @@ def test_end_to_end_counts_the_prefills_by_the_steady_share(scene: Any) -> None:
     # Of 4 tokens 2 are steady: half of the prefills beside 1.5 s, the baseline all steady.
     scene.batch_run("a", 0, (0,) * 4, (1.0,) * 4)
     scene.batch_run("a", 1, (1, 1), (1.5, 99.0), active=(2, 1))
-    whole = measured_cells(scene.observed(1), 2)[SMALL, 1].end_to_end
+    whole = measurements(scene.observed(1), 2)[SMALL, 1].end_to_end
     assert whole is not None
     assert whole.value == pytest.approx((2 / (1.5 + 1)) / (4 / 5))

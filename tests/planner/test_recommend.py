@@ -7,8 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftbench.planner.recommend import best_cells, recommend
-from draftbench.planner.recommendation import CellFigures, Pick, PredictionError, Recommendation
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import promising_ks, recommend
+from draftbench.planner.recommendation import (
+    Configuration,
+    Evaluation,
+    PredictionError,
+    Recommendation,
+)
 from draftbench.records import Candidate
 
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
@@ -18,12 +24,16 @@ CHEAP, DEAR = {1: 0.1, 2: 0.15}, {1: 1.0, 2: 1.0}
 ALL, QUARTER, NONE = [1.0] * 8, [1.0, 0, 0, 0, 1, 0, 0, 0], [0.0] * 8
 
 
-def at(found: Recommendation, draft: str, k: int) -> CellFigures:
-    return next(c for c in found.candidates if (c.draft, c.k) == (draft, k))
+def texts(found: Recommendation) -> list[str]:
+    return [caveat.text for caveat in found.caveats]
+
+
+def at(found: Recommendation, draft: str, k: int) -> Evaluation:
+    return next(c for c in found.evaluations if (c.draft, c.k) == (draft, k))
 
 
 def says(found: Recommendation, *words: str) -> bool:
-    return any(all(word in caveat for word in words) for caveat in found.caveats)
+    return any(all(word in caveat for word in words) for caveat in texts(found))
 
 
 def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene: Any) -> None:
@@ -32,7 +42,7 @@ def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene: Any) ->
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "speculate"
-    assert found.choice == found.leader == Pick(draft="small", quant="none", k=2)
+    assert found.choice == found.leader == Configuration(draft="small", quant="none", k=2)
     one, two = at(found, "small", 1), at(found, "small", 2)
     assert one.speedup_predicted is not None
     assert two.speedup_predicted is not None
@@ -52,8 +62,8 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene: Any) -> None:
     scene.times(TARGET, CHEAP)
     scene.times(TARGET, DEAR, BIG)
     found = recommend(scene.observed(1))
-    assert found.choice == Pick(draft="small", quant="none", k=1)
-    assert found.runner_up == Pick(draft="big", quant="none", k=1)
+    assert found.choice == Configuration(draft="small", quant="none", k=1)
+    assert found.runner_up == Configuration(draft="big", quant="none", k=1)
     small, big = at(found, "small", 1), at(found, "big", 1)
     assert small.alpha is not None
     assert big.alpha is not None
@@ -70,7 +80,7 @@ def test_do_not_speculate_is_an_answer(scene: Any) -> None:
     scene.times(TARGET, DEAR, BIG)
     found = recommend(scene.observed(1))
     assert (found.decision, found.choice) == ("do_not_speculate", None)
-    assert found.leader == Pick(draft="big", quant="none", k=1)
+    assert found.leader == Configuration(draft="big", quant="none", k=1)
     assert (found.probability_best, found.expected_regret) == (1.0, 0.0)
 
 
@@ -78,8 +88,8 @@ def test_the_asked_speedup_is_the_bar(scene: Any) -> None:
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP)
     run = scene.observed(2)
-    assert recommend(run, min_speedup=1.9).decision == "speculate"
-    assert recommend(run, min_speedup=2.0).decision == "do_not_speculate"
+    assert recommend(run, DecisionOptions(min_speedup=1.9)).decision == "speculate"
+    assert recommend(run, DecisionOptions(min_speedup=2.0)).decision == "do_not_speculate"
 
 
 def test_a_speedup_that_only_reaches_the_bar_is_not_worth_having(scene: Any) -> None:
@@ -88,7 +98,7 @@ def test_a_speedup_that_only_reaches_the_bar_is_not_worth_having(scene: Any) -> 
     run = scene.observed(2)
     reached = at(recommend(run), "small", 2).speedup_expected
     assert reached is not None
-    assert recommend(run, min_speedup=reached.high).decision == "do_not_speculate"
+    assert recommend(run, DecisionOptions(min_speedup=reached.high)).decision == "do_not_speculate"
 
 
 def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for(
@@ -101,7 +111,7 @@ def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1))
     assert (found.decision, found.choice) == ("inconclusive", None)
-    assert found.leader == Pick(draft="small", quant="none", k=1)
+    assert found.leader == Configuration(draft="small", quant="none", k=1)
     cell = at(found, "small", 1)
     assert cell.speedup_predicted is not None
     assert cell.speedup_predicted.value == pytest.approx(16 / 14.35)
@@ -153,7 +163,7 @@ def test_prompt_lookup_may_win_and_takes_no_memory(scene: Any) -> None:
     scene.times(TARGET, None, NGRAM)
     scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
     found = recommend(scene.observed(1, 2))
-    assert found.choice == Pick(draft="ngram", quant="none", k=2)
+    assert found.choice == Configuration(draft="ngram", quant="none", k=2)
     cell = at(found, "ngram", 2)
     assert (cell.alpha, cell.alpha_basis, cell.memory_bytes) == (None, None, 0)
 
@@ -173,7 +183,7 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene: Any) -> None:
     scene.facts("small", weight_bytes=100)
     scene.facts("big", weight_bytes=999)
     found = recommend(scene.observed(2))
-    assert found.choice == Pick(draft="small", quant="none", k=2)
+    assert found.choice == Configuration(draft="small", quant="none", k=2)
     assert says(found, "big at k = 2 is faster than small at k = 2 by less than timing noise")
     assert (
         at(found, "big", 2).reason
@@ -189,7 +199,7 @@ def test_a_measurement_overrules_its_prediction(scene: Any) -> None:
         scene.decode(name, 2, 16.0)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "do_not_speculate"
-    words = "small at k = 2: predicted 1.95×, expected 0.50× after measuring; judged by the latter"
+    words = "small at k = 2: 1.95× predicted, 0.50× expected after measuring; the decision goes"
     assert says(found, words)
     assert at(found, "small", 1).reason == "not measured: this draft is judged by the k's that were"
 
@@ -207,7 +217,7 @@ def test_the_prediction_error_is_taken_on_the_measured_requests(scene: Any) -> N
     assert at(found, "small", 1).prediction_error == pytest.approx(error)
     assert found.prediction_error is not None
     assert found.prediction_error.median == found.prediction_error.worst == pytest.approx(error)
-    assert found.prediction_error.cells == 1
+    assert found.prediction_error.configurations == 1
 
 
 def test_median_and_worst_error_ignore_the_sign(scene: Any) -> None:
@@ -224,7 +234,7 @@ def test_median_and_worst_error_ignore_the_sign(scene: Any) -> None:
         scene.decode(name, 2, 4.1 * 1.2, other)
     found = recommend(scene.observed(1, 2)).prediction_error
     assert found is not None
-    assert (found.median, found.worst, found.cells) == pytest.approx((0.15, 0.2, 2))
+    assert (found.median, found.worst, found.configurations) == pytest.approx((0.15, 0.2, 2))
 
 
 def test_counters_of_the_decoding_runs_stand_beside_the_replayed_ones(scene: Any) -> None:
@@ -245,8 +255,8 @@ def test_the_json_is_the_contract(scene: Any) -> None:
     scene.times(TARGET, CHEAP)
     document = msgspec.json.decode(msgspec.json.encode(recommend(scene.observed(2))))
     assert document["decision"] == "speculate"
-    assert document["choice"] == {"draft": "small", "quant": "none", "k": 2}
-    (cell,) = document["candidates"]
+    assert document["choice"] == {"draft": "small", "quant": "none", "k": 2, "concurrency": 1}
+    (cell,) = document["evaluations"]
     assert (cell["draft"], cell["quant"], cell["k"]) == ("small", "none", 2)
     for figure in ("alpha", "mean_accepted_length", "draft_cost_ratio", "verify_ratio"):
         assert set(cell[figure]) == {"value", "low", "high"}
@@ -268,9 +278,9 @@ def test_the_cells_worth_measuring_are_the_best_k_and_its_neighbours_in_the_grid
     # Passes of 4 and more tokens cost 6 s: k = 2 is best.
     scene.requests(2, ALL)
     scene.times(TARGET | {4: 6.0, 9: 6.0}, CHEAP)
-    assert best_cells(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
-    assert best_cells(scene.observed(2, 4, 8), SMALL) == [2, 4]
-    assert best_cells(scene.observed(2), SMALL) == [2]
+    assert promising_ks(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
+    assert promising_ks(scene.observed(2, 4, 8), SMALL) == [2, 4]
+    assert promising_ks(scene.observed(2), SMALL) == [2]
 
 
 def test_decoding_runs_do_not_change_which_cells_are_worth_measuring(scene: Any) -> None:
@@ -278,11 +288,11 @@ def test_decoding_runs_do_not_change_which_cells_are_worth_measuring(scene: Any)
     scene.times(TARGET | {4: 6.0, 9: 6.0}, CHEAP)
     scene.decode("r0", 8, 99.0, verify_seconds=(1.0,))
     scene.decode("r0", 1, 1.0, verify_seconds=(1.0,))
-    assert best_cells(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
+    assert promising_ks(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
 
 
 def test_without_costs_no_cell_is_worth_measuring(scene: Any) -> None:
     scene.requests(2, ALL)
     run = scene.observed(1, 2)
-    assert best_cells(run, SMALL) == []
-    assert best_cells(run, BIG) == []
+    assert promising_ks(run, SMALL) == []
+    assert promising_ks(run, BIG) == []

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.evidence import Evidence
-from draftbench.planner.objective import Objective
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.records import Candidate
 
 SMALL = Candidate(draft="small")
@@ -20,8 +18,8 @@ CHEAP = {1: 0.1, 2: 0.15}
 ALL, NONE = [1.0] * 8, [0.0] * 8
 
 
-def at(found: Recommendation, draft: str, k: int) -> CellFigures:
-    return next(c for c in found.candidates if (c.draft, c.k) == (draft, k))
+def at(found: Recommendation, draft: str, k: int) -> Evaluation:
+    return next(c for c in found.evaluations if (c.draft, c.k) == (draft, k))
 
 
 def test_each_name_of_a_speedup_is_one_figure_everywhere(scene: Any) -> None:
@@ -55,7 +53,7 @@ def test_what_decides_is_seen_by_requests_that_did_not_choose(scene: Any) -> Non
         scene.replay(f"r{i}", NONE if i in (4, 5) else ALL)
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1, 2))
-    assert found.leader == Pick(draft="small", quant="none", k=2)
+    assert found.leader == Configuration(draft="small", quant="none", k=2)
     expected, deciding = at(found, "small", 2).speedup_expected, found.speedup_deciding
     assert expected is not None
     assert expected.value == pytest.approx(48 / (4 * 4.1 + 2 * 10.6))
@@ -71,23 +69,10 @@ def test_one_request_has_a_speedup_without_an_interval(scene: Any) -> None:
     found = recommend(scene.observed(2))
     assert found.speedup_without_interval == pytest.approx(8 / 4.1)
     assert (found.speedup_deciding, found.probability_best, found.break_even) == (None,) * 3
-    assert found.candidates[0].probability_best is None
+    assert found.evaluations[0].probability_best is None
     scene.request("another")
     scene.replay("another", ALL)
     assert recommend(scene.observed(2)).speedup_without_interval is None
-
-
-def test_a_draft_pays_by_what_candidates_are_ranked_by(scene: Any) -> None:
-    # Decoding takes 4.1 s instead of 8; with prefills of 2 s and 30 s more it is 36.1 against 10.
-    scene.requests(2, ALL)
-    scene.times(TARGET, CHEAP)
-    for draft, seconds in ((None, 2.0), ("small", 30.0)):
-        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
-    run = scene.observed(2)
-    for objective, pays in ((Objective(), True), (Objective("latency"), False)):
-        found = Evidence.of(recommend(run, objective=objective), run)
-        assert found.first is not None
-        assert found.pays(found.first) == pays
 
 
 def test_a_k_that_was_not_decoded_beside_one_that_was_has_no_expectation(scene: Any) -> None:

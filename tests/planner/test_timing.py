@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.objective import Objective
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate
 
@@ -29,7 +29,7 @@ def test_a_prediction_is_as_sure_as_its_timing_samples(scene: Any) -> None:
     assert found.decision == "do_not_speculate"
     assert found.probability_best == pytest.approx(20 / 27, abs=0.06)
     assert found.expected_regret == pytest.approx(7 / 27 * (8 / 4.8 - 1), abs=0.04)
-    assert found.candidates[0].probability_best == pytest.approx(7 / 27, abs=0.06)
+    assert found.evaluations[0].probability_best == pytest.approx(7 / 27, abs=0.06)
 
 
 def test_a_measurement_has_no_timing_samples_to_draw(scene: Any) -> None:
@@ -46,5 +46,5 @@ def test_prefills_do_not_move(scene: Any) -> None:
     noisy(scene)
     for draft, seconds in ((None, 992.0), ("small", 0.0)):
         scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
-    found = recommend(scene.observed(1), objective=Objective("latency"))
+    found = recommend(scene.observed(1), DecisionOptions(objective="latency"))
     assert found.probability_best == 1.0

@@ -45,7 +45,7 @@ def test_missing_responses_replays_and_candidates_are_named(scene: Any) -> None:
     assert "2 of 5 responses" in said
     assert "small:int4 replayed on 1 of 2 responses" in said
     assert "no replay of ngram, big, tiny, big:int4, tiny:int4" in said
-    assert said in recommend(asked(run, 5)).caveats
+    assert said in [c.text for c in recommend(asked(run, 5)).caveats]
 
 
 def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene: Any) -> None:
@@ -97,7 +97,7 @@ def test_step_times_that_were_cut_off_are_named(scene: Any) -> None:
     three(scene, INT4, timed=False)
     run = scene.observed(1, quants=("none", "int4"))
     assert "(small:int4 not timed)" in str(unfinished(run))
-    assert unfinished(run) in recommend(run).caveats
+    assert unfinished(run) in [c.text for c in recommend(run).caveats]
 
 
 def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene: Any) -> None:

@@ -79,7 +79,7 @@ class Known:
 
         self.answer = printed("recommend")
         self.cards = {card["candidate"]: card for card in printed("acceptance")["cards"]}
-        best = [cell for cell in self.answer["candidates"] if cell["best"]]
+        best = [cell for cell in self.answer["evaluations"] if cell["best"]]
         # The choice has no reason against it; the others follow by what they are ranked by.
         self.best = sorted(
             best, key=lambda c: (c["reason"] is not None, -c["speedup_expected"]["value"])
@@ -142,7 +142,7 @@ def candidates(known):
     ]
     every = [
         [*words(cell["draft"], cell["quant"], cell["k"]), *(figure(cell[key]) for key in FIGURES)]
-        for cell in known.answer["candidates"]
+        for cell in known.answer["evaluations"]
     ]
     return [best, every]
 
@@ -258,7 +258,7 @@ def prediction(known):
                 figure(cell["speedup_measured"], "×"),
                 *words(f"{cell['prediction_error']:+.1%}"),
             ]
-            for cell in known.answer["candidates"]
+            for cell in known.answer["evaluations"]
             if cell["speedup_measured"]
         ]
     ]

@@ -86,7 +86,7 @@ def test_the_crossover_is_drawn_where_speculation_stops_paying(whole):
 
 def test_the_word_at_the_choice_stands_above_its_bar_and_band(reference):
     answer, drawn = reference
-    own = [c for c in answer.candidates if c.draft == answer.choice.draft]
+    own = [c for c in answer.evaluations if c.draft == answer.choice.draft]
     (cell,) = [c for c in own if (c.quant, c.k) == (answer.choice.quant, answer.choice.k)]
     ax = axes_of(drawn["speed"][0])
     (word,) = [text for text in ax.texts if text.get_text() == "choice"]
@@ -119,14 +119,14 @@ def boxes(ax):
 )
 def test_names_of_equal_speed_ups_stand_apart_however_candidates_lie(hand, spots):
     answer = recommend(run_of(hand.manifest(), hand.perfect()))
-    (cell, *_) = answer.candidates
+    (cell, *_) = answer.evaluations
     cells = [
         msgspec.structs.replace(
             cell, draft=f"d{at}", best=True, alpha=near(rate), draft_cost_ratio=near(cost)
         )
         for at, (cost, rate) in enumerate(spots)
     ]
-    (drawing,) = economy(msgspec.structs.replace(answer, candidates=tuple(cells), choice=None))
+    (drawing,) = economy(msgspec.structs.replace(answer, evaluations=tuple(cells), choice=None))
     names, inside = boxes(axes_of(drawing))
     assert "1×" in [text for text, _ in names]
     assert not [text for text, box in names if box.overlaps(inside)]
@@ -145,7 +145,7 @@ def test_every_candidate_has_a_line_at_a_glance_beside_plain_decoding(reference)
     ax = axes_of(drawn["glance"][0])
     lines = [text.get_text() for text in ax.get_yticklabels()]
     assert lines[0] == "qwen0.5:int4, k = 5"
-    assert len(lines) == len({(c.draft, c.quant) for c in answer.candidates})
+    assert len(lines) == len({(c.draft, c.quant) for c in answer.evaluations})
     # What a line comes to stands right of the axes: no bar gets there.
     figures = [(text.get_text(), text.xy[0]) for text in ax.texts]
     assert figures[0] == ("2.10×", 1.02)

@@ -22,7 +22,7 @@ def test_a_run_of_the_first_layout_is_read():
     assert found.manifest.question.batches == (1,)
     assert {row.active for row in found.decodes} == {()}
     assert found.states == ()
-    rates = {c.draft: c.alpha.value for c in recommend(found).candidates if c.alpha}
+    rates = {c.draft: c.alpha.value for c in recommend(found).evaluations if c.alpha}
     # Four of the draft's 18 tokens and 16 of the target's own are in the files as accepted.
     assert rates == pytest.approx({"draft": 4 / 18, "self": 16 / 18})
 
@@ -35,7 +35,7 @@ def test_a_run_with_batches_is_read(layout):
     active = {row.active for row in found.decodes if row.batch == 2}
     assert (2, 2, 1, 1, 1) in active
     assert [state.others for state in found.states] == [0.4]
-    assert recommend(found).candidates
+    assert recommend(found).evaluations
 
 
 def test_every_layout_has_a_sample():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from draftbench.planner.recommendation import Level, Recommendation
+from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.report.charts.look import legend, points
 from draftbench.report.plots import FAINT, INK, PALETTE, Drawing
 
@@ -46,7 +46,7 @@ def concurrency(answer: Recommendation) -> list[Drawing]:
     return drawn
 
 
-def _speedups(levels: Sequence[Level], crossover: int | None, ax: Axes) -> None:
+def _speedups(levels: Sequence[LoadLevel], crossover: int | None, ax: Axes) -> None:
     expected = [(float(x.concurrency), e) for x in levels if (e := x.speedup_expected)]
     measured = [(float(x.concurrency), e) for x in levels if (e := x.speedup_measured)]
     ax.plot([x for x, _ in expected], [e.value for _, e in expected], color=PALETTE[0], lw=1.0)
@@ -82,7 +82,7 @@ def _speedups(levels: Sequence[Level], crossover: int | None, ax: Axes) -> None:
     legend(ax)
 
 
-def _rates(levels: Sequence[Level], ax: Axes) -> None:
+def _rates(levels: Sequence[LoadLevel], ax: Axes) -> None:
     rows = [level.concurrency for level in levels]
     plain = [level.tokens_per_second_plain or 0.0 for level in levels]
     fast = [level.tokens_per_second or 0.0 for level in levels]

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.report.plots import LINES, MARKERS, PALETTE, label
-from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,7 @@ class Look:
     """One colour, marker and line per candidate, the same in every drawing; the choice first."""
 
     def __init__(self, answer: Recommendation) -> None:
-        self._order = [name_of(cell) for cell in shown(answer)]
+        self._order = [name_of(cell) for cell in answer.by_candidate]
 
     def _at(self, candidate: str) -> int:
         return self._order.index(candidate)
@@ -39,7 +38,7 @@ class Look:
         return LINES[self._at(candidate) % len(LINES)]
 
 
-def name_of(cell: CellFigures | Pick) -> str:
+def name_of(cell: Evaluation | Configuration) -> str:
     return str(cell.candidate)
 
 

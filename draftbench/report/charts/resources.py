@@ -11,7 +11,6 @@ from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.look import legend, name_of
 from draftbench.report.figures import Figures, TokenTimes
 from draftbench.report.plots import PALETTE, Drawing, label
-from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +49,7 @@ def _times(found: TokenTimes, ax: Axes) -> None:
 def memory(figures: Figures, answer: Recommendation) -> list[Drawing]:
     """Weights of the target and what each draft adds."""
     target = figures.target_bytes
-    rows = [(name_of(c), c.memory_bytes) for c in shown(answer) if c.memory_bytes is not None]
+    rows = [(name_of(c), c.memory_bytes) for c in answer.by_candidate if c.memory_bytes is not None]
     if target is None or not rows:
         return []
     return [

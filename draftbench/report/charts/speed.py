@@ -10,11 +10,10 @@ import numpy as np
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.formula import speedup
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.look import Look, legend, name_of, points, reach
 from draftbench.report.plots import FAINT, HEIGHT, INK, Drawing, label
-from draftbench.report.terminal.recommendation import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +26,9 @@ _TALL, _WIDE = 0.07, 0.13
 
 def glance(answer: Recommendation) -> list[Drawing]:
     """Every candidate at its best k, one line each, beside plain decoding."""
-    cells = [(c, e) for c in shown(answer) if (e := c.speedup_expected or c.speedup_predicted)]
+    cells = [
+        (c, e) for c in answer.by_candidate if (e := c.speedup_expected or c.speedup_predicted)
+    ]
     if not cells:
         return []
     measured = sum(cell.speedup_measured is not None for cell, _ in cells)
@@ -46,7 +47,7 @@ def glance(answer: Recommendation) -> list[Drawing]:
 
 
 def _glance(
-    cells: Sequence[tuple[CellFigures, Estimate]], look: Look, asked: float, ax: Axes
+    cells: Sequence[tuple[Evaluation, Estimate]], look: Look, asked: float, ax: Axes
 ) -> None:
     for line, (cell, e) in enumerate(cells):
         name = name_of(cell)
@@ -73,13 +74,13 @@ def _glance(
 
 def speed_by_k(answer: Recommendation) -> list[Drawing]:
     """One drawing per draft, its quantizations in it, all on one scale."""
-    known = [c for c in answer.candidates if c.speedup_predicted or c.speedup_measured]
+    known = [c for c in answer.evaluations if c.speedup_predicted or c.speedup_measured]
     estimates = [e for c in known for e in (c.speedup_predicted, c.speedup_measured) if e]
     if not estimates:
         return []
     limits = min(0.95, min(e.low for e in estimates)), max(1.05, *(e.high for e in estimates))
     found = []
-    for at, draft in enumerate(dict.fromkeys(c.draft for c in shown(answer))):
+    for at, draft in enumerate(dict.fromkeys(c.draft for c in answer.by_candidate)):
         cells = [c for c in known if c.draft == draft]
         if not cells:
             continue
@@ -102,10 +103,10 @@ def _cells(measured: int) -> str:
 
 
 def _speed(
-    cells: Sequence[CellFigures],
+    cells: Sequence[Evaluation],
     look: Look,
     limits: tuple[float, float],
-    choice: Pick | None,
+    choice: Configuration | None,
     ax: Axes,
 ) -> None:
     quants = list(dict.fromkeys(c.quant for c in cells))
@@ -135,11 +136,11 @@ def _speed(
 
 
 def _mark_choice(
-    ax: Axes, cells: Sequence[CellFigures], choice: Pick | None, shift: Mapping[str, float]
+    ax: Axes, cells: Sequence[Evaluation], choice: Configuration | None, shift: Mapping[str, float]
 ) -> None:
     for cell in cells:
         known = [e for e in (cell.speedup_measured, cell.speedup_predicted) if e]
-        if known and choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k):
+        if known and choice == cell.configuration:
             place = cell.k + (shift[cell.quant] if cell.speedup_measured else 0.0)
             ax.plot(place, known[0].value, "o", ms=14, mfc="none", mec=INK, mew=1.2)
             # Above bar, band and ring: nothing crosses the word.
@@ -149,10 +150,10 @@ def _mark_choice(
 
 def economy(answer: Recommendation) -> list[Drawing]:
     """α against c, over lines of equal speed-up by the closed form."""
-    best = [c for c in shown(answer) if c.alpha and c.draft_cost_ratio and c.draft != SELF]
+    best = [c for c in answer.by_candidate if c.alpha and c.draft_cost_ratio and c.draft != SELF]
     if not best:
         return []
-    largest = max(c.k for c in answer.candidates)
+    largest = max(c.k for c in answer.evaluations)
     return [
         Drawing(
             name="alpha-against-cost",
@@ -168,7 +169,7 @@ def economy(answer: Recommendation) -> list[Drawing]:
     ]
 
 
-def _economy(cells: Sequence[CellFigures], look: Look, largest: int, ax: Axes) -> None:
+def _economy(cells: Sequence[Evaluation], look: Look, largest: int, ax: Axes) -> None:
     known = [cell.draft_cost_ratio for cell in cells if cell.draft_cost_ratio]
     # A bar far longer than its cost may leave the frame: it must not squeeze all the rest.
     right = max(0.3, *(min(1.15 * cost.high, 1.6 * cost.value) for cost in known))
@@ -229,7 +230,7 @@ def _name_levels(ax: Axes, lines: QuadContourSet, right: float) -> None:
 
 def prediction(answer: Recommendation) -> list[Drawing]:
     """Predicted against measured speed-up on the measured requests."""
-    cells = [c for c in answer.candidates if c.speedup_measured and c.prediction_error is not None]
+    cells = [c for c in answer.evaluations if c.speedup_measured and c.prediction_error is not None]
     if not cells:
         return []
     return [
@@ -244,7 +245,7 @@ def prediction(answer: Recommendation) -> list[Drawing]:
     ]
 
 
-def _prediction(cells: Sequence[CellFigures], look: Look, ax: Axes) -> None:
+def _prediction(cells: Sequence[Evaluation], look: Look, ax: Axes) -> None:
     ends = [1.0]
     for name in dict.fromkeys(map(name_of, cells)):
         for at, cell in enumerate(c for c in cells if name_of(c) == name):

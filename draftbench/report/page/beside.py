@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.breakdown import TENTHS, THIRDS
 from draftbench.memory import format_size
-from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report.figures import ByGroup, Figures
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size, table
 from draftbench.report.terminal.load import by_concurrency, of_load, of_waits, waits
-from draftbench.report.terminal.recommendation import evidence, shown
+from draftbench.report.terminal.recommendation import evidence
 
 
 def beside(key: str, answer: Recommendation, figures: Figures) -> Html | None:
@@ -24,12 +23,11 @@ def beside(key: str, answer: Recommendation, figures: Figures) -> Html | None:
 
 def _economy(answer: Recommendation, _: Figures) -> list[Html]:
     rows = []
-    for cell in shown(answer):
+    for cell in answer.by_candidate:
         if cell.draft == SELF:
             continue
         if cell.alpha is not None and cell.draft_cost_ratio is not None:
-            verify = cell.verify_ratio.value if cell.verify_ratio else 1.0
-            least = break_even_alpha(cell.k, cell.draft_cost_ratio.value, verify=verify)
+            least = cell.break_even_alpha
             needed = "none would do" if least is None else f"{least:.2f}"
             name = str(cell.candidate)
             cost = number(cell.draft_cost_ratio)
@@ -157,7 +155,7 @@ def _prediction(answer: Recommendation, _: Figures) -> list[Html]:
             number(cell.speedup_measured, "×"),
             f"{cell.prediction_error:+.1%}",
         ]
-        for cell in answer.candidates
+        for cell in answer.evaluations
         if cell.speedup_measured is not None and cell.prediction_error is not None
     ]
     error = answer.prediction_error
@@ -190,7 +188,7 @@ def _times(answer: Recommendation, figures: Figures) -> list[Html]:
 
 
 def _memory(answer: Recommendation, figures: Figures) -> list[Html]:
-    cells = shown(answer)
+    cells = answer.by_candidate
     rows = [[str(c.candidate), size(c.memory_bytes)] for c in cells]
     target = format_size(figures.target_bytes or 0)
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.planner.recommendation import CellFigures, Recommendation
+from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.report.markup import Html, element, together
 from draftbench.report.page.tables import number, size
 from draftbench.report.terminal.recommendation import headline, provisional
@@ -42,17 +42,17 @@ def head(manifest: Manifest, answer: Recommendation) -> Html:
     )
 
 
-def leader(answer: Recommendation) -> CellFigures | None:
+def leader(answer: Recommendation) -> Evaluation | None:
     """The cell that came out first; None where no speed is known."""
-    return next((c for c in answer.candidates if _is_leader(answer, c)), None)
+    return next((c for c in answer.evaluations if _is_leader(answer, c)), None)
 
 
-def _is_leader(answer: Recommendation, cell: CellFigures) -> bool:
+def _is_leader(answer: Recommendation, cell: Evaluation) -> bool:
     best = answer.leader
     return best is not None and (best.draft, best.quant, best.k) == (cell.draft, cell.quant, cell.k)
 
 
-def _speed(answer: Recommendation, cell: CellFigures | None) -> list[str]:
+def _speed(answer: Recommendation, cell: Evaluation | None) -> list[str]:
     """How fast the best candidate is, and how that is known."""
     if cell is None:
         return ["No candidate's speed is known, so nothing can be recommended."]
@@ -76,7 +76,7 @@ def _speed(answer: Recommendation, cell: CellFigures | None) -> list[str]:
     ]
 
 
-def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
+def _doubt(answer: Recommendation, cell: Evaluation | None) -> list[str]:
     """How sure the decision is, or what would settle it."""
     if cell is None:
         return []
@@ -96,7 +96,7 @@ def _doubt(answer: Recommendation, cell: CellFigures | None) -> list[str]:
     return [f"It is {sure or 'ahead'}{rival.replace(':none', '')}."]
 
 
-def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
+def _tiles(cell: Evaluation, answer: Recommendation) -> Html:
     measured, whole = cell.speedup_measured, cell.speedup_end_to_end
     tiles = [
         (f"expected {_SPEED_UP}", number(cell.speedup_expected, "×")) if measured else None,
@@ -115,7 +115,7 @@ def _tiles(cell: CellFigures, answer: Recommendation) -> Html:
     )
 
 
-def _name(cell: CellFigures) -> str:
+def _name(cell: Evaluation) -> str:
     level = "" if cell.quant == "none" else f":{cell.quant}"
     return f"{cell.draft}{level} at k = {cell.k}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftbench.planner.advice import advice
 from draftbench.planner.recommendation import Recommendation
 from draftbench.report.figures import Figures
 from draftbench.report.markup import Html, element
@@ -12,7 +11,6 @@ from draftbench.report.page import tables
 from draftbench.report.page.beside import beside
 from draftbench.report.page.origin import origin
 from draftbench.report.plots import WIDTH, Drawing, inline
-from draftbench.report.terminal.checks import checks
 from draftbench.run_folder.run import Run
 
 
@@ -169,13 +167,13 @@ def figure(drawing: Drawing, prefix: str) -> Html:
 def _checks(run: ExaminedRun) -> Section:
     failures = [
         f"{f.candidate or 'target'}: {f.reason}"
-        for f in run.observed.failures
-        if not any(f.reason in caveat for caveat in run.answer.caveats)
+        for f in run.answer.failures
+        if not any(f.reason in caveat.text for caveat in run.answer.caveats)
     ]
     absent = [text for key, _, _, text in DRAWN if not run.drawings[key]]
     lists = (
-        ("Checks", checks(run.answer)),
-        ("Read this with care", run.answer.caveats),
+        ("Checks", run.answer.checks),
+        ("Caveats", [c.text for c in run.answer.caveats if not c.decisive]),
         ("Failures", failures),
         ("Not measured", absent),
     )
@@ -192,7 +190,7 @@ def _checks(run: ExaminedRun) -> Section:
 
 
 def _advice(run: ExaminedRun) -> list[Section]:
-    rules = advice(run.answer, run.observed)
+    rules = run.answer.advice
     if not rules:
         return []
     lead = (
@@ -208,7 +206,7 @@ def _advice(run: ExaminedRun) -> list[Section]:
         )
         for rule in rules
     ]
-    return [Section("advice", "What practice would add", lead, (element("ul", *items),))]
+    return [Section("advice", "Rules of thumb", lead, (element("ul", *items),))]
 
 
 def _origin(run: ExaminedRun) -> Section:

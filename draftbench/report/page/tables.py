@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.report.markup import Html, element, together
-from draftbench.report.terminal.recommendation import FIGURES, shown
+from draftbench.report.terminal.recommendation import FIGURES
 
 UNKNOWN = "–"
 
@@ -58,7 +58,7 @@ def candidates(answer: Recommendation) -> Html:
     columns = _columns()
     head = together(element("th", name, class_=kind) for name, kind, _ in columns)
     rows = []
-    for cell in shown(answer):
+    for cell in answer.by_candidate:
         body = together(
             element("td", show(cell), data_label=name, class_=kind) for name, kind, show in columns
         )
@@ -71,7 +71,7 @@ def every_cell(answer: Recommendation) -> Html:
     """All figures of all candidates at all k, as `recommend --format json` has them."""
     head = ["draft", "quantization", "k", *(_words(name) for name in FIGURES)]
     rows = []
-    for cell in answer.candidates:
+    for cell in answer.evaluations:
         own = {"data_draft": cell.draft, "data_quant": cell.quant, "data_k": str(cell.k)}
         words = [element("td", text, class_="word") for text in (cell.draft, cell.quant)]
         figures = [element("td", number(getattr(cell, name)), data_figure=name) for name in FIGURES]
@@ -81,7 +81,7 @@ def every_cell(answer: Recommendation) -> Html:
     return element("div", element("table", *inner, class_="every"), class_="table")
 
 
-def _columns() -> list[tuple[str, str | None, Callable[[CellFigures], str]]]:
+def _columns() -> list[tuple[str, str | None, Callable[[Evaluation], str]]]:
     """Heading, class and content of each column."""
     return [
         ("draft", "word", lambda c: str(c.candidate)),
@@ -97,8 +97,8 @@ def _columns() -> list[tuple[str, str | None, Callable[[CellFigures], str]]]:
     ]
 
 
-def _is(pick: Pick | None, cell: CellFigures) -> bool:
-    return pick == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+def _is(pick: Configuration | None, cell: Evaluation) -> bool:
+    return pick == cell.configuration
 
 
 def _words(name: str) -> str:

@@ -5,8 +5,14 @@ Renders what the planner decided and computes nothing.
 
 from __future__ import annotations
 
-from draftbench.planner.latency import Distribution, Latency, Side
-from draftbench.planner.recommendation import Level, Pick, Recommendation
+from draftbench.planner.recommendation import (
+    Configuration,
+    Distribution,
+    Latency,
+    LoadLevel,
+    Recommendation,
+    Side,
+)
 from draftbench.report.terminal.text import figure
 
 Table = tuple[list[str], list[list[str]]]
@@ -54,36 +60,10 @@ def of_load(answer: Recommendation) -> list[str]:
     elif answer.crossover == 0:
         lines.append("It clearly pays at no concurrency that was timed.")
     else:
-        lines.append(
-            f"It clearly pays up to a concurrency of {answer.crossover}{_between(answer)}."
-        )
+        between = answer.crossover_between
+        how = f" (interpolated between {between[0]} and {between[1]})" if between else ""
+        lines.append(f"It clearly pays up to a concurrency of {answer.crossover}{how}.")
     return lines
-
-
-def _between(answer: Recommendation) -> str:
-    """Between which timed concurrencies the crossover is; empty where it is one of them."""
-    timed, found = [step.concurrency for step in answer.schedule], answer.crossover
-    if found is None or found in timed:
-        return ""
-    low, high = max(c for c in timed if c < found), min(c for c in timed if c > found)
-    return f", by costs between those of {low} and {high}"
-
-
-def stopped(answer: Recommendation) -> Table | None:
-    """Drafts that stop when unsure; None where none was decoded."""
-    head = ["draft", "at most k", "stops below", "tokens per round", "measured ×", "requests"]
-    rows = [
-        [
-            str(cell.candidate),
-            str(cell.k),
-            f"{cell.stop_below:g}",
-            figure(cell.tokens_per_round),
-            figure(cell.speedup_measured),
-            str(cell.requests),
-        ]
-        for cell in answer.stopped
-    ]
-    return (head, rows) if rows else None
 
 
 def break_even(answer: Recommendation) -> str | None:
@@ -115,7 +95,7 @@ def waits(latency: Latency) -> Table:
 
 def of_waits(latency: Latency) -> list[str]:
     """Sentences on tails, and on a better median that comes with a worse one."""
-    pick = Pick(draft=latency.draft, quant=latency.quant, k=latency.k)
+    pick = latency.configuration
     lines = [
         f"Milliseconds, {_name(pick)} at k = {latency.k}, concurrency {latency.concurrency}; a "
         "chunk is what one round delivers. Queueing and the prompts of others are not in it.",
@@ -159,7 +139,7 @@ def _rate(answer: Recommendation) -> str:
     return "tokens/$" if _in_dollars(answer) else "tokens/s"
 
 
-def _level(level: Level, dollars: bool) -> list[str]:
+def _level(level: LoadLevel, dollars: bool) -> list[str]:
     pick = level.choice or level.leader
     rates = [level.tokens_per_second_plain, level.tokens_per_second]
     if dollars:
@@ -174,7 +154,7 @@ def _level(level: Level, dollars: bool) -> list[str]:
     ]
 
 
-def _costs(level: Level) -> str:
+def _costs(level: LoadLevel) -> str:
     if level.decision is None:
         return f"unknown; {level.costs}."
     return f"costs {level.costs}."
@@ -184,7 +164,7 @@ def _k(k: int | None) -> str:
     return "–" if k is None else str(k)
 
 
-def _name(pick: Pick) -> str:
+def _name(pick: Configuration) -> str:
     return str(pick.candidate)
 
 

@@ -15,11 +15,9 @@ import msgspec
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
-from draftbench.planner.advice import advice
-from draftbench.planner.objective import RANKS_BY
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
-from draftbench.records import SELF, Failure
-from draftbench.report.terminal.checks import checks
+from draftbench.planner.options import RANKS_BY
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
+from draftbench.records import Failure
 from draftbench.report.terminal.load import (
     Table,
     at_load,
@@ -27,7 +25,6 @@ from draftbench.report.terminal.load import (
     by_concurrency,
     of_load,
     of_waits,
-    stopped,
     waits,
 )
 from draftbench.report.terminal.speedups import (
@@ -38,7 +35,6 @@ from draftbench.report.terminal.speedups import (
     without_interval,
 )
 from draftbench.report.terminal.text import columns, figure, paragraph, plain
-from draftbench.run_folder.run import Run
 from draftbench.safe_files import markdown_escaped
 
 HEADLINES = {
@@ -71,15 +67,15 @@ MEMORY_LEGEND = "; memory is a draft's weights and its cache for the longest req
 ROOMY, WIDE, WIDEST = 88, 100, 112
 
 
-def render(answer: Recommendation, observed: Run, style: str, width: int) -> str:
+def render(answer: Recommendation, style: str, width: int) -> str:
     """The answer as table, json, markdown or csv; `width` in columns matters to the table only."""
     if style == "json":
-        return _json(answer, observed)
+        return _json(answer)
     if style == "csv":
         return _csv(answer)
     if style == "markdown":
-        return _markdown(answer, observed)
-    return _text(answer, observed, width)
+        return _markdown(answer)
+    return _text(answer, width)
 
 
 def headline(answer: Recommendation) -> str:
@@ -96,7 +92,8 @@ def headline(answer: Recommendation) -> str:
 
 def provisional(answer: Recommendation) -> str | None:
     """Why the decision may not last, for the line below it; None where nothing is known to."""
-    return f"Provisional: {'; '.join(answer.provisional)}." if answer.provisional else None
+    doubts = [caveat.text for caveat in answer.decisive_caveats]
+    return f"Provisional: {'; '.join(doubts)}." if doubts else None
 
 
 def evidence(answer: Recommendation) -> list[str]:
@@ -128,7 +125,7 @@ def evidence(answer: Recommendation) -> list[str]:
     return lines
 
 
-def _would_tell(cell: CellFigures, requests: int) -> str:
+def _would_tell(cell: Evaluation, requests: int) -> str:
     """What to run where the answer is open."""
     if 0 < cell.requests_measured < requests:
         return (
@@ -138,29 +135,11 @@ def _would_tell(cell: CellFigures, requests: int) -> str:
     return "More requests would tell: a larger `--sample` in another `--out`."
 
 
-def _name(pick: Pick) -> str:
+def _name(pick: Configuration) -> str:
     return str(pick.candidate)
 
 
-def shown(answer: Recommendation) -> list[CellFigures]:
-    """One line per candidate: its best k, or its smallest where the speed is unknown; the choice or
-    the leader first, the others by their expected or else predicted speed-up, the control last.
-    """
-    lines: dict[tuple[str, str], CellFigures] = {}
-    for cell in answer.candidates:
-        key = (cell.draft, cell.quant)
-        if key not in lines or (cell.best and not lines[key].best):
-            lines[key] = cell
-
-    def rank(cell: CellFigures) -> tuple[bool, bool, float]:
-        first = answer.leader == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
-        speed = cell.speedup_expected or cell.speedup_predicted
-        return not first, cell.draft == SELF, -(speed.value if speed else 0.0)
-
-    return sorted(lines.values(), key=rank)
-
-
-Column = tuple[str, Callable[[CellFigures], str]]
+Column = tuple[str, Callable[[Evaluation], str]]
 
 
 def _columns(width: int) -> list[Column]:
@@ -170,7 +149,7 @@ def _columns(width: int) -> list[Column]:
         ("memory", lambda c: "–" if c.memory_bytes is None else format_size(c.memory_bytes))
     ]
     return [
-        ("draft", lambda c: _name(Pick(draft=c.draft, quant=c.quant, k=c.k))),
+        ("draft", lambda c: _name(c.configuration)),
         ("k", lambda c: str(c.k)),
         ("α", lambda c: figure(c.alpha)),
         ("τ", lambda c: figure(c.mean_accepted_length)),
@@ -186,63 +165,58 @@ def _columns(width: int) -> list[Column]:
 def _rows(answer: Recommendation, width: int) -> tuple[list[str], list[list[str]]]:
     wanted = _columns(width)
     rows = []
-    for cell in shown(answer):
-        chosen = answer.choice == Pick(draft=cell.draft, quant=cell.quant, k=cell.k)
+    for cell in answer.by_candidate:
+        chosen = answer.choice == cell.configuration
         rows.append(["→" if chosen else "", *(show(cell) for _, show in wanted)])
     return ["", *(head for head, _ in wanted)], rows
 
 
 def _losers(answer: Recommendation) -> list[str]:
-    return [
-        f"{_name(Pick(draft=c.draft, quant=c.quant, k=c.k))}: {c.reason}"
-        for c in shown(answer)
-        if c.reason
-    ]
+    return [f"{_name(c.configuration)}: {c.reason}" for c in answer.by_candidate if c.reason]
 
 
 def _failures(failures: Sequence[Failure]) -> list[str]:
     return [f"{plain(str(f.candidate or 'target'))}: {plain(f.reason)}" for f in failures]
 
 
-def _text(answer: Recommendation, observed: Run, width: int) -> str:
+def _text(answer: Recommendation, width: int) -> str:
     head, rows = _rows(answer, width)
     doubt = provisional(answer)
     top = [headline(answer), *([paragraph(doubt, width, "")] if doubt else [])]
     blocks = ["\n".join(top), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
     blocks.append(columns(head, rows))
     blocks.append(paragraph(LEGEND + (MEMORY_LEGEND if width >= ROOMY else ""), width, ""))
-    for title, table, lines in _sections(answer, observed):
+    for title, table, lines in _sections(answer):
         shown = [indent(columns(*table), "  ")] if table else []
         shown += [paragraph(line, width, "  ") for line in lines]
         blocks.append("\n".join([title, *shown]))
     return "\n\n".join(blocks)
 
 
-def _sections(answer: Recommendation, observed: Run) -> list[tuple[str, Table | None, list[str]]]:
+def _sections(answer: Recommendation) -> list[tuple[str, Table | None, list[str]]]:
     """What follows the candidates: a title, perhaps a table, and sentences; empty ones left out."""
     waited = answer.latency
     sections = [
         ("By concurrency", by_concurrency(answer), of_load(answer)),
         ("Why the others lost", None, _losers(answer)),
-        ("Not measured", None, _failures(observed.failures)),
-        ("Checks", None, checks(answer)),
+        ("Not measured", None, _failures(answer.failures)),
+        ("Checks", None, list(answer.checks)),
         (
             "Latency, measured",
             waits(waited) if waited else None,
             of_waits(waited) if waited else [],
         ),
-        ("Drafting that stops when unsure, measured", stopped(answer), []),
-        ("Read this with care", None, list(answer.caveats)),
+        ("Caveats", None, [c.text for c in answer.caveats if not c.decisive]),
         (
-            "What practice would add",
+            "Rules of thumb",
             None,
-            [f"{one.sentence} ({one.source})" for one in advice(answer, observed)],
+            [f"{one.sentence} ({one.source})" for one in answer.advice],
         ),
     ]
     return [section for section in sections if section[1] or section[2]]
 
 
-def _markdown(answer: Recommendation, observed: Run) -> str:
+def _markdown(answer: Recommendation) -> str:
     doubt = provisional(answer)
     lines = [
         f"## {markdown_escaped(headline(answer))}",
@@ -251,7 +225,7 @@ def _markdown(answer: Recommendation, observed: Run) -> str:
     ]
     lines += [*(markdown_escaped(s) for s in evidence(answer)), ""]
     lines += [*_piped(_rows(answer, 200)), "", markdown_escaped(LEGEND + MEMORY_LEGEND)]
-    for title, table, items in _sections(answer, observed):
+    for title, table, items in _sections(answer):
         lines += ["", f"### {title}", ""]
         lines += [*_piped(table), ""] if table else []
         lines += [f"- {markdown_escaped(item)}" for item in items]
@@ -266,11 +240,8 @@ def _piped(table: Table) -> list[str]:
     ]
 
 
-def _json(answer: Recommendation, observed: Run) -> str:
-    fields = msgspec.to_builtins(answer)
-    fields["failures"] = msgspec.to_builtins(list(observed.failures))
-    fields["advice"] = msgspec.to_builtins(list(advice(answer, observed)))
-    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+def _json(answer: Recommendation) -> str:
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
 def _csv(answer: Recommendation) -> str:
@@ -278,7 +249,7 @@ def _csv(answer: Recommendation) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     spread = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
     writer.writerow(["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"])
-    for cell in answer.candidates:
+    for cell in answer.evaluations:
         figures: list[float | None] = []
         for name in FIGURES:
             value: Estimate | None = getattr(cell, name)

@@ -6,17 +6,16 @@ figure is printed without an interval but by `without_interval`, which says that
 
 from __future__ import annotations
 
-from draftbench.planner.recommendation import CellFigures, Pick, Recommendation
+from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.report.terminal.text import times
 
 # Under half of the last digit shown a prediction was right.
 _HELD = 0.0005
 
 
-def cell_of(answer: Recommendation, pick: Pick) -> CellFigures:
-    """The figures of a pick."""
-    wanted = (pick.draft, pick.quant, pick.k)
-    return next(c for c in answer.candidates if (c.draft, c.quant, c.k) == wanted)
+def cell_of(answer: Recommendation, configuration: Configuration) -> Evaluation:
+    """The figures of a configuration."""
+    return answer.evaluation_of(configuration)
 
 
 def without_interval(answer: Recommendation) -> str:
@@ -29,7 +28,7 @@ def without_interval(answer: Recommendation) -> str:
     return f"{answer.speedup_without_interval:.2f}×{whole} {how}"
 
 
-def by_name(cell: CellFigures, requests: int) -> str:
+def by_name(cell: Evaluation, requests: int) -> str:
     """The decode speed-up under its three names, each with what it is over."""
     found, over = cell.speedup_predicted, requests_in_words(requests)
     predicted = f"{times(found)} predicted over {over}" if found else "not predicted"
@@ -51,7 +50,7 @@ def by_name(cell: CellFigures, requests: int) -> str:
     )
 
 
-def off(cell: CellFigures) -> str:
+def off(cell: Evaluation) -> str:
     """Why an expected speed-up need not lie between the predicted and the measured one; empty where
     the prediction held.
     """
@@ -61,7 +60,7 @@ def off(cell: CellFigures) -> str:
     return f", whose prediction was {abs(error):.1%} too {'high' if error > 0 else 'low'}"
 
 
-def deciding(answer: Recommendation, cell: CellFigures) -> str | None:
+def deciding(answer: Recommendation, cell: Evaluation) -> str | None:
     """What the decision goes by."""
     found = answer.speedup_deciding
     if found is None:
@@ -74,7 +73,7 @@ def deciding(answer: Recommendation, cell: CellFigures) -> str | None:
     )
 
 
-def end_to_end(cell: CellFigures) -> str | None:
+def end_to_end(cell: Evaluation) -> str | None:
     """The speed-up with both prefills."""
     predicted, expected = cell.speedup_end_to_end, cell.speedup_end_to_end_expected
     if predicted is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from draftbench.planner.pairings import KnownPairing, Proposal, Suggestion
+from draftbench.planner.known_pairs import KnownPairing, Proposal, Suggestion
 from draftbench.report.terminal.text import Section
 
 _IN_USE = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from draftbench.planner.latency import Distribution, Latency, Side
-from draftbench.planner.objective import Objective
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.report.terminal.load import of_load, of_waits
 from draftbench.run_folder.run import run_of
@@ -74,6 +74,6 @@ def test_units_of_the_table_by_concurrency_say_whose_they_are(hand: Any) -> None
     )
     paid = recommend(
         run_of(hand.manifest(batches=(1, 2)), records),
-        objective=Objective("cost", price_per_hour=3.6),
+        DecisionOptions(objective="cost", price_per_hour=3.6),
     )
     assert of_load(paid)[0].startswith("tokens/$: of all rows together")

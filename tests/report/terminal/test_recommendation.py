@@ -10,10 +10,10 @@ import json
 import msgspec
 import pytest
 
-from draftbench.planner.objective import Objective
+from draftbench.planner.checks import checks
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.terminal.checks import checks
-from draftbench.report.terminal.recommendation import FIGURES, evidence, headline, render, shown
+from draftbench.report.terminal.recommendation import FIGURES, evidence, headline, render
 from draftbench.run_folder.run import run_of
 
 
@@ -56,7 +56,7 @@ def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
         for model in (None, "small")
     ]
     run = run_of(hand.manifest(), [*hand.perfect(), *prefills])
-    lines = evidence(recommend(run, objective=Objective("latency")))
+    lines = evidence(recommend(run, DecisionOptions(objective="latency")))
     # 9 s against 6 s, as measured on all requests; 9 / 5.5 by the passes.
     assert lines[1].startswith("Decided by 1.50× (1.50–1.50) expected with both prefills")
     assert lines[2] == (
@@ -74,8 +74,8 @@ def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
     assert "probability" not in said
     assert "×" not in said
     assert "may be lost" not in said
-    assert "1 request was decoded with a watch; under 30 the intervals are too narrow" in (
-        one.caveats
+    assert "only 1 request was decoded; under 30, intervals are too narrow" in (
+        caveat.text for caveat in one.caveats
     )
     assert checks(one)[-1].startswith("1 request, 9 output tokens; greedy drafting")
 
@@ -96,8 +96,8 @@ def test_one_measured_request_of_several_is_said_too(hand):
 
 def test_every_speed_up_of_the_table_is_in_json_and_csv_by_the_same_name(run):
     answer = recommend(run)
-    (cell, *_) = [c for c in json.loads(render(answer, run, "json", 80))["candidates"] if c["best"]]
-    rows = csv.DictReader(render(answer, run, "csv", 80).splitlines())
+    (cell, *_) = [c for c in json.loads(render(answer, "json", 80))["evaluations"] if c["best"]]
+    rows = csv.DictReader(render(answer, "csv", 80).splitlines())
     (row, *_) = [row for row in rows if row["best"] == "1"]
     for name in FIGURES:
         value = None if cell[name] is None else cell[name]["value"]
@@ -114,21 +114,21 @@ def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
             for r in hand.perfect(draft)
         ]
     found = recommend(run_of(hand.manifest(drafts=("a", "b", "c")), records))
-    assert [cell.draft for cell in shown(found)] == ["a", "c", "b"]
+    assert [cell.draft for cell in found.by_candidate] == ["a", "c", "b"]
 
 
 def test_every_terminal_shows_what_candidates_are_ranked_by_and_wider_ones_the_prediction(run):
     answer = recommend(run)
-    assert "expected ×" in render(answer, run, "table", 80)
-    assert "predicted ×" in render(answer, run, "table", 100)
-    assert "predicted ×" not in render(answer, run, "table", 99)
-    assert "predicted ×" in render(answer, run, "markdown", 80)
+    assert "expected ×" in render(answer, "table", 80)
+    assert "predicted ×" in render(answer, "table", 100)
+    assert "predicted ×" not in render(answer, "table", 99)
+    assert "predicted ×" in render(answer, "markdown", 80)
 
 
 def test_memory_is_said_to_be_weights_and_cache(run):
     # 40 bytes, and 19 tokens of a byte each.
-    assert recommend(run).candidates[0].memory_bytes == 59
-    text = " ".join(render(recommend(run), run, "table", 100).split())
+    assert recommend(run).evaluations[0].memory_bytes == 59
+    text = " ".join(render(recommend(run), "table", 100).split())
     assert "memory is a draft's weights and its cache for the longest request" in text
 
 
@@ -145,39 +145,45 @@ def clean(hand):
 
 def test_a_decision_on_little_is_called_provisional_with_the_reason(run):
     answer = recommend(run)
-    words = "Provisional: only 2 requests; only 2 decoded with a watch."
-    assert render(answer, run, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", words]
-    assert render(answer, run, "markdown", 80).splitlines()[:3] == [
+    words = (
+        "Provisional: only 2 requests were replayed; under 30, intervals are too narrow; only 2 "
+        "requests were decoded; under 30, intervals are too narrow."
+    )
+    assert " ".join(render(answer, "table", 80).split()).startswith(
+        f"Speculate: small, k = 2 {words}"
+    )
+    assert render(answer, "markdown", 80).splitlines()[:3] == [
         "## Speculate: small, k = 2",
         "",
         words,
     ]
-    found = json.loads(render(answer, run, "json", 80))
-    assert found["provisional"] == ["only 2 requests", "only 2 decoded with a watch"]
+    found = json.loads(render(answer, "json", 80))
+    kinds = [caveat["kind"] for caveat in found["caveats"] if caveat["decisive"]]
+    assert kinds == ["few-requests", "few-decoded"]
 
 
 def test_the_headline_of_a_clean_run_stands_alone(clean):
     answer = recommend(clean)
-    assert json.loads(render(answer, clean, "json", 80))["provisional"] == []
-    assert render(answer, clean, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", ""]
-    assert "rovisional" not in render(answer, clean, "markdown", 80)
+    assert answer.decisive_caveats == ()
+    assert render(answer, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", ""]
+    assert "rovisional" not in render(answer, "markdown", 80)
 
 
 def test_what_rounds_took_is_said_beside_what_plain_steps_took(run):
     # Eight steps of 1 s took 8 s; rounds of 3.5 s took 4.
-    (line,) = [line for line in checks(recommend(run)) if "rounds" in line]
+    (line,) = [line for line in checks(recommend(run)) if "Rounds" in line]
     assert line == (
-        "While decoding, rounds took 1.14 times (median over measured cells; at most 1.14) and "
-        "plain steps 1.00 times what their passes take when timed alone: a speed-up only feels "
-        "what differs between the two."
+        "Rounds took 1.14 times as long as their passes timed in isolation (median; at most 1.14), "
+        "target steps without speculation 1.00 times: only the difference between the two changes "
+        "a speed-up."
     )
 
 
 def test_tokens_of_a_round_have_one_name_which_the_legend_tells_from_tau(run):
-    text = " ".join(render(recommend(run), run, "table", 100).split())
+    text = " ".join(render(recommend(run), "table", 100).split())
     assert "τ, the mean accepted length, is tokens per round that drafted" in text
     assert "tokens per round, which costs" not in text
-    slower = recommend(run, min_speedup=3.0)
-    text = " ".join(render(slower, run, "table", 100).split())
+    slower = recommend(run, DecisionOptions(min_speedup=3.0))
+    text = " ".join(render(slower, "table", 100).split())
     # 8 / 3 tokens: three rounds of eight.
     assert "2.67 tokens per round, which costs 1.33 plain steps" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftbench.planner.pairings import kinship, pairings_of, table
+from draftbench.planner.known_pairs import kinship, pairings_of, table
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none() -> None:

@@ -103,5 +103,5 @@ def _short(spec: str) -> str:
 def _table() -> _Table:
     import yaml
 
-    raw = (files("draftbench.planner") / "pairings.yaml").read_text(encoding="utf-8")
+    raw = (files("draftbench.planner") / "known_pairs.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(raw), _Table)
