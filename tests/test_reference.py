@@ -30,6 +30,6 @@ def test_a_draft_for_stories_is_not_worth_it_on_math():
 
 def test_predictions_on_real_models_are_a_few_percent_off():
     error = draftbench.Run(KEPT / "qwen2.5-coder").recommend().prediction_error
-    assert error.cells >= 12
+    assert error.configurations >= 12
     assert error.median <= 0.05
     assert error.worst <= 0.12

@@ -13,7 +13,7 @@ import pytest
 
 from draftbench.report.terminal.progress import TerminalWatcher
 
-CONTRACT = ("decision", "choice", "candidates", "requests", "output_tokens", "prediction_error")
+CONTRACT = ("decision", "choice", "evaluations", "requests", "output_tokens", "prediction_error")
 FIGURES = (
     "alpha",
     "mean_accepted_length",

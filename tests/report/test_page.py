@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.report.page import examine, page
 from draftbench.report.page.sections import DRAWN
