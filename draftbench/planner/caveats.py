@@ -62,7 +62,7 @@ def caveats(field: Field, standing: Standing) -> tuple[Caveat, ...]:
             text=f"{failure.candidate} was not measured to the end: {failure.reason}",
         )
         for failure in run.failures
-        if failure.candidate is not None and failure.request is None
+        if failure.candidate is not None
     ]
     return tuple(sorted(dict.fromkeys(found), key=lambda caveat: not caveat.decisive))
 

@@ -6,15 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-from draftbench.run_folder.observed import Observed
 
 from draftbench.planner.caveats import Drift, baseline_drift
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
 from draftbench.planner.sources import RunCosts
-from draftbench.records import Candidate, Decode
-from draftbench.run_folder.machine import MachineState
+from draftbench.records import Candidate, Decode, MachineState
+from draftbench.run_folder.run import Run
 
 BIG = Candidate(draft="big")
 TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
@@ -135,7 +134,7 @@ ROUNDS = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3} | {
 
 def decoded(
     scene: Any, requests: int = 30, decoded: int = 30, slower: float = 1.0, plain: float = 8.0
-) -> Observed:
+) -> Run:
     """A draft that halves the time, decoded twice on some requests, the second time slower."""
     scene.requests(requests, ALL)
     scene.times(TARGET, CHEAP)
@@ -151,8 +150,6 @@ def state(seconds: float, others: float | None = 0.1, throttled: int | None = 0)
         at=0.0,
         seconds=seconds,
         others=others,
-        jump=0.0,
-        megahertz=None,
         throttled=throttled,
         process="p",
     )
