@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from draftbench.decoder.clock import clock_for
+from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import best
-from draftbench.models.counting import layer_bytes, linears
+from draftbench.models.quantize import layer_bytes, linears
 
 REPEATS = 9
 WIDEST = 9

@@ -19,13 +19,13 @@ import torch
 
 from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.decoder.clock import HostClock
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.loop import decode
+from draftbench.decoder.runner import HostClock, set_threads
+from draftbench.decoder.speculate import decode
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay_model
 from draftbench.measure.trajectories import Given, generate, score, task_of
-from draftbench.models.quantize import Build, build_runner, set_threads
+from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, Sampling
 from draftbench.traffic import TrafficQuery, load

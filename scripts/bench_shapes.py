@@ -1,9 +1,8 @@
 """What passes cost on models of known shapes with random weights: their time does not depend on
 what the weights are. For a GPU that no checkpoint is at hand for.
 
-    python scripts/bench_shapes.py --target 8b --draft 1b --levels none,fp8,int4 --device cuda
-    python scripts/bench_shapes.py --target 32b --draft 1b --levels none,fp8,int4 --device cuda
-    python scripts/bench_shapes.py --target 8b --draft 1b --device cuda --compile
+    python scripts/bench_shapes.py --target 8b --draft 1b --levels none,int4 --device cuda
+    python scripts/bench_shapes.py --target 32b --draft 1b --levels none,int4 --device cuda
     python scripts/bench_shapes.py --target 0.5b --draft 0.1b --levels none,int8,int4
 """
 
@@ -16,10 +15,10 @@ from bench_costs import measure_costs
 from bench_ratios import CONSOLE
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError
-from draftbench.models.quantize import check_level, default_dtype, set_threads
-from draftbench.models.whole import run_whole
+from draftbench.models.quantize import check_level, default_dtype
 
 # Hidden size, intermediate size, layers, heads, key heads, vocabulary.
 SHAPES = {
@@ -47,14 +46,15 @@ def config_of(shape: str) -> PreTrainedConfig:
     )
 
 
-def build(shape: str, level: str, dtype: torch.dtype, device: str, *, compiled: bool) -> LeanRunner:
-    """A runner of this shape at a level; says so if it cannot run its passes whole."""
+def build(shape: str, level: str, dtype: torch.dtype, device: str) -> LlamaRunner:
+    """A runner of this shape at a level; says so if it runs short passes call by call."""
     check_level(level, device, simulate=False)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config_of(shape), dtype=dtype)
-    runner = LeanRunner(model.eval().requires_grad_(False), level, simulate=False)
-    for caveat in run_whole(runner, compiled=compiled):
-        CONSOLE.print(f"{shape} at {level}: {caveat}")
+    runner = LlamaRunner(model.eval().requires_grad_(False), level, simulate=False)
+    slow = runner.speed_up_short_passes()
+    if slow:
+        CONSOLE.print(f"{shape} at {level}: {slow}")
     return runner
 
 
@@ -65,13 +65,12 @@ def main() -> None:
     parser.add_argument("--levels", default="none")
     parser.add_argument("--k", type=int, default=8)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     threads = set_threads(None)
     if ":" in options.device:
         torch.cuda.set_device(options.device)
     dtype = default_dtype(options.device)
-    how = {"dtype": dtype, "device": options.device, "compiled": options.compile}
+    how = {"dtype": dtype, "device": options.device}
     ours = SimpleNamespace(
         target=build(options.target, "none", **how),
         drafts={level: build(options.draft, level, **how) for level in options.levels.split(",")},

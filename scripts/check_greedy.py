@@ -23,12 +23,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from draftbench.decoder.clock import HostClock
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decoder.loop import decode_all
-from draftbench.decoder.runner import Runner
+from draftbench.decoder.runner import HostClock, Response, Runner, Task
 from draftbench.decoder.sampling import Uniforms
-from draftbench.decoder.task import Response, Task
+from draftbench.decoder.speculate import decode_all
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.teacher import top_two_margin
 from draftbench.models.quantize import Build, build_runner

@@ -23,7 +23,7 @@ from draftbench.acceptance.card import AcceptanceReport
 from draftbench.acceptance.definitions import Figure
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.result import GateResult, HistoryEntry
-from draftbench.models.facts import Preflight
+from draftbench.models.check_result import Preflight
 from draftbench.planner import engine_costs
 from draftbench.planner.formula import Table
 from draftbench.planner.known_pairs import Suggestion

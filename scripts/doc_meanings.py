@@ -225,7 +225,6 @@ MEANING = {
     "segment": "label of the request's segment",
     "sglang": "SGLang's name",
     "Practice.share": "the draft's part of the target's parameters",
-    "compile_passes": "whether a GPU's short passes were compiled with torch.compile",
     "simulate_quant": "whether levels without a kernel here were measured for acceptance alone",
     "Request.source": "where the row stood, FILE:ROW",
     "source": "where it is from",

@@ -166,7 +166,7 @@ def _model_file(name: str, folder: Path) -> Reader:
     shutil.copytree(EMBEDDED / "draft", draft)
 
     def read(folder: Path, data: bytes) -> object:
-        from draftbench.models.preflight import preflight
+        from draftbench.models.check import preflight
         from draftbench.models.source import ModelSource, end_tokens
 
         (draft / name).write_bytes(data)

@@ -69,7 +69,7 @@ def check(
             raise UsageError(
                 f"`{name}` is no model to check", hint="it works with every target; leave it out"
             )
-    from draftbench.models.preflight import memory_here, preflight
+    from draftbench.models.check import memory_here, preflight
     from draftbench.models.source import ModelSource, Trust
     from draftbench.report.terminal.check import render
 

@@ -37,7 +37,7 @@ def dry_run(
 def _plan(prepared: Prepared) -> Plan:
     """What a sweep would do, with its models counted from their configurations."""
     from draftbench.measure.teacher import TOKENS_AT_ONCE
-    from draftbench.models.preflight import memory_here, preflight
+    from draftbench.models.check import memory_here, preflight
     from draftbench.report.terminal.dry_run import Plan
     from draftbench.sweep.responses import GROUP
 

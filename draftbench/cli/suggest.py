@@ -105,7 +105,7 @@ def _proposal(
     row: KnownPairing, target: ModelSource, draft: ModelSource | None
 ) -> tuple[Proposal, int | None]:
     """The row with what the files say, and the target's parameters; unchecked where they fail."""
-    from draftbench.models.preflight import preflight
+    from draftbench.models.check import preflight
     from draftbench.planner.known_pairs import Proposal
 
     if draft is None:

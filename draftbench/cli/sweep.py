@@ -128,13 +128,6 @@ def sweep(
     simulate_quant: Annotated[
         bool, typer.Option(help="Measure levels without a kernel here for acceptance only.")
     ] = False,
-    compile_passes: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="Have torch.compile fuse what lies between matrices, on a GPU: takes minutes.",
-        ),
-    ] = False,
     dtype: Annotated[
         str | None,
         typer.Option(help="bfloat16 or float32.", autocompletion=among("bfloat16", "float32")),
@@ -228,7 +221,6 @@ def sweep(
         dtype=dtype,
         device=device,
         simulate_quant=simulate_quant,
-        compile_passes=compile_passes,
         mode=DraftingMode(mode),
         lookup=(longest, shortest),
         responses=responses,

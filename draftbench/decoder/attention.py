@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.traced import scripted
+from draftbench.decoder.traces import scripted
 
 _attention = functional.scaled_dot_product_attention
 # Tokens of one row in one pass: enough to be bound by arithmetic, few enough that masks stay small.

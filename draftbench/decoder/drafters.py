@@ -15,9 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from draftbench.decoder.runner import Runner, on_device
+from draftbench.decoder.runner import Runner, Task, on_device
 from draftbench.decoder.sampling import best, distribution, draw, temperature_only
-from draftbench.decoder.task import Task
 from draftbench.records import DraftingMode, Sampling
 
 

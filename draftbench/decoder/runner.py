@@ -1,16 +1,25 @@
-"""The seam between models and everything that decodes: token ids in, next-token logits out, with a
-cache of several rows that can be rewound one by one.
+"""The interface between models and everything that decodes: runner, cache, task, response, clock.
 
-A runner knows one model on one device. It knows nothing of text, sampling, drafts or rounds.
+A runner takes token ids and returns next-token logits, with a cache of several rows that can be
+rewound one by one. It knows one model on one device, and nothing of text, drafts or rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from draftbench.decoder.sampling import Uniforms
+from draftbench.records import Sampling
+
+# Whether the response ends with its last token; asked once for every token of the output, in order.
+EndTest = Callable[[list[int]], bool]
 
 
 class KVCache(Protocol):
@@ -31,7 +40,7 @@ class Runner(Protocol):
 
     @property
     def name(self) -> str:
-        """Which implementation runs the model, in words for reports."""
+        """The implementation that runs the model, in words for reports."""
         ...
 
     vocab_size: int
@@ -42,15 +51,15 @@ class Runner(Protocol):
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
-            widths: tokens a row of passes that are going to be timed: what they need made once is
-                made now.
+            widths: tokens a row of passes that will be timed: traces and graphs for them are made
+                now.
         """
         ...
 
     def forward(
         self, tokens: Tensor, cache: Any, *, every: bool, counts: Sequence[int] | None = None
     ) -> Tensor:
-        """Append tokens [n] to a cache of this runner's own making and continue them.
+        """Append tokens [n] to a cache that this runner made and continue them.
 
         Args:
             every: logits after every token [n, vocab_size], or else only after the last new token
@@ -67,6 +76,105 @@ class Runner(Protocol):
     def tensors(self) -> Iterator[Tensor]:
         """The weights outside linear layers."""
         ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """One response to produce: prompt ids, at most `limit` tokens, the request's sampling and where
+    it ends.
+    """
+
+    prompt: list[int]
+    limit: int
+    sampling: Sampling
+    uniforms: Uniforms
+    ends: EndTest
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of prompt and longest response together."""
+        return len(self.prompt) + self.limit
+
+
+@dataclass
+class Response:
+    """Output ids and, per round, the numbers of proposed, accepted and cut tokens, the seconds of
+    drafting and of the rest of the round, and how many rows took part.
+
+    Rounds follow each other without a gap, so their seconds add up to `decode_seconds`; the time of
+    other rows' prompts between two rounds is not in it.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str = "length"
+    proposed: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    draft_seconds: list[float] = field(default_factory=list)
+    verify_seconds: list[float] = field(default_factory=list)
+    active: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    draft_prefill_seconds: float | None = None
+
+    @property
+    def decode_seconds(self) -> float:
+        """From the first token to the last."""
+        return sum(self.draft_seconds) + sum(self.verify_seconds)
+
+
+class Clock(Protocol):
+    """Marks in a stream of work, and seconds between them; tests put a scripted one in its place.
+
+    A mark is cheap and never waits; `seconds` may wait for the device and is asked for after a
+    round's own synchronization.
+    """
+
+    def mark(self) -> Any:
+        """A point in the stream of work."""
+        ...
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two marks."""
+        ...
+
+
+class HostClock:
+    """`perf_counter`: on a CPU a forward pass returns when its work is done."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+class DeviceClock:
+    """CUDA events: the host runs ahead of the device, so its clock would time the launches."""
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()  # type: ignore[no-untyped-call]
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+
+
+def clock_for(device: str) -> Clock:
+    """The clock that is right for this device."""
+    return DeviceClock() if device.startswith("cuda") else HostClock()
+
+
+def set_threads(threads: int | None) -> int:
+    """Use `threads` CPU threads (default: one per core that this process may use); how many are
+    used.
+    """
+    if threads is None and hasattr(os, "sched_getaffinity"):
+        threads = len(os.sched_getaffinity(0))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
 
 
 def on_device(values: list[Any], device: str) -> Tensor:

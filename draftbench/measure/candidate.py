@@ -13,9 +13,8 @@ from typing import Protocol
 
 from msgspec.structs import replace as with_fields
 
-from draftbench.decoder.clock import Clock
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decoder.runner import Runner
+from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.cost import CostGrid, measure_costs
 from draftbench.measure.decoding import Bench, Between, Cell, Chosen, run_in_turn, run_together
 from draftbench.measure.kinds import tally

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from draftbench.decoder.clock import Clock
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex
-from draftbench.decoder.runner import KVCache, Runner
+from draftbench.decoder.runner import Clock, KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.records import Candidate, CostPoint
 

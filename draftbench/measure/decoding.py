@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from draftbench.decoder.clock import Clock
 from draftbench.decoder.drafters import Drafter
-from draftbench.decoder.loop import Batch, decode, decode_all
-from draftbench.decoder.runner import Runner
-from draftbench.decoder.task import Response, Task
+from draftbench.decoder.runner import Clock, Response, Runner, Task
+from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
 from draftbench.records import Candidate, Decode, DraftingMode, Trajectory

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftbench.decoder.clock import Clock
-from draftbench.decoder.loop import decode_all
-from draftbench.decoder.runner import Runner
+from draftbench.decoder.runner import Clock, Runner, Task
 from draftbench.decoder.sampling import Uniforms, best, distribution
-from draftbench.decoder.task import Task
+from draftbench.decoder.speculate import decode_all
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
 from draftbench.records import Trajectory

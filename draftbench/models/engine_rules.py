@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from draftbench.models.facts import (
+from draftbench.models.check_result import (
     EngineAnswer,
     PairFacts,
     TokenDifference,

@@ -1,38 +1,60 @@
-"""A model source and a quantization level → a runner and the facts about it, counted from what was
-really built.
+"""Builds a runner from a model at a quantization level, and counts the result by its real types.
 
-A level without a kernel here (`levels`) is refused, or simulated on request: rounded weights give
+A level without a fast kernel on a device is refused, or simulated on request: rounded weights give
 the right acceptance, but their cost is unknown. A checkpoint that is stored quantized counts as a
-level of its own (`stored`).
+level of its own (`prequantized`). The levels and their sizes are in `memory`.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from draftbench.decoder import streamed
-from draftbench.decoder.general import GeneralRunner, general_obstacle
-from draftbench.decoder.kernels import multiplies_bfloat16
-from draftbench.decoder.lean import LeanRunner, lean_obstacle
-from draftbench.decoder.quantized import Int4Linear
+from draftbench.decoder import avx512_kernel
+from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
+from draftbench.decoder.linear import PackedLinear, multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.quantized_linear import (
+    Int4Linear,
+    Int8Linear,
+    Int8WeightOnlyLinear,
+    SimulatedLinear,
+)
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError
-from draftbench.memory import LEVELS, kv_bytes_per_token
-from draftbench.models.counting import linears, quantized_share, weight_bytes
-from draftbench.models.levels import kernel_of, kind_of
+from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token
+from draftbench.models.check_result import LevelRow
+from draftbench.models.prequantized import (
+    StoredLinear,
+    format_of,
+    load_stored,
+    stored_level,
+    tensor_bytes,
+)
 from draftbench.models.source import ModelSource
-from draftbench.models.stored import StoredLinear, format_of, load_stored, stored_level
-from draftbench.models.whole import run_whole
 from draftbench.records import Candidate, ModelFacts
 
-# Cosine of the lean runner's logits with transformers' own on a few random tokens: a layer of other
-# shape gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
+EVERY_LAYER = "every linear layer, the output head included"
+MEANINGS = {
+    "none": "weights as loaded",
+    "fp8": "e4m3 weights and activations, one scale per row",
+    "int8": "8-bit weights, one scale per output",
+    "int4": f"4-bit weights, scale and offset for every {INT4_GROUP}",
+}
+LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
+# Levels with a fast kernel on CUDA. Not int8: torchao's weight-only linear writes the weights out
+# in bfloat16 and reads them again, 5 bytes a weight where bfloat16 takes 2 (torchao 0.18,
+# int8_tensor.py). Not fp8: nine launches a layer to quantize activations, which at one token cost
+# more than the halved weights save (torchao 0.18, float8_tensor.py). int4 is tinygemm, at about
+# half of an A100's bandwidth (gpt-fast's README).
+CUDA_KERNELS = {"none": "cuBLAS", "int4": "torchao, weight-only"}
+
+# Cosine of the Llama runner's logits with transformers' on a few tokens: a layer of another shape
+# gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
 LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
@@ -45,18 +67,28 @@ _STORED_CAVEAT = {
     False: "stored as {level} and unpacked here: right acceptance, its own cost and size unknown",
 }
 
+_QUANTIZED = (Int8Linear, Int8WeightOnlyLinear, Int4Linear, SimulatedLinear, StoredLinear)
+Linear = (
+    nn.Linear
+    | PackedLinear
+    | Int8Linear
+    | Int8WeightOnlyLinear
+    | Int4Linear
+    | SimulatedLinear
+    | StoredLinear
+)
+
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a runner: precision, level, device, whether a level without a kernel may be
-    simulated, and whether a GPU's short passes are compiled before they are recorded.
+    """How to build a runner: precision, level, device, and whether a level without a kernel may be
+    simulated.
     """
 
     dtype: torch.dtype
     level: str
     device: str
     simulate: bool = False
-    compiled: bool = False
 
 
 def default_dtype(device: str) -> torch.dtype:
@@ -66,8 +98,42 @@ def default_dtype(device: str) -> torch.dtype:
     return torch.bfloat16 if multiplies_bfloat16() else torch.float32
 
 
+def kernel_of(level: str, device: str) -> str | None:
+    """The fast kernel of a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`), None where there is
+    none.
+    """
+    if device != "cpu":
+        return CUDA_KERNELS.get(level)
+    compiled = avx512_kernel.is_faster_here()
+    if level == "none":
+        return (
+            "compiled for bfloat16 where it can be, else oneDNN" if compiled else "oneDNN, packed"
+        )
+    if level == "int8":
+        if compiled:
+            return "compiled where it can be, weight-only"
+        if multiplies_integers():
+            return "oneDNN, activations in 8 bits too, one scale per token"
+        return "PyTorch, weight-only"
+    return "PyTorch, weight-only" if level == "int4" else None
+
+
+def level_table(device: str) -> tuple[LevelRow, ...]:
+    """Every level on this device, in the order of `LEVELS`."""
+    return tuple(
+        LevelRow(
+            level=level,
+            meaning=MEANINGS[level],
+            kernel=kernel_of(level, device),
+            bytes_per_weight=None if storage is None else storage.per_weight,
+            layers=LAYERS.get(level, EVERY_LAYER),
+        )
+        for level, storage in LEVELS.items()
+    )
+
+
 def check_level(level: str, device: str, *, simulate: bool) -> bool:
-    """Whether the level has a real kernel here. The level of a stored format has one where its
+    """Whether the level has a fast kernel here. The level of a stored format has one where its
     library computes with the stored weights.
 
     Raises:
@@ -81,11 +147,11 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         meant = f"did you mean `{near[0]}`? " if near else ""
         hint = f"{meant}the levels are {', '.join(LEVELS)}"
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
-    kind = kind_of(device)
-    real = kernel_of(level, kind) is not None
+    real = kernel_of(level, device) is not None
     if not real and not simulate:
+        kind = "cpu" if device == "cpu" else "cuda"
         raise ModelError(
-            f"quantization `{level}` has no kernel on this device ({kind})",
+            f"quantization `{level}` has no fast kernel on this device ({kind})",
             hint="leave it out, or measure its acceptance alone with `--simulate-quant`",
         )
     return real
@@ -100,18 +166,19 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     Raises:
         ModelError: cannot be loaded, rewound or quantized.
     """
-    own = stored_level(source)
-    level = own or build.level
+    stored = stored_level(source)
+    level = stored or build.level
     real = check_level(level, build.device, simulate=build.simulate)
-    _check_asked(source, build, own)
-    model, kept = _load(source, build, own)
-    parameters = model.num_parameters() + sum(layer.size for layer in kept)
-    if own is None:
+    _check_level_goes_with(source, stored, build)
+    model, layers = _load(source, stored, build)
+    parameters = model.num_parameters() + sum(layer.size for layer in layers)
+    if stored is None:
         runner, caveats = _runner(source, model, build, simulate=not real)
     else:
-        real = real and bool(kept) and all(layer.packed for layer in kept)
-        runner, caveats = _stored_runner(source, model, replace(build, level="none"), bool(kept))
-        caveats.append(_STORED_CAVEAT[real].format(level=own))
+        real = real and bool(layers) and all(layer.packed for layer in layers)
+        runner, caveats = _stored_runner(source, model, replace(build, level="none"), bool(layers))
+        caveats.append(_STORED_CAVEAT[real].format(level=stored))
+    config = source.config.get_text_config()
     facts = ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
         # A draft goes by the name under which the run asked for it.
@@ -120,9 +187,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         parameters=parameters,
         weight_bytes=weight_bytes(runner),
         quantized_share=quantized_share(runner),
-        kv_bytes_per_token=kv_bytes_per_token(
-            source.config.get_text_config(), build.dtype.itemsize
-        ),
+        kv_bytes_per_token=kv_bytes_per_token(config, build.dtype.itemsize),
         context_length=runner.context_length,
         vocab_size=runner.vocab_size,
         runner=runner.name,
@@ -130,9 +195,9 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         parts=source.parts(),
         caveats=(
             *caveats,
-            *_by_type(source, replace(build, level=level), draft),
-            *_by_kernel(replace(build, level=level)),
-            *_coverage(source, runner, build),
+            *_dtype_caveats(config, replace(build, level=level), draft),
+            *_kernel_caveats(replace(build, level=level)),
+            *_coverage_caveats(source, runner, build),
         ),
         has_kernel=real,
         replay_disagreement=None,
@@ -140,49 +205,48 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     return runner, facts
 
 
-def _check_asked(source: ModelSource, build: Build, own: str | None) -> None:
-    """The level asked for goes with this checkpoint and precision, or ModelError."""
-    if own is not None and build.level not in ("none", own):
+def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
+    """Raise a ModelError where this checkpoint and precision cannot have the wanted level."""
+    if stored is not None and build.level not in ("none", stored):
         raise ModelError(
-            f"`{source.name}` is already quantized ({own})",
+            f"`{source.name}` is already quantized ({stored})",
             hint="measure it as it is (`none`), or give the unquantized checkpoint",
         )
-    if own is None and format_of(build.level) is not None:
+    if stored is None and format_of(build.level) is not None:
         raise ModelError(
             f"`{source.name}` is not stored as {build.level}",
             hint=f"the levels of an unquantized checkpoint are {', '.join(LEVELS)}",
         )
-    kind = kind_of(build.device)
-    quantizes = own is None and build.level != "none" and kernel_of(build.level, kind) is not None
-    if quantizes and kind == "cuda" and build.dtype != torch.bfloat16:
+    quantizes = stored is None and build.level != "none" and kernel_of(build.level, build.device)
+    if quantizes and build.device != "cpu" and build.dtype != torch.bfloat16:
         raise ModelError(
             f"quantization `{build.level}` needs bfloat16 activations on {build.device}",
             hint="use `--dtype bfloat16`",
         )
 
 
-def _load(source: ModelSource, build: Build, own: str | None) -> tuple[Any, list[StoredLinear]]:
+def _load(source: ModelSource, stored: str | None, build: Build) -> tuple[Any, list[StoredLinear]]:
     """The loaded model, if its cache can be rewound, and its layers with stored weights."""
-    kept: list[StoredLinear] = []
+    layers: list[StoredLinear] = []
     if ":" in build.device:  # clocks, recordings and other libraries' kernels use the current one
         torch.cuda.set_device(build.device)
-    if own is None:
+    if stored is None:
         model = source.load(build.dtype, build.device)
     else:
-        model, kept = load_stored(source, own, build.dtype, build.device)
-    obstacle = general_obstacle(model)
+        model, layers = load_stored(source, stored, build.dtype, build.device)
+    obstacle = rewind_obstacle(model)
     if obstacle:
         raise ModelError(
             f"`{source.name}` cannot speculate here: {obstacle}",
             hint="choose a model whose layers all keep ordinary keys and values",
         )
     _leave_the_file(model)
-    return model, kept
+    return model, layers
 
 
 def _leave_the_file(model: nn.Module) -> None:
-    """Copy what no linear layer holds (embeddings, norms): a CPU's weights are pieces of a mapped
-    file, and one of them keeps the whole of it in memory after the linear layers are packed. Not
+    """Copy the weights outside linear layers (embeddings, norms): on a CPU they are pieces of a
+    mapped file, and one of them keeps all of it in memory after the linear layers are packed. Not
     experts, which are stacked: they are most of a model, and would be in memory twice meanwhile.
     """
     for module in model.modules():
@@ -192,17 +256,58 @@ def _leave_the_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
-def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
-    """What its type does to the speed of an unquantized model, where another would be faster."""
+def _stored_runner(
+    source: ModelSource, model: Any, build: Build, has_stored_layers: bool
+) -> tuple[Runner, list[str]]:
+    """Layers with stored weights run as their library made them; a model that was unpacked while
+    loading is one like any other.
+    """
+    if not has_stored_layers:
+        return _runner(source, model, build, simulate=False)
+    return TransformersRunner(model, "none", simulate=False), [
+        "runs through transformers' own forward pass: its layers are another library's"
+    ]
+
+
+def _runner(
+    source: ModelSource, model: Any, build: Build, *, simulate: bool
+) -> tuple[Runner, list[str]]:
+    """The Llama runner where it serves this model and agrees with transformers, else
+    transformers' forward pass; with caveats.
+    """
+    obstacle = llama_obstacle(model)
+    if obstacle is None:
+        probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
+        with torch.inference_mode():
+            expected = model(probe[None]).logits[0].float()
+        runner = LlamaRunner(model, build.level, simulate=simulate)
+        got = runner.forward(probe, runner.new_cache(PROBE_TOKENS), every=True).float()
+        cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
+        exact = build.dtype is torch.float32 and build.level == "none"
+        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
+            slow = runner.speed_up_short_passes()
+            return runner, [slow] if slow else []
+        obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
+        model = source.load(build.dtype, build.device)
+        _leave_the_file(model)
+    how = "" if build.device == "cpu" else ", without CUDA graphs"
+    return TransformersRunner(model, build.level, simulate=simulate), [
+        f"runs through transformers' own forward pass{how}: {obstacle}"
+    ]
+
+
+def _dtype_caveats(config: Any, build: Build, draft: str | None) -> list[str]:
+    """Where an unquantized model would be faster in another type."""
     if build.level != "none":
         return []
-    stored = getattr(source.config.get_text_config(), "dtype", None)
     if build.device == "cpu" and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
         return [
             "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a step "
             "for each, which in float32 (the default here) it does not"
         ]
-    if draft is None and build.dtype == torch.float32 and stored in (torch.bfloat16, torch.float16):
+    checkpoint = getattr(config, "dtype", None)
+    narrow = checkpoint in (torch.bfloat16, torch.float16)
+    if draft is None and build.dtype == torch.float32 and narrow:
         return [
             "its checkpoint has two bytes a weight and runs in float32: plain decoding reads twice "
             "the bytes, and a runner that does not gains less from speculation"
@@ -210,18 +315,18 @@ def _by_type(source: ModelSource, build: Build, draft: str | None) -> list[str]:
     return []
 
 
-def _by_kernel(build: Build) -> list[str]:
-    """Why not the fastest kernel that there is for the weights."""
+def _kernel_caveats(build: Build) -> list[str]:
+    """Why the weights are not multiplied by the fastest kernel there is."""
     # int4 keeps bfloat16 weights beside its own; a stored checkpoint may have been unpacked.
     narrow = build.dtype == torch.bfloat16 or build.level in ("int8", "int4")
-    obstacle = streamed.obstacle() if narrow and build.device == "cpu" else None
+    obstacle = avx512_kernel.obstacle() if narrow and build.device == "cpu" else None
     if obstacle is None:
         return []
     return [f"oneDNN multiplies its weights, and no faster kernel compiled here: {obstacle}"]
 
 
-def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
-    """What the level does not cover; ModelError where that is everything."""
+def _coverage_caveats(source: ModelSource, runner: Runner, build: Build) -> list[str]:
+    """The weights that the level does not cover; ModelError where those are all."""
     if build.level not in LEVELS or build.level == "none":
         return []
     share = quantized_share(runner)
@@ -230,65 +335,57 @@ def _coverage(source: ModelSource, runner: Runner, build: Build) -> list[str]:
             f"quantization `{build.level}` touched no layer of `{source.name}`",
             hint="its layers' sizes do not divide into the level's groups; use another level",
         )
-    found = []
-    twin = next((each for each in linears(runner) if isinstance(each, Int4Linear)), None)
+    caveats = []
+    twin = next((layer for layer in linears(runner) if isinstance(layer, Int4Linear)), None)
     if twin is not None:
         wide = str(twin.wide_dtype).removeprefix("torch.")
-        found.append(
+        caveats.append(
             f"beside int4 weights the runner keeps {wide} ones, not counted in its memory: an "
             "engine has no such copy"
         )
     if share < 1.0:
-        found.append(f"{build.level} covers {share:.0%} of the linear weights")
-    return found
+        caveats.append(f"{build.level} covers {share:.0%} of the linear weights")
+    return caveats
 
 
-def _stored_runner(
-    source: ModelSource, model: Any, build: Build, kept: bool
-) -> tuple[Runner, list[str]]:
-    """Layers with stored weights run as their library made them; a model that was unpacked while
-    loading is one like any other.
+def linears(runner: Runner) -> list[Linear]:
+    """Every linear layer; the wide twin inside an int4 layer is not another."""
+    return [module for module in runner.modules() if isinstance(module, Linear)]
+
+
+def quantized_share(runner: Runner) -> float:
+    """Share of multiplied weights that are of a quantized type, or were rounded to one.
+
+    Experts that a model keeps stacked in one tensor of three dimensions are weights too, and no
+    layer of theirs is replaced.
     """
-    if not kept:
-        return _runner(source, model, build, simulate=False)
-    return GeneralRunner(model, "none", simulate=False), [
-        "runs through transformers' own forward pass: its layers are another library's"
-    ]
+    total = sum(tensor.numel() for tensor in runner.tensors() if tensor.ndim > 2)
+    quantized = 0
+    for layer in linears(runner):
+        size = layer.in_features * layer.out_features
+        total += size
+        if isinstance(layer, _QUANTIZED) or not _is_plain(layer):
+            quantized += size
+    return quantized / total if total else 0.0
 
 
-def _runner(
-    source: ModelSource, model: Any, build: Build, *, simulate: bool
-) -> tuple[Runner, list[str]]:
-    """The lean runner where it serves this model and agrees with transformers, else the general
-    one.
-    """
-    obstacle = lean_obstacle(model)
-    if obstacle is None:
-        probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
-        with torch.inference_mode():
-            expected = model(probe[None]).logits[0].float()
-        lean = LeanRunner(model, build.level, simulate=simulate)
-        got = lean.forward(probe, lean.new_cache(PROBE_TOKENS), every=True).float()
-        cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
-        exact = build.dtype is torch.float32 and build.level == "none"
-        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
-            return lean, run_whole(lean, compiled=build.compiled)
-        obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
-        model = source.load(build.dtype, build.device)
-        _leave_the_file(model)
-    general = GeneralRunner(model, build.level, simulate=simulate)
-    how = "" if build.device == "cpu" else ", without CUDA graphs"
-    how += ", nor compiled" * build.compiled
-    return general, [f"runs through transformers' own forward pass{how}: {obstacle}"]
+def weight_bytes(runner: Runner) -> int:
+    """Bytes of all weights by their real types; shared ones (a tied head) count once."""
+    shared = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
+    unshared = 0
+    for layer in linears(runner):
+        if isinstance(layer, nn.Linear) and _is_plain(layer):
+            shared[layer.weight.data_ptr()] = layer.weight.nbytes
+        else:
+            unshared += layer_bytes(layer)
+    return sum(shared.values()) + unshared
 
 
-def set_threads(threads: int | None) -> int:
-    """Use `threads` CPU threads (default: one per core that this process may use); how many are
-    used.
-    """
-    wanted = (
-        threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
-    )
-    if wanted:
-        torch.set_num_threads(wanted)
-    return torch.get_num_threads()
+def layer_bytes(layer: Linear) -> int:
+    """Bytes of one layer's weights, which a step reads."""
+    return tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
+
+
+def _is_plain(layer: Linear) -> bool:
+    """Whether its weight is none of torchao's tensor classes."""
+    return not isinstance(layer, nn.Linear) or type(layer.weight.data) is Tensor

@@ -63,7 +63,6 @@ class Question(Record, frozen=True):
     max_new_tokens: int | None
     temperature: float | None
     batches: tuple[int, ...] = (1,)
-    compile_passes: bool = False
 
 
 class TrafficFacts(Record, frozen=True):

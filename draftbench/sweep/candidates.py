@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from draftbench.errors import DraftbenchError, PairError, UsageError
-from draftbench.models.pair import check_pair
+from draftbench.models.compatibility import check_pair
+from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import check_level
 from draftbench.models.source import ModelSource
-from draftbench.models.stored import stored_level
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.failures import failure, known_error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.decoder.audit import law_fault
+from draftbench.decoder.self_check import law_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter

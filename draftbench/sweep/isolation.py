@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
-from draftbench.models.quantize import set_threads
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter

@@ -25,7 +25,6 @@ class SweepOptions:
     dtype: str | None = None
     device: str | None = None
     simulate_quant: bool = False
-    compile_passes: bool = False
     mode: DraftingMode = DraftingMode.GREEDY
     lookup: tuple[int, int] = (4, 2)
     responses: str = "target"

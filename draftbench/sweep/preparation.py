@@ -16,10 +16,11 @@ import msgspec
 import torch
 
 import draftbench
+from draftbench.decoder.runner import set_threads
 from draftbench.errors import ModelError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.models.pair import context_of
-from draftbench.models.quantize import Build, check_level, default_dtype, set_threads
+from draftbench.models.compatibility import context_of
+from draftbench.models.quantize import Build, check_level, default_dtype
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
 from draftbench.run_folder.key import key_id, keyed_hash
@@ -65,10 +66,6 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = _device(options.device)
-    if options.compile_passes and device == "cpu":
-        raise UsageError(
-            "passes are compiled on a GPU only", hint="leave `--compile` out: a CPU traces them"
-        )
     threads = set_threads(options.threads)
     dtype = _dtype(options.dtype, device)
     target = ModelSource(options.target, options.trust)
@@ -94,7 +91,6 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         options.target_quant,
         device,
         simulate=options.simulate_quant,
-        compiled=options.compile_passes,
     )
     return Prepared(
         options,
@@ -199,7 +195,6 @@ def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) 
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         batches=options.batches,
-        compile_passes=options.compile_passes,
     )
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from draftbench.decoder.clock import clock_for
-from draftbench.decoder.runner import Runner
+from draftbench.decoder.runner import Runner, clock_for
 from draftbench.errors import TrafficError
 from draftbench.measure.candidate import Material
 from draftbench.measure.prompts import Prompt, TextSide

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 import torch
 
-from draftbench.decoder.clock import clock_for
+from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import Contender, Setting, costs, decode_cells, repeats_of
 from draftbench.measure.candidate import replay as replay_all

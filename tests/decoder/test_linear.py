@@ -8,14 +8,19 @@ import weakref
 import pytest
 import torch
 
-from draftbench.decoder.kernels import (
+from draftbench.decoder.linear import (
     PackedLinear,
-    at_a_common_size,
     multiplies_bfloat16,
     multiplies_integers,
+    padded_size,
 )
-from draftbench.decoder.linear import fits_level, make_linear, torchao_linear
-from draftbench.decoder.quantized import Int4Linear, Int8Linear, Int8WeightOnlyLinear
+from draftbench.decoder.quantized_linear import (
+    Int4Linear,
+    Int8Linear,
+    Int8WeightOnlyLinear,
+    fits_level,
+    make_linear,
+)
 from draftbench.memory import INT4_GROUP
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
@@ -45,20 +50,11 @@ def test_a_kernel_errs_as_much_as_its_grid(kernel, rows):
     assert error == pytest.approx(EXPECTED_ERROR[kernel], rel=0.15)
 
 
-def test_simulation_errs_as_much_as_the_grid():
+@pytest.mark.parametrize(("level", "error"), [("fp8", FP8_ERROR), ("int8", 0.0073)])
+def test_simulation_errs_as_much_as_the_grid(level, error):
     weight, x, exact = matrices()
-    got = make_linear(weight, None, "fp8", simulate=True)(x).float()
-    assert (got - exact).norm() / exact.norm() == pytest.approx(FP8_ERROR, rel=0.15)
-
-
-@pytest.mark.parametrize(("level", "error"), [("int8", 0.0073)])
-def test_a_layer_by_torchao_errs_as_much_as_its_grid_and_keeps_the_weights_apart(level, error):
-    """Those of its levels that it also computes without a GPU; a tied embedding stays as it is."""
-    weight, x, exact = matrices()
-    before = weight.clone()
-    got = torchao_linear(weight, None, level)(x).float()
+    got = make_linear(weight, None, level, simulate=True)(x).float()
     assert (got - exact).norm() / exact.norm() == pytest.approx(error, rel=0.15)
-    assert torch.equal(weight, before)
 
 
 def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
@@ -118,10 +114,10 @@ def test_packing_changes_no_more_than_the_last_digit():
 
 def test_long_passes_share_few_sizes_and_short_ones_keep_their_own():
     """By hand: 33 goes up to a multiple of 32 / 8, 100 of 64 / 8, 600 of 512 / 8."""
-    assert [at_a_common_size(rows) for rows in (1, 9, 32)] == [1, 9, 32]
-    assert [at_a_common_size(rows) for rows in (33, 100, 512, 600)] == [36, 104, 512, 640]
-    assert len({at_a_common_size(rows) for rows in range(128, 2049)}) == 4 * 8 + 1
-    assert all(rows <= at_a_common_size(rows) <= 1.125 * rows for rows in range(33, 2049))
+    assert [padded_size(rows) for rows in (1, 9, 32)] == [1, 9, 32]
+    assert [padded_size(rows) for rows in (33, 100, 512, 600)] == [36, 104, 512, 640]
+    assert len({padded_size(rows) for rows in range(128, 2049)}) == 4 * 8 + 1
+    assert all(rows <= padded_size(rows) <= 1.125 * rows for rows in range(33, 2049))
 
 
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.decoder.norm import RootMeanSquare, add_mirrored, mirror_signs, mirrored
+from draftbench.decoder.llama import RootMeanSquare, add_mirrored, mirror_signs, mirrored
 
 
 def test_a_norm_by_hand():

@@ -3,6 +3,7 @@ rewind, beyond a window.
 """
 
 import copy
+import os
 
 import pytest
 import torch
@@ -24,8 +25,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from draftbench.decoder.general import GeneralRunner, general_obstacle
-from draftbench.decoder.lean import LeanRunner, lean_obstacle
+from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
+from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.runner import set_threads
 
 SIZES = {
     "vocab_size": 128,
@@ -144,8 +146,8 @@ def full_pass(model):
 def test_the_lean_runner_agrees_with_transformers(name):
     model = random_model(LEAN[name])
     ids, expected = full_pass(model)
-    assert lean_obstacle(model) is None
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    assert llama_obstacle(model) is None
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     assert_agrees_with_full_pass(runner, expected, ids)
     assert_rows_do_not_meet(runner, model)
 
@@ -154,9 +156,9 @@ def test_the_lean_runner_agrees_with_transformers(name):
 def test_the_general_runner_agrees_with_transformers(name):
     model = random_model(GENERAL[name])
     ids, expected = full_pass(model)
-    assert lean_obstacle(model) is not None
-    assert general_obstacle(model) is None
-    runner = GeneralRunner(copy.deepcopy(model), "none", simulate=False)
+    assert llama_obstacle(model) is not None
+    assert rewind_obstacle(model) is None
+    runner = TransformersRunner(copy.deepcopy(model), "none", simulate=False)
     assert_agrees_with_full_pass(runner, expected, ids)
     assert_rows_do_not_meet(runner, model)
 
@@ -165,11 +167,11 @@ def test_a_recurrent_model_is_refused_by_name():
     model = AutoModelForCausalLM.from_config(
         MambaConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2)
     )
-    assert "linear_attention" in str(general_obstacle(model))
+    assert "linear_attention" in str(rewind_obstacle(model))
 
 
 def test_a_rewind_copies_nothing():
-    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    runner = LlamaRunner(random_model(LEAN["llama"]), "none", simulate=False)
     cache = runner.new_cache(16)
     before = [slab.data_ptr() for slab in cache.slabs]
     runner.forward(torch.arange(3, 13), cache, every=False)
@@ -177,3 +179,15 @@ def test_a_rewind_copies_nothing():
     runner.forward(torch.arange(3, 7), cache, every=False)
     assert [slab.data_ptr() for slab in cache.slabs] == before
     assert cache.lengths == [8]
+
+
+def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    before = torch.get_num_threads()
+    try:
+        assert set_threads(2) == 2
+        assert set_threads(None) == 2
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+        assert set_threads(None) == 3
+    finally:
+        torch.set_num_threads(before)

@@ -4,9 +4,9 @@ decode what they decode alone.
 
 import pytest
 
-from draftbench.decoder.clock import HostClock
 from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
-from draftbench.decoder.loop import decode, decode_all
+from draftbench.decoder.runner import HostClock
+from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.replay import replay_model
 from draftbench.measure.trajectories import Given, generate, score, task_of
 from draftbench.records import Candidate, DraftingMode, Sampling

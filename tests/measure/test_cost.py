@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from draftbench.decoder.drafters import LookupDrafter
-from draftbench.decoder.scripted import ScriptedClock, ScriptedRunner
+from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner
 from draftbench.measure.cost import CostGrid, measure_costs
 from draftbench.records import Candidate
 

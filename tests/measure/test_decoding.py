@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from draftbench.decoder.scripted import ScriptedClock, ScriptedRunner, markov
+from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
 from draftbench.measure.candidate import Contender, Setting, decode_cells
 from draftbench.measure.cost import grid_for
 from draftbench.measure.prompts import Prompt

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from draftbench.decoder.clock import HostClock
-from draftbench.decoder.scripted import ScriptedRunner
+from draftbench.decoder.runner import HostClock
+from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.measure.replay import replay_lookup, replay_model, stepping_disagreement
 from draftbench.measure.trajectories import Given, generate, score
 from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from draftbench.decoder.scripted import ScriptedRunner, markov
+from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
 from draftbench.measure.teacher import teacher_forced, top_two_margin

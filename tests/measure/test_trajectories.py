@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
-from draftbench.decoder.clock import HostClock
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.loop import decode
-from draftbench.decoder.scripted import ScriptedRunner
+from draftbench.decoder.runner import HostClock
+from draftbench.decoder.scripted_model import ScriptedRunner
+from draftbench.decoder.speculate import decode
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import (
     EXCLUDED,

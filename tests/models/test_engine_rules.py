@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from draftbench.models.engine_rules import engine_answers
-from draftbench.models.facts import (
+from draftbench.models.check_result import (
     Overlap,
     PairFacts,
     TokenDifference,
     TokenizerFacts,
     Vocabulary,
 )
+from draftbench.models.engine_rules import engine_answers
 
 WORDS = Vocabulary(
     target_rows=1000,

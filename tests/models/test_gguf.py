@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from draftbench.errors import ModelError
-from draftbench.models.pair import check_pair
+from draftbench.models.compatibility import check_pair
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource, end_tokens
 

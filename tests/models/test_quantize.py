@@ -19,15 +19,14 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decoder import kernels, streamed
-from draftbench.decoder.general import GeneralRunner
-from draftbench.decoder.kernels import multiplies_bfloat16, multiplies_integers
-from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder import avx512_kernel, linear
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.linear import multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
-from draftbench.models.levels import level_table
-from draftbench.models.quantize import Build, build_runner, check_level
+from draftbench.models.quantize import Build, build_runner, check_level, level_table
 from draftbench.models.source import ModelSource
 from tests.decoder.test_runners import GENERAL, LEAN, random_model
 
@@ -49,16 +48,19 @@ def test_the_table_says_what_each_level_is_on_a_device():
         "int4": 0.625,  # half a byte, and 2 + 2 bytes for every 32
     }
     assert [name for name, row in rows.items() if row.kernel is None] == ["fp8"]
-    assert all(row.kernel for row in level_table("cuda:1"))
+    on_cuda = {row.level: row.kernel for row in level_table("cuda:1")}
+    assert [level for level, kernel in on_cuda.items() if kernel is None] == ["fp8", "int8"]
     assert all("the output head included" in row.layers for row in rows.values())
 
 
 def test_a_level_without_a_kernel_is_refused_unless_simulated():
-    with pytest.raises(ModelError, match=r"`fp8` has no kernel on this device \(cpu\)") as caught:
-        check_level("fp8", "cpu", simulate=False)
-    assert "--simulate-quant" in caught.value.hint
-    assert check_level("fp8", "cpu", simulate=True) is False
-    assert check_level("fp8", "cuda:1", simulate=False) is True
+    for level, device, kind in (("fp8", "cpu", "cpu"), ("int8", "cuda:1", "cuda")):
+        where = rf"`{level}` has no fast kernel on this device \({kind}\)"
+        with pytest.raises(ModelError, match=where) as caught:
+            check_level(level, device, simulate=False)
+        assert "--simulate-quant" in caught.value.hint
+        assert check_level(level, device, simulate=True) is False
+    assert check_level("int4", "cuda:1", simulate=False) is True
     assert check_level("int4", "cpu", simulate=True) is True
 
 
@@ -80,7 +82,7 @@ def test_unquantized_weights_are_counted_by_their_type(workshop):
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
 def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop, monkeypatch):
     """In float32, which every CPU packs; small matrices too."""
-    monkeypatch.setattr(kernels, "CACHED_BYTES", 0)
+    monkeypatch.setattr(linear, "CACHED_BYTES", 0)
     source = workshop.weighted("target", stored=torch.float32)
     runner, _ = build_runner(source, Build(torch.float32, "none", "cpu"), "draft")
     gc.collect()
@@ -100,7 +102,7 @@ def test_stacked_experts_are_not_copied_out_of_the_file():
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
     facts = built(workshop.weighted("model"), "int8")
-    wide = multiplies_integers() or streamed.is_faster_here()
+    wide = multiplies_integers() or avx512_kernel.is_faster_here()
     scale = FLOAT32 if wide else BFLOAT16
     head = EMBEDDING + scale * 300
     rest = BFLOAT16 * (NORMS + EMBEDDING)
@@ -146,8 +148,8 @@ def test_int4_that_fits_no_layer_fails(workshop):
 
 
 def test_a_quantized_level_needs_bfloat16_on_cuda(workshop):
-    with pytest.raises(ModelError, match="`int8` needs bfloat16") as caught:
-        build_runner(workshop.weighted("model"), Build(torch.float32, "int8", "cuda"), None)
+    with pytest.raises(ModelError, match="`int4` needs bfloat16") as caught:
+        build_runner(workshop.weighted("model"), Build(torch.float32, "int4", "cuda"), None)
     assert "--dtype bfloat16" in caught.value.hint
 
 
@@ -202,9 +204,9 @@ def test_a_recurrent_model_is_refused_by_name(workshop, tmp_path):
 
 def test_a_lean_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkeypatch):
     source = workshop.weighted("model")
-    monkeypatch.setattr(quantize.LeanRunner, "forward", lambda *_, every: torch.ones(12, 300))
+    monkeypatch.setattr(quantize.LlamaRunner, "forward", lambda *_, every: torch.ones(12, 300))
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
-    assert isinstance(runner, GeneralRunner)
+    assert isinstance(runner, TransformersRunner)
     assert "the lean runner's logits differ" in facts.caveats[0]
 
 
@@ -221,19 +223,19 @@ NO_COMPILER = "oneDNN multiplies its weights, and no faster kernel compiled here
     ],
 )
 def test_a_kernel_that_could_not_be_built_is_a_caveat(workshop, monkeypatch, level, dtype, told):
-    monkeypatch.setattr(streamed, "obstacle", lambda: "no compiler")
+    monkeypatch.setattr(avx512_kernel, "obstacle", lambda: "no compiler")
     facts = built(workshop.weighted("model"), level, dtype)
     assert (NO_COMPILER + "no compiler" in facts.caveats) is told
 
 
 @pytest.mark.skipif(
-    streamed.kernels_for(torch.zeros(4, 32)) is None, reason="no kernel is compiled here"
+    avx512_kernel.kernels_for(torch.zeros(4, 32)) is None, reason="no kernel is compiled here"
 )
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])
 def test_a_runner_says_that_it_streams_whatever_streams_in_it(family, level):
     """The wide twin of an int4 layer too: prompts and verification run by it."""
     model = random_model({**LEAN, **GENERAL}[family]).bfloat16()
-    kind = LeanRunner if family == "llama" else GeneralRunner
+    kind = LlamaRunner if family == "llama" else TransformersRunner
     assert ", streamed" in kind(model, level, simulate=False).name
     assert ", streamed" not in kind(random_model(LEAN["llama"]), "none", simulate=False).name

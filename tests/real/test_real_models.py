@@ -13,7 +13,7 @@ import torch
 
 from draftbench.cli import main
 from draftbench.measure.prompts import TextSide
-from draftbench.models.pair import check_pair
+from draftbench.models.compatibility import check_pair
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from draftbench.decoder.lean import LeanRunner
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, ModelFacts
@@ -241,13 +241,13 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(tmp_path, small):
 def test_a_timed_model_that_now_runs_in_another_way_is_refused(tmp_path, small, monkeypatch):
     """Without the compiler that was there, say: the times of two kernels would mix."""
     run(small.prepared(), tmp_path / "run", small.notes())
-    monkeypatch.setattr(LeanRunner, "name", "by another kernel")
+    monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     with pytest.raises(ModelError, match="the target runs as `by another kernel` now"):
         run(small.prepared(controls=True), tmp_path / "run", small.notes())
 
 
 def test_a_model_that_was_not_timed_may_run_in_another_way(tmp_path, small, monkeypatch):
     run(small.prepared(measure="replay"), tmp_path / "run", small.notes())
-    monkeypatch.setattr(LeanRunner, "name", "by another kernel")
+    monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     ended = run(small.prepared(measure="replay", controls=True), tmp_path / "run", small.notes())
     assert "by another kernel" in {facts.runner for facts in ended.records(ModelFacts)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.memory import format_size
-from draftbench.models.facts import LevelRow, ModelSheet, Overlap, PairSheet, Preflight
+from draftbench.models.check_result import LevelRow, ModelSheet, Overlap, PairSheet, Preflight
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,

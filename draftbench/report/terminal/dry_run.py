@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from draftbench.memory import format_size
-from draftbench.models.facts import ModelSheet
+from draftbench.models.check_result import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,

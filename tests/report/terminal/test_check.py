@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.models.facts import (
+from draftbench.models.check_result import (
     EngineAnswer,
     LevelRow,
     ModelSheet,

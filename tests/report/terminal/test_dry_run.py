@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from draftbench.models.facts import ModelSheet
+from draftbench.models.check_result import ModelSheet
 from draftbench.records import Candidate
 from draftbench.report.terminal.dry_run import Plan, dry_run, render
 

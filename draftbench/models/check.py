@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from draftbench.decoder.general import general_obstacle
-from draftbench.decoder.linear import fits_level
+from draftbench.decoder.any_transformer import rewind_obstacle
+from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import LEVELS, Footprint, cache_tokens, kv_bytes_per_token, matrix_bytes
+from draftbench.models.check_result import ModelSheet, PairSheet, Preflight, Room
+from draftbench.models.compatibility import caveats_of, context_of, pair_facts, refusal_of
 from draftbench.models.engine_rules import engine_answers
-from draftbench.models.facts import ModelSheet, PairSheet, Preflight, Room
-from draftbench.models.levels import level_table
-from draftbench.models.pair import caveats_of, context_of, pair_facts, refusal_of
+from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
+from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
-from draftbench.models.stored import format_of, missing_packages, stored_bytes, stored_level
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -124,7 +124,7 @@ def _skeleton(source: ModelSource) -> Any:
 def _obstacles(source: ModelSource, skeleton: Any) -> tuple[str, ...]:
     """Why draftbench cannot measure this model."""
     found = []
-    obstacle = general_obstacle(skeleton)
+    obstacle = rewind_obstacle(skeleton)
     if obstacle:
         found.append(f"`{source.name}` cannot speculate: {obstacle}")
     level = stored_level(source)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from draftbench.errors import ModelError
-from draftbench.models import stored
-from draftbench.models.facts import Overlap
-from draftbench.models.pair import pair_facts
-from draftbench.models.preflight import memory_here, preflight
+from draftbench.models import prequantized
+from draftbench.models.check import memory_here, preflight
+from draftbench.models.check_result import Overlap
+from draftbench.models.compatibility import pair_facts
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 
@@ -117,7 +117,7 @@ def test_a_draft_as_large_as_the_target_is_a_caveat(workshop):
 
 
 def test_a_format_without_its_package_cannot_be_measured(workshop, monkeypatch):
-    monkeypatch.setattr(stored, "find_spec", lambda name: None)
+    monkeypatch.setattr(prequantized, "find_spec", lambda name: None)
     source = workshop.source("model")
     source.config.quantization_config = {"quant_method": "awq", "bits": 4}
     found = look(workshop.source("target"), source).pairs[0].obstacles
@@ -128,7 +128,7 @@ def test_a_stored_checkpoint_takes_what_its_files_take_at_every_level(workshop):
     source = workshop.weighted("model")
     source.config.quantization_config = {"quant_method": "torchao", "quant_type": "int8"}
     (pair,) = look(workshop.source("target"), source).pairs
-    size = (stored.Path(source.spec) / "model.safetensors").stat().st_size
+    size = (prequantized.Path(source.spec) / "model.safetensors").stat().st_size
     assert set(pair.draft.weight_bytes.values()) == {size}
     assert [room.level for room in pair.rooms] == ["torchao-int8"]
     assert "model is stored as torchao-int8: measured as it is" in pair.caveats

@@ -14,10 +14,10 @@ from draftbench.acceptance.laws import law_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.stopping import stopped
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
-from draftbench.decoder.loop import decode, decode_all
+from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms, distribution
-from draftbench.decoder.scripted import ScriptedClock, ScriptedRunner, markov
-from draftbench.decoder.task import Task
+from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
+from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.replay import replay_lookup, replay_model
 from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
 from draftbench.run_folder.folder import PrivateText

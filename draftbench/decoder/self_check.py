@@ -15,10 +15,10 @@ from statistics import NormalDist
 import torch
 
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.loop import decode_all
+from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms, distribution
-from draftbench.decoder.scripted import ScriptedRunner, markov
-from draftbench.decoder.task import Task
+from draftbench.decoder.scripted_model import ScriptedRunner, markov
+from draftbench.decoder.speculate import decode_all
 from draftbench.records import DraftingMode, Sampling
 
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4

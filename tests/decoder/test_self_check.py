@@ -2,14 +2,14 @@
 
 import pytest
 
-from draftbench.decoder import audit, loop
+from draftbench.decoder import self_check, speculate
 from draftbench.decoder.sampling import target_tokens
 from draftbench.records import DraftingMode
 
 
 @pytest.mark.parametrize("mode", list(DraftingMode))
 def test_the_outputs_have_the_targets_law(mode):
-    assert audit.law_fault(mode) is None
+    assert self_check.law_fault(mode) is None
 
 
 def accept_all(p, q, proposed, uniforms):
@@ -24,5 +24,5 @@ def one_number_for_everything(p, q, proposed, uniforms):
 
 @pytest.mark.parametrize("broken", [accept_all, one_number_for_everything])
 def test_a_broken_rule_is_found(monkeypatch, broken):
-    monkeypatch.setattr(loop, "target_tokens", broken)
-    assert "from the target's law" in audit.law_fault(DraftingMode.SAMPLED)
+    monkeypatch.setattr(speculate, "target_tokens", broken)
+    assert "from the target's law" in self_check.law_fault(DraftingMode.SAMPLED)

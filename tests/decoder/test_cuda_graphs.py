@@ -5,16 +5,14 @@ with, and knows nothing of the Python that led to them.
 
 import copy
 import gc
-from functools import partial
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from draftbench.decoder import attention
-from draftbench.decoder.lean import LeanRunner
-from draftbench.decoder.recorded import STRIDE
-from draftbench.models.whole import record_whole
+from draftbench.decoder.cuda_graphs import STRIDE
+from draftbench.decoder.llama import LlamaRunner
 from tests.decoder.test_runners import (
     LEAN,
     assert_agrees_with_full_pass,
@@ -58,7 +56,7 @@ class Unable:
 
 
 def recorded_runner(model, recorder):
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     assert runner.record_with(lambda: recorder) is None
     return runner
 
@@ -81,54 +79,18 @@ def test_a_recorded_pass_gives_the_logits_of_transformers(name):
 def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(recorder):
     model = random_model(LEAN["llama"])
     ids, expected = full_pass(model)
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     why = runner.record_with(lambda: recorder)
+    call_by_call = "launches its steps call by call, not as CUDA graphs: "
     assert why in (
-        "RuntimeError: operation not permitted when stream is capturing",
-        *(f"its passes differ then (cosine {n / 1000:.3f})" for n in range(-1000, 900)),
+        f"{call_by_call}RuntimeError: operation not permitted when stream is capturing",
+        *(
+            f"{call_by_call}its passes differ then (cosine {n / 1000:.3f})"
+            for n in range(-1000, 900)
+        ),
     )
     assert runner.name == "draftbench lean (float32, cpu, call by call)"
     assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
-
-
-class Repeated:
-    """Runs the pass itself again."""
-
-    def __call__(self, work):
-        return work
-
-
-def test_a_compiled_pass_gives_the_logits_of_transformers(monkeypatch):
-    """Without the last step, in which a C++ compiler takes a minute: the same operations, as they
-    are captured with variables for what differs between two passes.
-    """
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    model = random_model(LEAN["qwen3"])
-    ids, expected = full_pass(model)
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
-    assert record_whole(runner, Repeated, compiled=True) == []
-    assert runner.name == "draftbench lean (float32, cpu, compiled)"
-    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
-    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
-
-
-def test_passes_that_cannot_be_compiled_are_recorded_as_they_are_and_say_why(monkeypatch):
-    def unable(*_, **__):
-        raise RuntimeError("no Triton here\nand more")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: unable)
-    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
-    assert record_whole(runner, Traced, compiled=True) == [
-        "its passes are not compiled: RuntimeError: no Triton here"
-    ]
-    assert runner.name == "draftbench lean (float32, cpu)"
-
-
-def test_what_can_be_neither_compiled_nor_recorded_says_both():
-    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
-    compiled, recorded = record_whole(runner, Unable, compiled=True)
-    assert compiled.startswith("its passes are not compiled: RuntimeError")
-    assert recorded.startswith("launches its steps call by call, not as CUDA graphs: RuntimeError")
 
 
 def test_a_row_may_be_full_while_others_go_on():
@@ -188,7 +150,7 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
     assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs[0].shape[3] == STRIDE
     # One row's full length, and nine tokens of surplus behind it.
     cache = runner.new_cache(STRIDE - 1, widths=(1,))
-    assert cache.recorded.capacity >= STRIDE - 1 + cache.recorded.widest
+    assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widest
 
 
 def test_slabs_of_another_shape_are_given_up():
@@ -222,7 +184,7 @@ def test_what_cannot_be_recorded_later_runs_call_by_call():
     recorder.__class__ = type("Failing", (Traced,), {"__call__": lambda self, work: fail(work)})
     cache = runner.new_cache(64, widths=(1,))
     assert_close(runner.forward(ids, cache, every=True), expected)
-    assert cache.recorded is None
+    assert cache.graphs is None
 
 
 def test_results_of_attention_may_lie_as_a_gpu_lays_them_out(monkeypatch):
@@ -237,4 +199,4 @@ def test_results_of_attention_may_lie_as_a_gpu_lays_them_out(monkeypatch):
     monkeypatch.setattr(attention, "_attention", laid_out)
     model = random_model(LEAN["llama"])
     assert_rows_do_not_meet(recorded_runner(model, Traced()), model, widths=(1, 2))
-    assert_rows_do_not_meet(LeanRunner(copy.deepcopy(model), "none", simulate=False), model)
+    assert_rows_do_not_meet(LlamaRunner(copy.deepcopy(model), "none", simulate=False), model)

@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.errors import PairError
-from draftbench.models.pair import check_pair
+from draftbench.models.compatibility import check_pair
 from draftbench.models.source import ModelSource
 
 # The same 300 words as in the workshop: "<unk>", "<end>", w0 … w297 (id of w_i is i + 2).

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.kernels import streams
-from draftbench.decoder.linear import make_linear
+from draftbench.decoder.linear import streams
+from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import only_row
 
 # Families that take the masks they are given, so that rows of different lengths may share a pass:
@@ -34,7 +34,7 @@ SIDE_BY_SIDE = frozenset(
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 
 
-def general_obstacle(model: Any) -> str | None:
+def rewind_obstacle(model: Any) -> str | None:
     """Why this model has no cache that can be rewound, or None."""
     config = model.config.get_text_config()
     kinds = {kind for kind in (getattr(config, "layer_types", None) or ()) if kind is not None}
@@ -143,12 +143,12 @@ class _LeftPadded:
         return mask.masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
 
 
-class GeneralRunner:
+class TransformersRunner:
     """Runs a transformers model as it is, with its linear layers replaced by faster or smaller
     ones.
 
     Args:
-        model: a loaded causal LM without `general_obstacle`.
+        model: a loaded causal LM without `rewind_obstacle`.
         level: quantization level of its linear layers.
         simulate: round the weights instead of using the level's kernel.
     """

@@ -1,9 +1,8 @@
-"""`streamed.cpp` → operations of PyTorch, compiled once for this machine.
+"""Kernels for CPUs with AVX-512 and without AMX, compiled once for this machine.
 
-On the CPU that it was measured on, a Xeon with AVX-512 and without AMX, oneDNN's products left a
-fifth of the memory's speed unused for one token and more for several; the kernels in `streamed.cpp`
-do not. They need a C++ compiler: where they cannot be built, `obstacle` says why. Knows nothing of
-layers.
+On the CPU that it was measured on, a Xeon of this kind, oneDNN's products left a fifth of the
+memory's speed unused for one token and more for several; those of `avx512_kernel.cpp` do not. They
+need a C++ compiler: where they cannot be built, `obstacle` gives the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SOURCE = Path(__file__).with_name("streamed.cpp")
+SOURCE = Path(__file__).with_name("avx512_kernel.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 # Not for the machine that compiles (`-march=native`): a cache may be shared by several.
 FLAGS = ("-O3", "-std=c++20", "-mavx512f", "-mprefer-vector-width=512", "-shared", "-fPIC")
@@ -36,7 +35,7 @@ INTERFACE = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 SECONDS = 300.0
 # Sizes of a matrix that the kernels take are multiples of these.
 INPUTS, OUTPUTS = 32, 4
-# Of a compiler's own words; they name no file.
+# The message in a compiler's output, without its file.
 _ERROR = re.compile(r"\berror: ([\w\s#‘’'\"(),.:;<>=*&+-]{1,120})")
 
 
@@ -54,21 +53,21 @@ class Kernels:
 
 @dataclass(frozen=True)
 class _Build:
-    """The kernels, or why there are none."""
+    """The kernels, or the reason why there are none."""
 
     kernels: Kernels | None = None
     obstacle: str | None = None
 
 
 class _ObstacleError(Exception):
-    """Why there are none, in words that name no file of the user's."""
+    """Why the kernels could not be built; the message names no local path."""
 
 
 @cache
 def is_faster_here() -> bool:
     """Whether this is a machine on which the kernels, once built, should beat oneDNN's."""
-    found = torch.cpu.get_capabilities()
-    plain = found.get("avx512_f") and not found.get("amx_bf16")
+    capabilities = torch.cpu.get_capabilities()
+    plain = capabilities.get("avx512_f") and not capabilities.get("amx_bf16")
     return bool(plain) and (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 
@@ -94,26 +93,26 @@ def _build() -> _Build:
         return _Build(
             obstacle=f"the kernel cannot be kept or loaded: {error.strerror or 'refused'}"
         )
-    # What else a library raises must not end a sweep that can do without.
+    # Nothing that a library raises may end a sweep that can do without the kernel.
     except Exception as error:
         return _Build(obstacle=f"the kernel cannot be loaded ({type(error).__name__})")
 
 
 def _library() -> Path:
-    """What PyTorch loads: from this user's cache, if it is there and whole."""
-    told = [torch.__version__, INTERFACE, *FLAGS, *platform.libc_ver()]
-    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join(told).encode()).hexdigest()[:16]
+    """The compiled library, from this user's cache where it is there and unchanged."""
+    versions = [torch.__version__, INTERFACE, *FLAGS, *platform.libc_ver()]
+    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join(versions).encode()).hexdigest()[:16]
     folder = _cache()
-    for found in sorted(folder.glob(f"streamed-{key}-*.so")):
-        if _is_ours(found) and found.stem.endswith(f"-{_digest(found)}"):
-            return found
+    for library in sorted(folder.glob(f"kernel-{key}-*.so")):
+        if _only_ours(library) and library.stem.endswith(f"-{_digest(library)}"):
+            return library
     with tempfile.TemporaryDirectory() as building:
-        built = _compiled(Path(building, "streamed.so"))
-        # A loaded library must not change: written beside it, and renamed when whole.
-        target = folder / f"streamed-{key}-{_digest(built)}.so"
-        whole = target.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(built, whole)
-        whole.replace(target)
+        built = _compiled(Path(building, "kernel.so"))
+        # A loaded library must not change: written beside it, and renamed when complete.
+        target = folder / f"kernel-{key}-{_digest(built)}.so"
+        complete = target.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(built, complete)
+        complete.replace(target)
     return target
 
 
@@ -137,45 +136,45 @@ def _compiled(target: Path) -> Path:
         raise _ObstacleError(f"the C++ compiler `{name}` cannot be run: {error.strerror}") from None
     with running:
         try:
-            said = running.communicate(timeout=SECONDS)[1]
+            output = running.communicate(timeout=SECONDS)[1]
         except subprocess.TimeoutExpired:
-            # It starts others, which would run on beside what is timed next.
+            # It starts other processes, which would run on beside the next timing.
             os.killpg(running.pid, signal.SIGKILL)
             reason = f"the C++ compiler `{name}` took longer than {SECONDS:g} seconds"
             raise _ObstacleError(reason) from None
     if running.returncode or not target.exists():
-        found = _ERROR.search(said)
-        why = found[1].splitlines()[0].strip() if found else f"exit {running.returncode}"
+        match = _ERROR.search(output)
+        why = match[1].splitlines()[0].strip() if match else f"exit {running.returncode}"
         raise _ObstacleError(f"the C++ compiler `{name}` failed: {why}")
     return target
 
 
 def _compiler() -> list[str]:
-    """What the environment names, or the first that is installed."""
+    """The one that the environment names, or the first that is installed."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError:
-        raise _ObstacleError("what `CXX` names is no command") from None
-    found = named or [path for name in COMPILERS if (path := shutil.which(name))][:1]
-    if not found:
+        raise _ObstacleError("`CXX` names no command") from None
+    compiler = named or [path for name in COMPILERS if (path := shutil.which(name))][:1]
+    if not compiler:
         raise _ObstacleError(f"no C++ compiler was found ({', '.join(COMPILERS)})")
-    return found
+    return compiler
 
 
 def _cache() -> Path:
-    """This user's folder for what can be made again; nobody else may put code there."""
+    """This user's cache folder, where nobody else may put code."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = (named if named.is_absolute() else Path("~/.cache").expanduser()) / "draftbench"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(folder):
+    if not _only_ours(folder):
         raise _ObstacleError("others may write to the folder of its cache")
     return folder
 
 
-def _is_ours(path: Path) -> bool:
+def _only_ours(path: Path) -> bool:
     """Whether nobody but this user can have written it."""
-    found = path.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _digest(file: Path) -> str:
@@ -184,14 +183,14 @@ def _digest(file: Path) -> str:
 
 def _loaded(library: Path) -> Kernels:
     torch.ops.load_library(str(library))
-    found = torch.ops.draftbench
-    kernels = Kernels(found.bfloat16_linear.default, found.int8_linear.default)
+    operations = torch.ops.draftbench
+    kernels = Kernels(operations.bfloat16_linear.default, operations.int8_linear.default)
     # Compilers have bugs as well. These integers are their own codes, and exact in bfloat16.
-    made = torch.Generator().manual_seed(0)
-    x, codes = (torch.randint(-8, 9, (n, 64), generator=made).float() for n in (7, 8))
+    generator = torch.Generator().manual_seed(0)
+    x, codes = (torch.randint(-8, 9, (n, 64), generator=generator).float() for n in (7, 8))
     expected = functional.linear(x, codes).bfloat16()
     x, weight, scales = x.bfloat16(), codes.bfloat16(), torch.ones(8)
     results = (kernels.bfloat16(x, weight, None), kernels.int8(x, codes.char(), scales, None))
     if not all(torch.equal(result, expected) for result in results):
-        raise _ObstacleError("its results are wrong as this compiler makes it")
+        raise _ObstacleError("built by this compiler, it computes wrong results")
     return kernels

@@ -1,8 +1,7 @@
-"""A weight matrix → a layer that multiplies its codes of 8 or 4 bits on a CPU.
+"""Linear layers at a quantization level: int8 and int4 on a CPU, int4 on CUDA, others simulated.
 
-int8 has a kernel compiled for this machine, or multiplies bytes where the CPU can; int4 uses the
-weight-only kernel that PyTorch carries. Activations are never quantized per tensor: a token's
-result must not depend on its neighbours, or replay would not predict the decoder.
+Activations are never quantized per tensor: a token's result must not depend on its neighbours, or
+replay would not predict the decoder.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
-from draftbench.decoder import streamed
-from draftbench.decoder.kernels import (
-    OWN_SIZE_ROWS,
+from draftbench.decoder import avx512_kernel
+from draftbench.decoder.linear import (
+    EXACT_SIZE_ROWS,
     UINT8_ZERO,
     as_function,
+    multiplies_integers,
     onednn,
     padded,
+    plain_linear,
     unquantized_linear,
     wide_dtype,
 )
@@ -31,6 +32,69 @@ INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
 INT8_TOP = 127
 # In place of the largest value of a row of zeros.
 SMALLEST = 1e-8
+
+
+def fits_level(weight: Tensor, level: str) -> bool:
+    """Whether a level's grid divides this matrix; int4 needs whole groups (and 16 outputs for its
+    kernel's blocks).
+    """
+    return level != "int4" or (weight.shape[1] % INT4_GROUP == 0 and weight.shape[0] % 16 == 0)
+
+
+def make_linear(
+    weight: Tensor, bias: Tensor | None, level: str, *, simulate: bool, copied: bool = False
+) -> nn.Module:
+    """The layer that computes `x @ weight.T + bias` at `level`; unquantized where the level does
+    not fit the matrix.
+
+    Args:
+        weight: [out, in] on its final device.
+        bias: [out] or None.
+        simulate: round the weights instead of using a kernel.
+        copied: the weight is no piece of a mapped file.
+    """
+    if level == "none" or not fits_level(weight, level):
+        return unquantized_linear(weight, bias, copied=copied)
+    if simulate:
+        return SimulatedLinear(weight, bias, level)
+    if weight.device.type == "cuda":
+        return _torchao_int4(weight, bias)
+    if level == "int4":
+        return Int4Linear(weight, bias)
+    if avx512_kernel.kernels_for(weight) or not multiplies_integers():
+        return Int8WeightOnlyLinear(weight, bias)
+    return Int8Linear(weight, bias)
+
+
+def _torchao_int4(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    from torchao.quantization import Int4WeightOnlyConfig, quantize_
+
+    # The layout whose kernel PyTorch carries; the others want a library of their own.
+    packing = "tile_packed_to_4d"
+    layer = plain_linear(weight, bias)
+    quantize_(layer, Int4WeightOnlyConfig(group_size=INT4_GROUP, int4_packing_format=packing))
+    return layer
+
+
+class SimulatedLinear(nn.Module):
+    """Weights rounded to a level's grid and stored back: right acceptance, no kernel, hence no
+    cost. fp8 is e4m3; it and int8 have a scale for each output.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        exact = weight.float()
+        top = INT8_TOP if level == "int8" else torch.finfo(torch.float8_e4m3fn).max
+        scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / top
+        codes = exact / scale
+        codes = codes.round() if level == "int8" else codes.to(torch.float8_e4m3fn).float()
+        self.weight = (codes * scale).to(weight.dtype)
+        self.bias = bias
+        self.weight_bytes = self.weight.numel() * self.weight.element_size()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
 
 
 class Int8Linear(nn.Module):
@@ -56,10 +120,10 @@ class Int8Linear(nn.Module):
         # Conversion cuts digits off: with a half more it rounds.
         middle = torch.tensor(UINT8_ZERO + 0.5)
         self.weight_bytes = codes.numel() + 4 * scale.numel()
-        own_size = OWN_SIZE_ROWS * self.in_features
+        exact_size = EXACT_SIZE_ROWS * self.in_features
 
         def product(x: Tensor) -> Tensor:
-            rows = x if x.numel() <= own_size else padded(x)
+            rows = x if x.numel() <= exact_size else padded(x)
             largest = vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
             # A row of zeros has no code, and whatever it becomes is multiplied by 0.
             codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
@@ -90,7 +154,7 @@ class Int8WeightOnlyLinear(nn.Module):
         # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
         codes = (exact / self.scale.float()[:, None]).round_()
         self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
-        kernels = streamed.kernels_for(weight)
+        kernels = avx512_kernel.kernels_for(weight)
         self.streams = kernels is not None
         weight, scale = self.weight, self.scale
         scales = scale.float() if self.streams else scale
@@ -126,7 +190,7 @@ class Int4Linear(nn.Module):
         self.out_features, self.in_features = weight.shape
         groups = weight.float().reshape(self.out_features, -1, INT4_GROUP)
         low, high = groups.amin(2), groups.amax(2)
-        scale = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16)
+        scale = ((high - low) / 15).clamp(min=SMALLEST).to(torch.bfloat16)
         # The kernel computes (code - 8) · scale + offset.
         offset = (low + 8 * scale.float()).to(torch.bfloat16)
         shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]

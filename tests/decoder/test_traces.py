@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from draftbench.decoder import kernels, lean
-from draftbench.decoder.lean import LeanRunner
-from draftbench.decoder.traced import trace
+from draftbench.decoder import linear, llama
+from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.traces import trace
 from tests.decoder.test_runners import (
     LEAN,
     SIZES,
@@ -20,6 +20,8 @@ from tests.decoder.test_runners import (
     full_pass,
     random_model,
 )
+
+CALL_BY_CALL = "runs its steps call by call, not as traces: "
 
 
 def counting(runner):
@@ -38,8 +40,8 @@ def counting(runner):
 
 
 def traced_runner(model, level="none"):
-    runner = LeanRunner(copy.deepcopy(model), level, simulate=False)
-    assert runner.trace() is None
+    runner = LlamaRunner(copy.deepcopy(model), level, simulate=False)
+    assert runner.speed_up_short_passes() is None
     return runner
 
 
@@ -100,9 +102,9 @@ def test_a_runner_that_goes_takes_its_traced_weights_along():
     """PyTorch keeps what its own `torch.jit.trace` makes for as long as the process lives."""
     runner = traced_runner(random_model(LEAN["llama"]))
     runner.new_cache(8, widths=(1, 2))
-    weight = weakref.ref(runner._body.linears[0])
-    norm = weakref.ref(runner._body.layers[0].input_norm.weight.untyped_storage())
-    tensor = weakref.ref(runner._body.embedding)
+    weight = weakref.ref(runner._model.linears[0])
+    norm = weakref.ref(runner._model.layers[0].input_norm.weight.untyped_storage())
+    tensor = weakref.ref(runner._model.embedding)
     del runner
     gc.collect()
     assert (weight(), norm(), tensor()) == (None, None, None)
@@ -112,11 +114,11 @@ def test_passes_that_cannot_be_traced_run_call_by_call_and_say_why(monkeypatch):
     def unable(*_):
         raise RuntimeError("unsupported value kind\nand more")
 
-    monkeypatch.setattr(lean, "trace", unable)
+    monkeypatch.setattr(llama, "trace", unable)
     model = random_model(LEAN["llama"])
     ids, expected = full_pass(model)
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
-    assert runner.trace() == "RuntimeError: unsupported value kind"
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
+    assert runner.speed_up_short_passes() == CALL_BY_CALL + "RuntimeError: unsupported value kind"
     assert runner.name == "draftbench lean (float32, cpu, call by call)"
     assert_agrees_with_full_pass(runner, expected, ids, widths=(1, 2, 5))
 
@@ -127,17 +129,18 @@ def test_a_trace_that_holds_what_it_should_read_is_found_out(monkeypatch):
         result = work(torch.full_like(example[0], 5), *example[1:])
         return lambda *_: result
 
-    monkeypatch.setattr(lean, "trace", holding)
+    monkeypatch.setattr(llama, "trace", holding)
     model = random_model(LEAN["llama"])
     ids, expected = full_pass(model)
-    runner = LeanRunner(copy.deepcopy(model), "none", simulate=False)
-    assert str(runner.trace()).startswith("its passes differ then (cosine ")
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
+    slow = runner.speed_up_short_passes()
+    assert str(slow).startswith(f"{CALL_BY_CALL}its passes differ then (cosine ")
     assert_agrees_with_full_pass(runner, expected, ids, widths=(1, 2, 5))
 
 
-@pytest.mark.skipif(not kernels.multiplies_bfloat16(), reason="this CPU packs no bfloat16")
+@pytest.mark.skipif(not linear.multiplies_bfloat16(), reason="this CPU packs no bfloat16")
 def test_what_onednn_packed_has_to_be_given_to_a_trace():
-    layer = kernels.PackedLinear(torch.eye(32, dtype=torch.bfloat16), None)
+    layer = linear.PackedLinear(torch.eye(32, dtype=torch.bfloat16), None)
     x = torch.arange(32, dtype=torch.bfloat16)[None]
     run = trace(layer.product, [torch.zeros_like(x)], layer.packed)
     assert torch.equal(run(x), x)
@@ -153,7 +156,7 @@ def test_a_width_that_cannot_be_traced_later_runs_call_by_call(monkeypatch):
     def unable(*_):
         raise RuntimeError("unsupported output type")
 
-    monkeypatch.setattr(lean, "trace", unable)
+    monkeypatch.setattr(llama, "trace", unable)
     assert_agrees_with_full_pass(runner, expected, ids, widths=(5,))
 
 
@@ -164,9 +167,9 @@ def test_an_exception_of_any_name_is_an_obstacle_and_no_crash(monkeypatch):
     def unable(*_):
         raise OutOfResources("shared memory")
 
-    monkeypatch.setattr(lean, "trace", unable)
-    runner = LeanRunner(random_model(LEAN["llama"]), "none", simulate=False)
-    assert runner.trace() == "OutOfResources: shared memory"
+    monkeypatch.setattr(llama, "trace", unable)
+    runner = LlamaRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    assert runner.speed_up_short_passes() == CALL_BY_CALL + "OutOfResources: shared memory"
 
 
 def test_a_trace_leaves_the_optimizer_of_others_on():

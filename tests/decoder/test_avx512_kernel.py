@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from draftbench.decoder import streamed
-from draftbench.decoder.kernels import PackedLinear, multiplies_bfloat16
-from draftbench.decoder.linear import make_linear
-from draftbench.models.counting import weight_bytes
+from draftbench.decoder import avx512_kernel
+from draftbench.decoder.linear import PackedLinear, multiplies_bfloat16
+from draftbench.decoder.quantized_linear import make_linear
+from draftbench.models.quantize import weight_bytes
 
 RUNS = torch.cpu.get_capabilities().get("avx512_f", False) and platform.system() == "Linux"
 needs_kernel = pytest.mark.skipif(
-    not RUNS or streamed._build().kernels is None,
+    not RUNS or avx512_kernel._build().kernels is None,
     reason="this machine has no AVX-512 or no compiler for the kernels",
 )
 needs_use = pytest.mark.skipif(
-    not (streamed.is_faster_here() and multiplies_bfloat16()),
+    not (avx512_kernel.is_faster_here() and multiplies_bfloat16()),
     reason="oneDNN or PyTorch is faster on this CPU",
 )
 # Half of the last of its 8 bits, and what 2,000 additions in float32 may lose.
@@ -37,14 +37,14 @@ def anew(monkeypatch, tmp_path):
     """Built again, into an empty cache; what was built before comes back afterwards."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    streamed._build.cache_clear()
-    monkeypatch.setattr(streamed, "_loaded", lambda _: pytest.fail("loaded twice"))
+    avx512_kernel._build.cache_clear()
+    monkeypatch.setattr(avx512_kernel, "_loaded", lambda _: pytest.fail("loaded twice"))
     yield monkeypatch
-    streamed._build.cache_clear()
+    avx512_kernel._build.cache_clear()
 
 
 def kernel():
-    return streamed._build().kernels.bfloat16
+    return avx512_kernel._build().kernels.bfloat16
 
 
 def random(*shape, seed=0):
@@ -84,7 +84,7 @@ def test_a_product_of_bytes_is_the_exact_one_rounded_once(rows, inputs, outputs,
     codes = torch.randint(-127, 128, (outputs, inputs), generator=made).char()
     x, scales = random(rows, inputs, seed=seed), torch.rand(outputs, generator=made)
     bias = random(outputs, seed=seed + 2) if biased else None
-    got = streamed._build().kernels.int8(x, codes, scales, bias)
+    got = avx512_kernel._build().kernels.int8(x, codes, scales, bias)
     assert_rounded_once(got, x, codes.double() * scales.double()[:, None], bias)
 
 
@@ -155,7 +155,7 @@ def test_a_matrix_that_the_kernel_does_not_take_is_packed(outputs, inputs):
 
 
 @needs_use
-@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
+@pytest.mark.skipif(avx512_kernel.obstacle() is not None, reason="it cannot be built here")
 @pytest.mark.parametrize("level", ["none", "int8"])
 def test_a_layer_takes_any_dimensions_and_strides(level):
     layer = make_linear(random(8, 64), None, level, simulate=False)
@@ -169,12 +169,12 @@ def test_a_layer_takes_any_dimensions_and_strides(level):
 
 
 @needs_use
-@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
+@pytest.mark.skipif(avx512_kernel.obstacle() is not None, reason="it cannot be built here")
 def test_a_piece_of_a_mapped_file_is_copied_and_a_matrix_of_its_own_is_not():
     """A tied head and its embedding are one; a piece would keep the whole file in memory."""
     weight = random(8, 64)
     for own in (True, False):
-        layer = make_linear(weight, None, "none", simulate=False, own=own)
+        layer = make_linear(weight, None, "none", simulate=False, copied=own)
         assert (layer.weight.data_ptr() == weight.data_ptr()) is own
         assert torch.equal(layer.weight, weight)
 
@@ -184,7 +184,7 @@ class Tied:
 
     def __init__(self):
         self.embedding = random(8, 64)
-        self.head = make_linear(self.embedding, None, "none", simulate=False, own=True)
+        self.head = make_linear(self.embedding, None, "none", simulate=False, copied=True)
 
     def tensors(self):
         yield self.embedding
@@ -194,14 +194,15 @@ class Tied:
 
 
 @needs_use
-@pytest.mark.skipif(streamed.obstacle() is not None, reason="it cannot be built here")
+@pytest.mark.skipif(avx512_kernel.obstacle() is not None, reason="it cannot be built here")
 def test_a_head_that_shares_its_weights_counts_once():
     assert weight_bytes(Tied()) == 8 * 64 * 2
 
 
 def built_elsewhere(cache, lines="", **environment):
     """Why another process has no kernel, in its words: none is loaded twice into one."""
-    code = f"from draftbench.decoder import streamed\n{lines}\nprint(streamed._build().obstacle)"
+    code = f"from draftbench.decoder import avx512_kernel\n{lines}\n"
+    code += "print(avx512_kernel._build().obstacle)"
     given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
     ran = subprocess.run(
         [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True
@@ -242,9 +243,9 @@ def test_code_that_others_may_have_put_there_is_not_loaded(tmp_path):
 @needs_kernel
 def test_a_kernel_that_computes_something_else_is_not_used(tmp_path):
     wrong = tmp_path / "wrong.cpp"
-    wrong.write_text(streamed.SOURCE.read_text().replace("0xffff0000u", "0xff000000u"))
-    lines = f"import pathlib; streamed.SOURCE = pathlib.Path({str(wrong)!r})"
-    assert built_elsewhere(tmp_path, lines) == "its results are wrong as this compiler makes it"
+    wrong.write_text(avx512_kernel.SOURCE.read_text().replace("0xffff0000u", "0xff000000u"))
+    lines = f"import pathlib; avx512_kernel.SOURCE = pathlib.Path({str(wrong)!r})"
+    assert built_elsewhere(tmp_path, lines) == "built by this compiler, it computes wrong results"
 
 
 def compiler(folder, *lines):
@@ -258,14 +259,14 @@ def compiler(folder, *lines):
 def failing(monkeypatch, tmp_path, how):
     """Why the kernel cannot be built here, in the words that are expected."""
     if how == "no compiler":
-        monkeypatch.setattr(streamed.shutil, "which", lambda _: None)
+        monkeypatch.setattr(avx512_kernel.shutil, "which", lambda _: None)
         return "no C++ compiler was found (c++, g++, clang++)"
     if how == "not what it says":
         monkeypatch.setenv("CXX", "/no/such/compiler")
         return "the C++ compiler `compiler` cannot be run: No such file or directory"
     if how == "half a command":
         monkeypatch.setenv("CXX", "c++ '")
-        return "what `CXX` names is no command"
+        return "`CXX` names no command"
     if how == "a compiler's error":
         monkeypatch.setenv(
             "CXX", compiler(tmp_path, "echo '/home/a.cpp:1: error: old' >&2; exit 1")
@@ -278,7 +279,7 @@ def failing(monkeypatch, tmp_path, how):
         monkeypatch.setenv("CXX", "true")
         return "the C++ compiler `true` failed: exit 0"
     if how == "too slow":
-        monkeypatch.setattr(streamed, "SECONDS", 0.5)
+        monkeypatch.setattr(avx512_kernel, "SECONDS", 0.5)
         monkeypatch.setenv("CXX", compiler(tmp_path, f"sleep 3 && touch {tmp_path}/ran-on"))
         return "the C++ compiler `cc` took longer than 0.5 seconds"
     (tmp_path / "draftbench").write_text("")
@@ -301,7 +302,7 @@ HOWS = [
 @pytest.mark.parametrize("how", HOWS)
 def test_what_keeps_it_from_being_built_is_said_and_onednn_serves(anew, tmp_path, how):
     expected = failing(anew, tmp_path, how)
-    assert streamed.obstacle() == expected
+    assert avx512_kernel.obstacle() == expected
     layer = make_linear(random(8, 64), None, "none", simulate=False)
     assert isinstance(layer, PackedLinear)
 
@@ -309,7 +310,7 @@ def test_what_keeps_it_from_being_built_is_said_and_onednn_serves(anew, tmp_path
 @needs_use
 def test_a_compiler_that_is_stopped_leaves_nothing_running(anew, tmp_path):
     failing(anew, tmp_path, "too slow")
-    assert streamed.obstacle() is not None
+    assert avx512_kernel.obstacle() is not None
     time.sleep(3.5)
     assert not (tmp_path / "ran-on").exists()
 
@@ -323,9 +324,9 @@ def test_a_compiler_that_is_stopped_leaves_nothing_running(anew, tmp_path):
     ],
 )
 def test_it_is_for_cpus_with_wide_registers_and_without_tiles(monkeypatch, found, faster):
-    monkeypatch.setattr(streamed.torch.cpu, "get_capabilities", lambda: found)
-    monkeypatch.setattr(streamed.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(streamed.platform, "machine", lambda: "x86_64")
-    assert streamed.is_faster_here.__wrapped__() is faster
-    monkeypatch.setattr(streamed.platform, "machine", lambda: "aarch64")
-    assert not streamed.is_faster_here.__wrapped__()
+    monkeypatch.setattr(avx512_kernel.torch.cpu, "get_capabilities", lambda: found)
+    monkeypatch.setattr(avx512_kernel.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(avx512_kernel.platform, "machine", lambda: "x86_64")
+    assert avx512_kernel.is_faster_here.__wrapped__() is faster
+    monkeypatch.setattr(avx512_kernel.platform, "machine", lambda: "aarch64")
+    assert not avx512_kernel.is_faster_here.__wrapped__()

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TorchAoConfig
 
-from draftbench.decoder.general import GeneralRunner
+from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.errors import ModelError
-from draftbench.models import stored
+from draftbench.models import prequantized
+from draftbench.models.prequantized import StoredLinear, missing_packages, stored_level
 from draftbench.models.quantize import Build, build_runner, check_level
 from draftbench.models.source import ModelSource
-from draftbench.models.stored import StoredLinear, missing_packages, stored_level
 
 LINEAR, NORMS, EMBEDDING = 73_728, 320, 19_200
 SHARE = LINEAR / (LINEAR + EMBEDDING)
@@ -28,7 +28,7 @@ IDS = torch.arange(5, 25)
 
 def described(source, quantization):
     """The same files with a quantization configuration beside the model's own."""
-    file = stored.Path(source.spec) / "config.json"
+    file = prequantized.Path(source.spec) / "config.json"
     config = json.loads(file.read_text())
     file.write_text(json.dumps({**config, "quantization_config": quantization}))
     return ModelSource(source.spec)
@@ -81,7 +81,7 @@ def test_plain_weights_have_no_level_of_their_own(workshop):
 
 
 def test_a_format_without_its_package_names_what_to_install(workshop, monkeypatch):
-    monkeypatch.setattr(stored, "find_spec", lambda name: None)
+    monkeypatch.setattr(prequantized, "find_spec", lambda name: None)
     source = described(workshop.weighted("packed"), {"quant_method": "gptq", "bits": 4})
     with pytest.raises(ModelError, match=r"stored as gptq-int4.*gptqmodel and optimum") as caught:
         built(source)
@@ -114,7 +114,7 @@ def test_torchao_weights_stay_as_they_are_stored(workshop, tmp_path):
     config = TorchAoConfig(Int8WeightOnlyConfig(version=2))
     source = requantized(plain, tmp_path / "torchao", config)
     runner, facts = built(source, "torchao-int8weightonly", "draft")
-    assert isinstance(runner, GeneralRunner)
+    assert isinstance(runner, TransformersRunner)
     assert (facts.quant, facts.has_kernel) == ("torchao-int8weightonly", True)
     assert facts.parameters == LINEAR + NORMS + 2 * EMBEDDING
     assert facts.quantized_share == SHARE
@@ -224,7 +224,7 @@ def test_compressed_tensors_are_unpacked_and_have_no_cost_of_their_own(workshop)
     assert facts.parameters == LINEAR + NORMS + 2 * EMBEDDING
     assert "unpacked here" in " ".join(facts.caveats)
     assert all(not layer.packed for layer in runner.modules() if isinstance(layer, StoredLinear))
-    same = GeneralRunner(rounded.load(torch.bfloat16, "cpu"), "none", simulate=False)
+    same = TransformersRunner(rounded.load(torch.bfloat16, "cpu"), "none", simulate=False)
     torch.testing.assert_close(logits_of(runner), logits_of(same))
 
 

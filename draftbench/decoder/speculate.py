@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftbench.decoder.clock import Clock
 from draftbench.decoder.drafters import Ask, Drafter, Proposal
-from draftbench.decoder.runner import KVCache, Runner, on_device
+from draftbench.decoder.runner import Clock, KVCache, Response, Runner, Task, on_device
 from draftbench.decoder.sampling import (
     Verdict,
     choose,
@@ -29,7 +28,6 @@ from draftbench.decoder.sampling import (
     target_tokens,
     verify,
 )
-from draftbench.decoder.task import Response, Task
 
 
 def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:

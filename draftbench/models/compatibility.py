@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from draftbench.errors import PairError
-from draftbench.models.facts import (
+from draftbench.models.check_result import (
     Overlap,
     PairFacts,
     TokenDifference,
