@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from draftbench.acceptance.card import AcceptanceReport
+    from draftbench.gate.compare import Comparison
     from draftbench.planner.recommendation import Recommendation
-    from draftbench.report.comparing import Comparison
 
 Flag = str | int | float | bool | Path | Sequence[str | Path]
 
@@ -88,7 +88,7 @@ class OpenedRun:
 
     def compare(self, other: OpenedRun) -> Comparison:
         """How another run differs from this one, paired by request."""
-        from draftbench.report.comparing import compare_runs
+        from draftbench.gate.compare import compare_runs
 
         return compare_runs((str(self.path), str(other.path)), self.observed, other.observed)
 

@@ -22,6 +22,7 @@ from doc_meanings import MEANING
 from draftbench.acceptance.card import AcceptanceReport
 from draftbench.acceptance.definitions import Figure
 from draftbench.gate.baseline import Baseline
+from draftbench.gate.compare import Comparison
 from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.check_result import Preflight
 from draftbench.planner import engine_costs
@@ -30,7 +31,6 @@ from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.planner.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
-from draftbench.report.comparing import Comparison
 from draftbench.report.terminal.dry_run import DryRun
 from draftbench.report.terminal.recommendation import FIGURES as CSV_FIGURES
 from draftbench.run_folder.folder import (

@@ -32,7 +32,10 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
         (r"candidates\[(\d+)\]\.(.*)", r"evaluations[\1].\2"),
     ],
     "acceptance": [],
-    "compare": [],
+    "compare": [
+        (r"doubts\[(\d+)\]", r"caveats[\1]"),
+        (r"(question|models)\[(\d+)\]\.what", r"\1[\2].fact"),
+    ],
     "gate-self": [],
     "gate-save": [],
 }

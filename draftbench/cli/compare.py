@@ -23,8 +23,8 @@ def compare(
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json
     """
-    from draftbench.report.compared import render
-    from draftbench.report.comparing import compare_runs
+    from draftbench.gate.compare import compare_runs
+    from draftbench.report.terminal.compare import render
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 

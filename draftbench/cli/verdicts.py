@@ -33,7 +33,7 @@ class Places:
 def publish(result: GateResult, places: Places) -> None:
     """The verdict where the user looks, and where CI systems do."""
     from draftbench.gate import ci
-    from draftbench.report.verdict import text
+    from draftbench.report.terminal.verdict import text
 
     if places.style == "json":
         shown = ci.to_json(result)

@@ -9,8 +9,8 @@ def test_a_run_against_itself_exits_0(command, swept):
     folder, _ = swept
     outcome = command("compare", folder, folder)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "6 of 6 and 6 requests common" in outcome.out
-    assert "what changed" not in outcome.out
+    assert "6 common requests; A has 6, B has 6" in outcome.out
+    assert "Differences" not in outcome.out
 
 
 def test_json_names_both_runs(command, swept, tmp_path):

@@ -1,18 +1,17 @@
-"""A comparison of two runs → sections for a terminal, Markdown for a page, JSON for programs."""
+"""A comparison of two runs as text for a terminal, as Markdown or as JSON."""
 
 from __future__ import annotations
 
 import msgspec
 
-from draftbench.report.changes import FigureChange
-from draftbench.report.comparing import CandidateChange, Changed, Comparison
+from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
 from draftbench.report.terminal.text import Section, figure
 
 LEGEND = (
-    "A and B are each over all requests of their run. B − A is over those that both have: the 95 % "
-    "interval of the difference, paired by request (c: over timing repeats, not paired), as `gate` "
-    "takes it: where it holds 0, no difference is shown. – is unknown; two k's are each run's own "
-    "best. S of one process each knows nothing of how another start would have come out."
+    "A and B cover all requests of their run. B − A covers those that both have: the 95 % interval "
+    "of the difference, paired by request (c: over timing repeats, not paired), as `gate` computes "
+    "it; where it contains 0, no difference is shown. – is unknown; two k's are the best of each "
+    "run. Each speed-up S comes from one process; restarts can differ by more than this interval."
 )
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
@@ -28,31 +27,40 @@ def render(comparison: Comparison, style: str, width: int) -> str:
     return "\n\n".join(section.text(width) for section in sections)
 
 
-def _sections(found: Comparison) -> list[Section]:
-    common = f"{found.common_requests} of {found.requests_a} and {found.requests_b} requests common"
-    sections = [Section(f"A: {found.a}\nB: {found.b}\n{common}")]
-    if found.doubts:
-        sections.append(Section("Not comparable, or not what it seems", notes=found.doubts))
-    sections += [_candidate(change) for change in found.candidates]
-    alone = [
+def _sections(comparison: Comparison) -> list[Section]:
+    a, b = comparison.requests_a, comparison.requests_b
+    common = f"{comparison.common_requests} common requests; A has {a}, B has {b}"
+    sections = [Section(f"A: {comparison.a}\nB: {comparison.b}\n{common}")]
+    if comparison.caveats:
+        sections.append(Section("Caveats", notes=comparison.caveats))
+    sections += [_candidate(change) for change in comparison.candidates]
+    notes = [
         f"only in {side}: {', '.join(names)}"
-        for side, names in (("A", found.only_a), ("B", found.only_b))
+        for side, names in (("A", comparison.only_a), ("B", comparison.only_b))
         if names
     ]
-    if not found.candidates:
-        alone.insert(0, "no candidate is in both runs")
-    sections.append(Section("Reading this", notes=[*alone, LEGEND]))
-    for title, changes in (("Question", found.question), ("Models", found.models)):
-        if changes:
-            sections.append(_changes(f"{title}: what changed", changes))
-    if found.environment:
-        sections.append(Section("Environment: what changed", notes=found.environment))
+    if not comparison.candidates:
+        notes.insert(0, "no candidate is in both runs")
+    sections.append(Section("How to read this", notes=[*notes, LEGEND]))
+    if comparison.question:
+        sections.append(_differences("Differences in the question", comparison.question))
+    if comparison.models:
+        sections.append(_differences("Differences in the models", comparison.models))
+    if comparison.environment:
+        sections.append(Section("Differences in the environment", notes=comparison.environment))
     return sections
 
 
 def _candidate(change: CandidateChange) -> Section:
     rows = [
-        [_short(row.figure), _lengths(row), figure(row.a), figure(row.b), _ends(row), _reading(row)]
+        [
+            row.figure.replace(" per ", "/"),
+            _lengths(row),
+            figure(row.a),
+            figure(row.b),
+            _ends(row),
+            _reading(row),
+        ]
         for row in change.figures
     ]
     obstacles: dict[str, list[str]] = {}
@@ -62,10 +70,6 @@ def _candidate(change: CandidateChange) -> Section:
             obstacles.setdefault(row.obstacle, []).append(name)
     notes = [f"{'; '.join(names)}: {why}" for why, names in obstacles.items()]
     return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
-
-
-def _short(name: str) -> str:
-    return name.replace(" per ", "/")
 
 
 def _lengths(row: FigureChange) -> str:
@@ -95,8 +99,8 @@ def _ends(row: FigureChange) -> str:
     return "–" if change is None else f"{change.low:+.3f} … {change.high:+.3f}"
 
 
-def _changes(title: str, changes: tuple[Changed, ...]) -> Section:
-    rows = [[change.what, change.a or "–", change.b or "–"] for change in changes]
-    if any(len(what) + len(a) + len(b) > _WIDE for what, a, b in rows):
-        return Section(title, notes=[f"{what}: {a} → {b}" for what, a, b in rows])
+def _differences(title: str, differences: tuple[Difference, ...]) -> Section:
+    rows = [[each.fact, each.a or "–", each.b or "–"] for each in differences]
+    if any(len(fact) + len(a) + len(b) > _WIDE for fact, a, b in rows):
+        return Section(title, notes=[f"{fact}: {a} → {b}" for fact, a, b in rows])
     return Section(title, ["", "A", "B"], rows)

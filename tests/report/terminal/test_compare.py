@@ -13,13 +13,12 @@ import pytest
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError
+from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
 from draftbench.gate.pin import make_baseline
 from draftbench.records import Candidate, DraftingMode
-from draftbench.report.changes import FigureChange
-from draftbench.report.compared import render
-from draftbench.report.comparing import CandidateChange, compare_runs
+from draftbench.report.terminal.compare import render
 from draftbench.run_folder.run import run_of
 
 EIGHT, SIX = 8, 6
@@ -79,7 +78,7 @@ def figures(a, b, candidate=0):
 
 def test_a_run_compared_with_itself_has_not_changed(run_a):
     found = compare_runs(("a", "a"), run_a, run_a)
-    assert (found.doubts, found.question, found.environment, found.models) == ((), (), (), ())
+    assert (found.caveats, found.question, found.environment, found.models) == ((), (), (), ())
     for row in found.candidates[0].figures:
         assert row.obstacle is None
         assert (row.difference.value, row.difference.low, row.difference.high) == (0, 0, 0)
@@ -140,15 +139,15 @@ def test_modes_are_never_subtracted(hand, run_a):
     sampled = run_of(hand.manifest(mode=DraftingMode.SAMPLED), records)
     found = figures(run_a, sampled)
     assert found["α", None, None].difference is None
-    assert found["tokens per round", 2, 2].obstacle == "greedy against sampled drafting"
+    assert found["tokens per round", 2, 2].obstacle == "two drafting modes: greedy and sampled"
     assert found["tokens per round", 2, 2].a.value == pytest.approx(8 / 3)
 
 
 def test_other_keys_cannot_be_paired(hand, run_a):
     other = replace(run_a, manifest=msgspec.structs.replace(hand.manifest(), key_id="other"))
     found = compare_runs(("a", "b"), run_a, other)
-    assert "DRAFTBENCH_KEY" in found.doubts[0]
-    assert [(c.what, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
+    assert "DRAFTBENCH_KEY" in found.caveats[0]
+    assert [(c.fact, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
 
 
 def test_other_requests_leave_both_figures_side_by_side(hand, run_a):
@@ -158,7 +157,7 @@ def test_other_requests_leave_both_figures_side_by_side(hand, run_a):
     ]
     other = run_of(hand.manifest(), moved)
     found = compare_runs(("a", "b"), run_a, other)
-    assert "no request is in both" in found.doubts[0]
+    assert "no request is in both" in found.caveats[0]
     row = figures(run_a, other)["α", None, None]
     assert (row.a.value, row.b.value, row.difference) == (1.0, 1.0, None)
     assert row.obstacle == "0 common requests"
@@ -173,13 +172,13 @@ def test_other_answers_of_the_target_are_said(hand, run_a):
         for r in made(hand)
     ]
     found = compare_runs(("a", "b"), run_a, run_of(hand.manifest(), records))
-    assert "answered 1 of 6 otherwise" in found.doubts[0]
+    assert "output differs on 1 of 6 responses" in found.caveats[0]
 
 
 def test_times_of_another_machine_are_not_compared_nor_gated(hand, run_a):
     other = elsewhere(hand, run_a)
     found = compare_runs(("a", "b"), run_a, other)
-    assert "different machines" in found.doubts[0]
+    assert "different machines" in found.caveats[0]
     assert found.environment == ("cores: 2 → 4",)
     for key in (("c", None, None), ("S measured", 2, 2)):
         row = figures(run_a, other)[key]
@@ -265,8 +264,8 @@ def test_what_was_asked_and_loaded_otherwise_is_listed(hand, run_a):
     ]
     other = run_of(hand.manifest(ks=(1, 2, 3)), records)
     found = compare_runs(("a", "b"), run_a, other)
-    assert [(c.what, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
-    assert [(c.what, c.a, c.b) for c in found.models] == [("small fingerprint", "f", "g")]
+    assert [(c.fact, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
+    assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "f", "g")]
 
 
 def test_candidates_of_one_run_are_named(hand, run_a):

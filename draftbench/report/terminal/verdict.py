@@ -1,5 +1,5 @@
-"""A gate's verdict → text for a terminal: the verdict first, each check with its limit, then what
-to know and to do, and what changed.
+"""A verdict of the gate as text for a terminal: the verdict, each check with its limit, notes, and
+what changed.
 """
 
 from __future__ import annotations
