@@ -109,9 +109,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
     )
 
 
-def _changes(
-    runs: tuple[Run, Run], both: Sequence[Candidate]
-) -> tuple[CandidateChange, ...]:
+def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[CandidateChange, ...]:
     """α, tokens per round, c and measured speed-ups of each candidate, as far as a run has them."""
     bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in runs]
     measured = [measurements(run) for run in runs]
