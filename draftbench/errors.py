@@ -1,4 +1,4 @@
-"""The exception tree: everything a user can cause, each with the words that help to mend it.
+"""Every error that a user can cause, each with a hint that says how to mend it.
 
 DraftbenchError (70)
 ├── UsageError (2)            a flag, a file or a value that cannot be used
@@ -6,20 +6,22 @@ DraftbenchError (70)
 │   ├── ModelError            a model that cannot be loaded, quantized or run
 │   │   └── PairError         a draft that cannot draft for this target
 │   └── RunFolderError        a run folder or a baseline file
-├── AuditError (1)            an output that is not the target's own
-├── IncomparableError (4)     a baseline that answers another question
-└── InterruptedRunError (130) stopped by Control-C; what is done is kept
+├── AuditError (1)            an output that differs from the target's
+├── IncomparableError (4)     a baseline that measured something else
+└── InterruptedRunError (130) stopped by Control-C; finished work is kept
     └── TerminatedRunError (143) stopped by SIGTERM
 
-The command line prints `error: MESSAGE` and `hint: HINT` and leaves with the exit code of the
-class.
+The command line prints `error: MESSAGE` and `hint: HINT` and exits with the code of the class.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class DraftbenchError(Exception):
-    """A failure with a message for the user, a hint how to go on and an exit code."""
+    """A failure with a message and a hint for the user, and an exit code."""
 
     exit_code = 70
 
@@ -52,7 +54,7 @@ class RunFolderError(UsageError):
 
 
 class AuditError(DraftbenchError):
-    """Speculation changed the target's output, or the law that it is drawn from."""
+    """Speculation changed the target's output, or its distribution."""
 
     exit_code = 1
 
@@ -73,3 +75,9 @@ class TerminatedRunError(InterruptedRunError):
     """A scheduler or another process asked the run to end: 128 and the signal's number."""
 
     exit_code = 143
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, alike: float = 0.6) -> str:
+    """A hint with the known name that is most like a misspelt one, or the other hint."""
+    near = difflib.get_close_matches(name, list(known), 1, alike)
+    return f"did you mean `{near[0]}`?" if near else otherwise

@@ -36,6 +36,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A frozen value that is compared by its fields."""
 
 
+def to_json(value: object) -> str:
+    """A record, or lists and dicts of records, as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
 class Sampling(Record, frozen=True):
     """How the target draws its next token; temperature 0 is the argmax.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from draftbench.cli import main
-from draftbench.cli.flags import width
+from draftbench.cli.output import width
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -11,7 +11,9 @@ import msgspec
 import typer
 
 from draftbench.cli import flags
-from draftbench.cli.recommend import RunArgument, candidate_named, measured
+from draftbench.cli.flags import RunArgument, candidate_named, require_measured
+from draftbench.cli.output import check_output, note, write_result
+from draftbench.cli.output import width as columns
 from draftbench.errors import ModelError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -26,28 +28,35 @@ def acceptance(
     candidate: Annotated[
         list[str] | None,
         typer.Option(
-            help="DRAFT[:QUANT]; repeatable, the first is compared with the others (default: all)."
+            help="Show this candidate, DRAFT[:QUANT]. Repeat the flag to compare the first with "
+            "the others (default: all).",
+            metavar="NAME",
         ),
     ] = None,
     k: Annotated[
-        str | None, typer.Option("--k", help="Draft lengths, e.g. 1-16 (default: the run's own).")
+        str | None,
+        typer.Option(
+            "--k", help="The draft lengths, e.g. 1-16 (default: those swept).", metavar="K,…"
+        ),
     ] = None,
     width: Annotated[
         float,
-        typer.Option(help="Say how many requests give ± this share of a figure.", metavar="REL"),
+        typer.Option(
+            help="Say how many requests would narrow a figure to ± this share.", metavar="SHARE"
+        ),
     ] = 0.02,
     show_text: Annotated[
         bool,
-        typer.Option("--show-text", help="Show the tokens that drafts got wrong. Private text!"),
+        typer.Option("--show-text", help="Show the tokens that drafts got wrong: private text."),
     ] = False,
     whole: Annotated[
         bool,
-        typer.Option("--all", help="Every definition, position, stopping rule and tree."),
+        typer.Option("--all", help="Show every definition, position, stopping rule and tree."),
     ] = False,
     output_format: flags.FormatOption = "table",
     output: flags.OutputOption = "-",
 ) -> int:
-    """Show acceptance: one screen, or with --all by every definition.
+    """Show acceptance on one screen; with --all by every definition, position and rule.
 
     draftbench acceptance results/runs/RUN
     draftbench acceptance results/runs/RUN --all --k 1-16
@@ -59,9 +68,11 @@ def acceptance(
     from draftbench.run_folder.run import read_run
 
     flags.one_of("--format", output_format, flags.FORMATS)
-    flags.check_output(output)
+    check_output(output)
     if not 0 < width < 1:
-        raise UsageError(f"--width {width:g} is not a share", hint="for example 0.02 for ±2 %")
+        raise UsageError(
+            f"--width {width:g}: expected a share between 0 and 1", hint="for example 0.02 for ±2 %"
+        )
     folder = RunFolder(run)
     observed = read_run(folder)
     ks = observed.manifest.question.ks if k is None else flags.draft_lengths(k)
@@ -73,13 +84,13 @@ def acceptance(
         report = msgspec.structs.replace(report, disagreements=found)
         tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    text = render(report, output_format, flags.width(), texts, whole=whole)
-    flags.write_result(text, output)
+    text = render(report, output_format, columns(), texts, whole=whole)
+    write_result(text, output)
     return 0
 
 
 def _chosen(observed: Run, names: Sequence[str] | None) -> list[Candidate]:
-    known = list(map(str, measured(observed).candidates))
+    known = list(map(str, require_measured(observed).candidates))
     return [candidate_named(observed, name) for name in dict.fromkeys(names or known)]
 
 
@@ -119,6 +130,6 @@ def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
     try:
         tokenizer = ModelSource(target).tokenizer
     except ModelError as error:
-        typer.echo(f"note: tokens are shown as ids: {error.message}", err=True)
+        note(f"note: tokens are shown as ids: {error.message}")
         return {}
     return {token: tokenizer.decode([token]) for token in tokens}

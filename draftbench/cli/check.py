@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftbench.cli.completing import sources
 from draftbench.cli.flags import (
+    DRAFTS,
     TEXT_FORMATS,
     OutputOption,
     TargetOption,
     TextFormatOption,
-    check_output,
+    TrustOption,
+    complete_traffic,
     model_names,
     one_of,
     size_of,
-    width,
-    write_result,
 )
+from draftbench.cli.output import check_output, note, width, write_result
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,32 +29,34 @@ if TYPE_CHECKING:
 
 def check(
     target: TargetOption,
-    drafts: Annotated[
-        list[str],
-        typer.Option(help="Draft models, with commas or the flag repeated.", metavar="MODEL,…"),
-    ],
+    drafts: Annotated[list[str], DRAFTS],
     traffic: Annotated[
         str | None,
         typer.Option(
-            help="Weigh the vocabulary by these requests: a log, `suite:NAME` or `hf:…`.",
-            autocompletion=sources,
+            help="Count how often these requests use tokens that the drafts lack.",
+            metavar="SOURCE",
+            autocompletion=complete_traffic,
         ),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Requests of the traffic to read.")] = 256,
+    sample: Annotated[
+        int, typer.Option(min=1, help="How many requests of --traffic to read.")
+    ] = 256,
     memory: Annotated[
-        str | None, typer.Option(help="What both share, e.g. 24GB (default: what is here).")
+        str | None,
+        typer.Option(
+            help="The memory for target and draft together, e.g. 24GB (default: this machine's).",
+            metavar="SIZE",
+        ),
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option(help="Run Python code from the checkpoint. It can do anything you can.")
-    ] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Also chat templates, sizes, memory and options of engines."),
+        typer.Option("--all", help="Show chat templates, sizes, memory and engine options too."),
     ] = False,
+    trust_remote_code: TrustOption = False,
     output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
-    """Say whether drafts can work with a target, before any weights load. Exit 1: one cannot.
+    """Check whether drafts can work with a target, before any weights load. Exits 1 if one cannot.
 
     draftbench check --target ./big --drafts ./small,./tiny
     draftbench check --target ./big --drafts ./small --traffic prod.jsonl
@@ -67,7 +69,8 @@ def check(
     for name in ("ngram", "self"):
         if name in names:
             raise UsageError(
-                f"`{name}` is no model to check", hint="it works with every target; leave it out"
+                f"`{name}` is not a model that can be checked",
+                hint="it works with every target; leave it out",
             )
     from draftbench.models.check import memory_here, preflight
     from draftbench.models.source import ModelSource, Trust
@@ -78,10 +81,9 @@ def check(
     models = [ModelSource(name, trust) for name in names]
     for model in (source, *models):
         if model.on_hub:
-            typer.echo(
+            note(
                 f"note: the configuration and tokenizer of {model.spec} are fetched from the "
-                "model hub where they are not cached",
-                err=True,
+                "model hub unless they are cached"
             )
     tokens = None if traffic is None else _tokens(source, traffic, sample)
     answer = preflight(source, models, memory_here() if size is None else size, tokens)
@@ -90,15 +92,14 @@ def check(
 
 
 def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
-    """How often each of the target's tokens stands in the requests and their logged answers."""
+    """How often the requests and their logged answers use each of the target's tokens."""
     from draftbench.measure.prompts import TextSide
     from draftbench.run_folder.key import request_key
     from draftbench.traffic import TrafficQuery, load
 
     query = TrafficQuery(traffic, sample, 0, None, None, None, False, request_key())
     if query.on_hub:
-        told = f"note: {traffic} is fetched from the hub of data sets where it is not cached"
-        typer.echo(told, err=True)
+        note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
     text, counts = TextSide(target), defaultdict[int, float](float)
     for request in load(query).requests:
         prompt = text.prompt(request, 1, sys.maxsize)

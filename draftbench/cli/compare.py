@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import OutputOption, check_output, one_of, width, write_result
+from draftbench.cli.flags import TEXT_FORMATS, OutputOption, TextFormatOption, one_of
+from draftbench.cli.output import check_output, width, write_result
 
 
 def compare(
-    run_a: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN_A")],
-    run_b: Annotated[Path, typer.Argument(help="The one to compare it with.", metavar="RUN_B")],
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json or markdown.")
-    ] = "table",
+    run_a: Annotated[Path, typer.Argument(help="The earlier run folder.", metavar="RUN_A")],
+    run_b: Annotated[
+        Path, typer.Argument(help="The run folder to compare with it.", metavar="RUN_B")
+    ],
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
-    """Say how two runs differ: acceptance, costs and speed-up paired by request, and all settings.
+    """Show what changed between two runs: acceptance, costs and speed-up paired by request, and all
+    settings.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json
@@ -28,7 +30,7 @@ def compare(
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
-    one_of("--format", output_format, ["table", "json", "markdown"])
+    one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
     a, b = (read_run(RunFolder(run)) for run in (run_a, run_b))
     found = compare_runs((str(run_a), str(run_b)), a, b)

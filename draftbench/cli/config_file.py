@@ -7,14 +7,14 @@ command runs, like one on the command line.
 
 from __future__ import annotations
 
-import difflib
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from draftbench.errors import UsageError
+from draftbench.cli.flags import OUTPUT
+from draftbench.errors import UsageError, did_you_mean
 from draftbench.safe_files import UnreadableError, read_yaml
 
 if TYPE_CHECKING:
@@ -35,20 +35,19 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
         return file
     if file.is_dir():
         raise UsageError(
-            f"`{file}` stands where a YAML file of flags may, and is a folder",
-            hint="several drafts go behind one flag, with commas: `--drafts A,B`",
+            f"`{file}` is a folder, and a YAML file of flags is expected in its place",
+            hint="separate several drafts by commas: `--drafts A,B`",
         )
     known = dict(_flags(context))
     values: dict[str, Any] = {}
     for key, value in _mapping(file).items():
         flag = str(key).replace("_", "-")
         if flag not in known:
-            near = difflib.get_close_matches(flag, known, 1)
-            hint = f"did you mean `{near[0]}`?" if near else "keys are the long flags of `--help`"
+            hint = did_you_mean(flag, known, "keys are the long flags of `--help`")
             raise UsageError(f"unknown key `{key}` in `{file}`", hint=hint)
         if known[flag].name in values:
             raise UsageError(
-                f"`{key}` stands twice in `{file}`", hint="with - and with _; keep one"
+                f"`{key}` is given twice in `{file}`", hint="once with - and once with _; keep one"
             )
         if value is not None:
             values[known[flag].name] = _checked(f"`{key}` in `{file}`", known[flag], value)
@@ -59,14 +58,19 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
 ConfigArgument = Annotated[
     Path | None,
     typer.Argument(
-        help="A YAML file of flags; those on the command line override it.",
+        help="A YAML file of flags. Flags on the command line override it.",
         metavar="FILE.yaml",
         callback=read_config,
         is_eager=True,
     ),
 ]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print all settings as such a file, and stop.")
+    bool,
+    typer.Option(
+        "--print-config",
+        help="Print all settings as a YAML file for FILE.yaml, and stop.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 
@@ -101,7 +105,7 @@ def _mapping(file: Path) -> dict[Any, Any]:
             hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
         ) from error
     if not isinstance(found, dict):
-        raise UsageError(f"`{file}` holds no settings", hint="write `flag: value` lines")
+        raise UsageError(f"`{file}` holds no settings", hint="write one `flag: value` a line")
     return found
 
 
@@ -109,11 +113,14 @@ def _checked(what: str, known: Any, value: Any) -> Any:
     """A value as text for the flag's own reading: it must not round 1.5 to a number of requests."""
     if known.is_flag:
         if not isinstance(value, bool):
-            raise UsageError(f"{what} is not true or false", hint="write true or false")
+            raise UsageError(f"{what} must be true or false", hint="without quotes")
         return value
     parts = value if isinstance(value, list) else [value]
     if not all(_is_plain(part) for part in parts):
-        raise UsageError(f"{what} is not a value", hint="write text, a number or a list of these")
+        raise UsageError(
+            f"{what} must be a value, not something nested",
+            hint="write text, a number or a list of these",
+        )
     texts = [str(part) for part in parts]
     return texts if known.multiple else ",".join(texts)
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from draftbench.cli.flags import QuietOption, write_result
+from draftbench.cli.flags import QuietOption
 from draftbench.cli.gate import gate
 from draftbench.cli.invocation import command
-from draftbench.cli.measuring import run_sweep, tell_next
+from draftbench.cli.output import write_result
+from draftbench.cli.sweep import next_commands, run_sweep
 
 if TYPE_CHECKING:
     from draftbench.sweep import SweepOptions
@@ -45,7 +46,7 @@ def demo(
     write_result("\nPinned as a baseline and judged against itself:\n", "-")
     code = gate(run=out, save=baseline) or gate(run=out, baseline=baseline)
     run, page, pinned = str(out), str(out / "report.html"), str(baseline)
-    tell_next(
+    next_commands(
         watcher,
         command("recommend", run),
         command("report", run, "--html", page),

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftbench.cli.completing import cards
 from draftbench.cli.flags import (
     FORMATS,
     FormatOption,
     OutputOption,
-    check_output,
     draft_lengths,
     one_of,
-    width,
-    write_result,
 )
+from draftbench.cli.output import check_output, width, write_result
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +44,7 @@ def estimate(
     draft: Annotated[
         Path | None, typer.Option(help="config.json of the draft, or its folder.")
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="The card, for example h100.", autocompletion=cards)
-    ] = None,
+    hardware: Annotated[str | None, typer.Option(help="The card, for example h100.")] = None,
     concurrency: Annotated[
         int | None,
         typer.Option(

@@ -6,55 +6,60 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.completing import engines
-from draftbench.cli.flags import OutputOption, check_output, write_result
-from draftbench.cli.recommend import (
-    CostsOption,
-    RunArgument,
-    candidate_named,
-    concurrencies,
-    cost_source,
-)
+from draftbench.cli.flags import Decision, OutputOption, RunArgument, candidate_named, decides
+from draftbench.cli.output import check_output, note, write_result
 
 
+def _engines(incomplete: str) -> list[str]:
+    from draftbench.models.engine_rules import ENGINES
+
+    return list(ENGINES)
+
+
+@decides
 def export(
     run: RunArgument,
     engine: Annotated[
         str,
         typer.Option(
-            help="vllm, sglang, llamacpp, tensorrt-llm or transformers.", autocompletion=engines
+            help="The engine: vllm, sglang, llamacpp, tensorrt-llm or transformers.",
+            metavar="ENGINE",
+            autocompletion=_engines,
         ),
     ],
+    decision: Decision,
     engine_version: Annotated[
         str | None,
-        typer.Option(help="For example 0.26; llamacpp: before-rename or after-rename."),
+        typer.Option(
+            help="The engine's version, e.g. 0.26; for llamacpp before-rename or after-rename.",
+            metavar="VERSION",
+        ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="The target's name for the engine (default: the run's).")
+        str | None,
+        typer.Option(help="What the engine calls the target (default: as swept).", metavar="MODEL"),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="The draft's name for the engine (default: the run's).")
-    ] = None,
-    min_speedup: Annotated[
-        float, typer.Option(min=0.0, help="Least speed-up that is worth speculating for.")
-    ] = 1.0,
-    concurrency: Annotated[
         str | None,
-        typer.Option(help="Requests at once to answer for, e.g. 1,8,32 (default: the run's)."),
+        typer.Option(help="What the engine calls the draft (default: as swept).", metavar="MODEL"),
     ] = None,
-    costs: CostsOption = None,
     candidate: Annotated[
         str | None,
-        typer.Option(help="Export DRAFT[:QUANT] at its best k (default: what the run recommends)."),
+        typer.Option(
+            help="Export this candidate, DRAFT[:QUANT], at its best k (default: the recommended "
+            "one).",
+            metavar="NAME",
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Export what ranked first, recommended or not.")
+        bool,
+        typer.Option(
+            "--force", help="Export the candidate that ranks first even if it is not recommended."
+        ),
     ] = False,
     output: OutputOption = "-",
 ) -> int:
-    """Print the configuration with which an engine serves what a run recommends, with the draft
-    lengths by load where the run has several and the engine takes them. With --costs it is that of
-    `draftbench recommend` with the same --costs.
+    """Print the configuration with which an engine serves what the run recommends.
 
     draftbench export results/runs/RUN --engine vllm --draft org/small
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
@@ -62,7 +67,6 @@ def export(
     """
     from draftbench.export.configurations import configure
     from draftbench.export.setting import setting_of
-    from draftbench.planner.options import DecisionOptions
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
     from draftbench.run_folder.folder import RunFolder
@@ -70,16 +74,14 @@ def export(
 
     check_output(output)
     observed = read_run(RunFolder(run))
-    rows = () if concurrency is None else concurrencies(concurrency)
-    source = cost_source(costs, observed)
-    options = DecisionOptions(min_speedup=min_speedup, concurrency=rows, costs=source)
+    options = decision.options(observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     setting = setting_of(
         answer, observed, candidate=wanted, target=target, draft=draft, force=force
     )
     configuration = configure(setting, engine, engine_version)
-    for note in (*configuration.notes, *(source.caveats if source else ())):
-        typer.echo(f"note: {plain(note)}", err=True)
+    for remark in (*configuration.notes, *(options.costs.caveats if options.costs else ())):
+        note(f"note: {plain(remark)}")
     write_result(configuration.text, output)
     return 0

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftbench.cli import pinned
-from draftbench.cli.completing import among, sources
 from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
@@ -18,9 +17,11 @@ from draftbench.cli.flags import (
     ResponseFieldOption,
     SegmentByOption,
     TextFormatOption,
-    check_output,
+    among,
+    complete_traffic,
     one_of,
 )
+from draftbench.cli.output import check_output
 from draftbench.cli.verdicts import Places, exit_code, publish, refuse
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.memory import LEVELS
@@ -81,7 +82,9 @@ def gate(
     ] = None,
     traffic: Annotated[
         str | None,
-        typer.Option(help="The traffic to measure on with --target.", autocompletion=sources),
+        typer.Option(
+            help="The traffic to measure on with --target.", autocompletion=complete_traffic
+        ),
     ] = None,
     segment_by: SegmentByOption = None,
     prompt_field: PromptFieldOption = None,

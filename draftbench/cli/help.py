@@ -1,6 +1,4 @@
-"""A command's declaration → its help: examples that keep their lines, and words for its values in
-place of Python's types.
-"""
+"""`--help` of a command: plain text under headings, examples on lines of their own."""
 
 from __future__ import annotations
 
@@ -11,37 +9,55 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-# A number is called what its bounds call it, `[x>=1]`.
-_KINDS = {"str": " TEXT", "int": " x", "float": " x", "path": " PATH"}
+from draftbench.cli.flags import PANELS
+
+# Width of the column of flags; a longer flag has its help on the next line.
+_FLAGS_WIDTH = 26
 
 
 def help_of(command: Callable[..., object]) -> str:
-    """A command's docstring; \\b keeps the help from refilling its example lines."""
+    """A command's docstring; \\b keeps its example lines as they are."""
     text = inspect.cleandoc(command.__doc__ or "")
     return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
 
 
 class Command(TyperCommand):
-    """A command whose help has no Python in it, and no default of a flag that is off."""
+    """A command whose help lists the flags used first, then the others by subject."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and then the flags."""
-        for title, kind in (("Arguments", "argument"), ("Options", "option")):
-            own = [known for known in self.get_params(ctx) if known.param_type_name == kind]
-            records = filter(None, (known.get_help_record(ctx) for known in own))
-            rows = [(_name(name, kind), _words(text)) for name, text in records]
+        """Write the arguments and the flags, each under its heading."""
+        headings: dict[str, list[tuple[str, str]]] = {
+            heading: [] for heading in ("Arguments", "Options", *PANELS)
+        }
+        for known in self.get_params(ctx):
+            record = known.get_help_record(ctx)
+            if record is not None:
+                argument = known.param_type_name == "argument"
+                heading = (
+                    "Arguments"
+                    if argument
+                    else getattr(known, "rich_help_panel", None) or "Options"
+                )
+                headings[heading].append((_name(record[0], known), _words(record[1])))
+        for heading, rows in headings.items():
             if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+                with formatter.section(heading):
+                    formatter.write_dl(rows, col_max=_FLAGS_WIDTH)
 
 
-def _name(shown: str, kind: str) -> str:
-    """`--sample <int range>` → `--sample x`, `RUN <path>` → `RUN`."""
+def _name(shown: str, known: Any) -> str:
+    """`--sample <int range>` → `--sample N`; of a switch only the side that is not the default."""
+    on, slash, off = shown.partition(" / ")
+    if slash:
+        shown = off if known.default else on
     found = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
     if found is None:
         return shown
-    return shown[: found.start()] + (_KINDS[found[1].lower()] if kind == "option" else "")
+    kind = {"int": " N", "float": " X", "path": " PATH"}.get(found[1].lower(), " TEXT")
+    return shown[: found.start()] + ("" if known.param_type_name == "argument" else kind)
 
 
 def _words(shown: str) -> str:
-    return re.sub(r" *\[default: no-[a-z-]+\]", "", shown)
+    """Without the default of a switch that is off, and without least values."""
+    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?x>=[\d.]+", "", shown)
+    return shown.replace("[]", "").strip()

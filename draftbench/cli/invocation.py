@@ -1,7 +1,7 @@
-"""How this program was called → command lines that a shell takes as they are.
+"""How this program was called, and command lines that can be pasted into the same shell.
 
-The program goes by the name that it was started by where the shell would not find this very one
-by its own: `draftbench` of an environment that is not active is no command.
+`draftbench` of an environment that is not active is no command for the shell: such a program is
+called by its path.
 """
 
 from __future__ import annotations
@@ -21,47 +21,39 @@ _words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 
 
 def called_with(words: Sequence[str]) -> None:
-    """Remember the words behind the program's name."""
+    """Remember the words after the program's name."""
     _words.set(tuple(words))
 
 
 def as_called() -> str:
-    """The command that runs now, by the program's plain name: for a run's record."""
+    """The running command with the program's plain name, for a run's record."""
     return shlex.join([_NAME, *_words.get()])
 
 
-def again_in(out: Path, without: str | None = None) -> str:
-    """The command that runs now, as it goes on in the folder `out`, less one flag and its value."""
-    words = _without(without, _words.get()) if without else _words.get()
+def resume_command(out: Path, without: str | None = None) -> str:
+    """The running command again with `--out` naming its folder, less one flag and its value."""
+    words = list(_words.get())
+    if without in words:
+        at = words.index(without)
+        del words[at : at + 2]
+    words = [word for word in words if without is None or not word.startswith(f"{without}=")]
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
 
 
 def command(*words: str) -> str:
-    """A command of this program, to be pasted where it was started."""
-    return shlex.join([*_program(), *words])
-
-
-def _without(flag: str, words: Sequence[str]) -> tuple[str, ...]:
-    before = ("", *words)
-    return tuple(
-        word
-        for word, left in zip(words, before, strict=False)
-        if word != flag and not word.startswith(f"{flag}=") and left != flag
-    )
-
-
-def _program() -> list[str]:
+    """A command of this program, quoted for the shell."""
     started = Path(sys.argv[0])
+    program = [_NAME]
     if started.name == _NAME:
-        return [_shortest(_NAME, sys.argv[0])]
-    if started.name == "__main__.py" and _PACKAGE in started.parents:
-        return [_shortest("python", sys.executable), "-m", _NAME]
-    return [_NAME]
+        program = [_shortest(_NAME, sys.argv[0])]
+    elif started.name == "__main__.py" and _PACKAGE in started.parents:
+        program = [_shortest("python", sys.executable), "-m", _NAME]
+    return shlex.join([*program, *words])
 
 
 def _shortest(name: str, path: str) -> str:
     """The name alone where the shell finds the same file by it."""
-    found = shutil.which(name)
-    same = found is not None and Path(found).absolute() == Path(path).absolute()
+    known = shutil.which(name)
+    same = known is not None and Path(known).absolute() == Path(path).absolute()
     return name if same else path

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from draftbench.cli.planned import tell_load
-from draftbench.cli.recommend import candidate_named
+from draftbench.cli.flags import candidate_named
 from draftbench.cli.signals import kept_in
+from draftbench.cli.sweep import describe_load
 from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
         job = dataclasses.replace(job, threads=threads)
         prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
         prepared = _comparable(baseline, prepared)
-        tell_load(prepared, watcher.note)
+        describe_load(prepared, watcher.note)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]

@@ -1,33 +1,39 @@
-"""Control-C, SIGTERM, a full disk → an error that says what is kept and the command that goes on.
+"""Control-C, SIGTERM, a full disk and closed streams: what is kept, how to resume, and an exit code
+that says what happened.
 
-Control-C comes as Python's own KeyboardInterrupt. SIGTERM, which schedulers and containers send
-before they kill, would end a process without a word: here it unwinds in the same way, and the exit
-code says which of the two it was.
+Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
+they kill, would end a process silently: here it unwinds in the same way. A reader that closes
+stdout or stderr does not change the exit code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from draftbench.cli.invocation import again_in
+from draftbench.cli.invocation import resume_command
 from draftbench.errors import InterruptedRunError, RunFolderError, TerminatedRunError
+
+_STDOUT, _STDERR = 1, 2
 
 
 class TerminatedError(BaseException):
-    """SIGTERM. No Exception: what a candidate may fail of must not catch it."""
+    """SIGTERM. Not an Exception: code that survives a failing candidate must not catch it."""
 
 
 def catch_sigterm() -> None:
-    """Raise on SIGTERM; a second one ends the process at once."""
+    """Raise TerminatedError on SIGTERM; a second one ends the process at once."""
     signal.signal(signal.SIGTERM, _unwind)
 
 
 def release_sigterm() -> None:
-    """Let SIGTERM end the process again as it does any other: nothing is left to be kept, and while
-    Python shuts down an exception has nowhere to go.
+    """Let SIGTERM end the process as usual: while Python shuts down an exception has nowhere to
+    go, and when everything is written there is nothing left to keep.
     """
     if signal.getsignal(signal.SIGTERM) is _unwind:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -40,7 +46,7 @@ def _unwind(*_: object) -> None:
 
 @contextlib.contextmanager
 def kept_in(out: Path) -> Iterator[None]:
-    """What stops a run that writes to `out` is raised again in words.
+    """Turn whatever stops a run that writes to `out` into an error with the command to resume.
 
     Raises:
         InterruptedRunError: by Control-C.
@@ -54,19 +60,64 @@ def kept_in(out: Path) -> Iterator[None]:
     except (KeyboardInterrupt, TerminatedError) as error:
         release_sigterm()
         begun = (out / MANIFEST).exists()
-        hint = kept(out) if begun else "nothing was measured yet; give the same command again"
+        hint = how_to_resume(out) if begun else "nothing was measured yet; run the command again"
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted", hint=hint) from error
         raise TerminatedRunError("ended by SIGTERM", hint=hint) from error
     except RunFolderError as error:
-        # What the system refused, but for a lock that another process holds.
+        # The system refused to write, but not because another process holds the lock.
         refused = isinstance(error.__cause__, OSError)
         locked = isinstance(error.__cause__, BlockingIOError)
         if not refused or locked or not (out / MANIFEST).exists():
             raise
-        raise RunFolderError(error.message, hint=f"{error.hint}; {kept(out)}") from error
+        raise RunFolderError(error.message, hint=f"{error.hint}; {how_to_resume(out)}") from error
 
 
-def kept(out: Path, without: str | None = None) -> str:
-    """What is there of a run that stopped, and the command that goes on, less one flag."""
-    return f"what is done is kept in `{out}`; go on with: {again_in(out, without)}"
+def how_to_resume(out: Path, without: str | None = None) -> str:
+    """Where the finished work is, and the command that resumes it, less one flag."""
+    return f"finished work is kept in `{out}`; resume with: {resume_command(out, without)}"
+
+
+class _MayBeClosed(io.TextIOWrapper):
+    """A stderr that nobody needs to read: progress and notes change nothing of a command."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            _to_nowhere(_STDERR)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            _to_nowhere(_STDERR)
+
+
+def survive_closed_stderr() -> None:
+    """From here on, what nobody reads of stderr is dropped."""
+    old = sys.stderr
+    if isinstance(old, io.TextIOWrapper):
+        encoding, errors = old.encoding, old.errors
+        sys.stderr = sys.__stderr__ = _MayBeClosed(  # type: ignore[misc]
+            old.detach(), encoding=encoding, errors=errors, line_buffering=True
+        )
+
+
+def drop_unwritten() -> None:
+    """Forget what stdout and stderr did not take: Python would try again as it shuts down,
+    complain, and leave with an exit code of its own.
+    """
+    for number, stream in ((_STDOUT, sys.stdout), (_STDERR, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            _to_nowhere(number)
+
+
+def _to_nowhere(stream: int) -> None:
+    """For libraries and child processes too, which write to the file descriptor."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream)
+    os.close(nowhere)

@@ -6,18 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from draftbench.cli.flags import (
     TEXT_FORMATS,
     OutputOption,
     TargetOption,
     TextFormatOption,
-    check_output,
     one_of,
-    width,
-    write_result,
 )
+from draftbench.cli.output import check_output, note, width, write_result
 from draftbench.errors import ModelError
 from draftbench.hub import names_model
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import KnownPairing, Proposal, Suggestion
 
-_MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
+_MODELS = "give a folder with config.json, a .gguf file, or a hub id like org/name"
 
 
 def suggest(
@@ -33,7 +29,8 @@ def suggest(
     output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
-    """Name drafts that are in use with a target; reads configurations and tokenizers, no weights.
+    """List drafts that are known to be used with a target. Reads configurations and tokenizers, no
+    weights.
 
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
@@ -59,7 +56,7 @@ def _require_model(target: str) -> None:
     path = Path(target).expanduser()
     folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
     if not (folder or file or names_model(target)):
-        raise ModelError(f"`{target}` is no model", hint=_MODELS)
+        raise ModelError(f"no model found in `{target}`", hint=_MODELS)
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
@@ -72,9 +69,11 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
-        where = "from the hub" if hub_answers() else "from the cache, since the hub is out of reach"
+        where = (
+            "from the hub" if hub_answers() else "from the cache, because the hub cannot be reached"
+        )
         read = f"reading configurations and tokenizers {where}: {', '.join(remote)}"
-        typer.echo(f"note: {read}", err=True)
+        note(f"note: {read}")
     reason = _unreadable(source) if drafts else None
     if reason is not None:
         proposals = [Proposal(pairing=row, unchecked=reason if row.draft else None) for row in rows]
@@ -98,7 +97,7 @@ def _reason(model: ModelSource, error: ModelError) -> str:
     from draftbench.hub import hub_answers
 
     here = model.local or hub_answers()
-    return error.message if here else "not in the cache, and the hub is out of reach"
+    return error.message if here else "not in the cache, and the hub cannot be reached"
 
 
 def _proposal(

@@ -9,16 +9,15 @@ from draftbench.cli.flags import (
     OutputOption,
     TextFormatOption,
     one_of,
-    width,
-    write_result,
 )
+from draftbench.cli.output import check_output, width, write_result
 
 if TYPE_CHECKING:
     from draftbench.traffic.suites import Suite
 
 
 def suites(output_format: TextFormatOption = "table", output: OutputOption = "-") -> int:
-    """List the built-in traffic, to be named as `--traffic suite:NAME`.
+    """List the built-in traffic. Use it as `--traffic suite:NAME`.
 
     draftbench suites
     draftbench suites --format json | jq -r '.[].name'
@@ -29,6 +28,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
     from draftbench.traffic.suites import suites as built_in
 
     one_of("--format", output_format, TEXT_FORMATS)
+    check_output(output)
     found = built_in()
     if output_format == "json":
         text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from draftbench.cli.flags import width, write_result
+from draftbench.cli.output import width, write_result
 
 if TYPE_CHECKING:
     from draftbench.errors import IncomparableError

@@ -112,7 +112,7 @@ def test_a_deleted_private_part_loses_the_tokens_only(command, failing, make_run
     ("words", "said"),
     [
         (["--candidate", "tiny"], "the run has no candidate `tiny`"),
-        (["--width", "2"], "--width 2 is not a share"),
+        (["--width", "2"], "--width 2: expected a share"),
         (["--k", "0"], "--k 0"),
         (["--format", "xml"], "--format cannot be `xml`"),
     ],

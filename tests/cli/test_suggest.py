@@ -46,8 +46,8 @@ def test_what_could_not_be_read_is_said_and_its_size_stays_unknown(command, mode
     assert outcome.code == 0
     # One line, and only of what is not here.
     assert outcome.err == (
-        "note: reading configurations and tokenizers from the cache, since the hub is out of "
-        "reach: meta-llama/Llama-3.1-8B-Instruct\n"
+        "note: reading configurations and tokenizers from the cache, because the hub "
+        "cannot be reached: meta-llama/Llama-3.1-8B-Instruct\n"
     )
     rows = {line.split()[0]: line for line in outcome.out.splitlines() if "meta-llama/" in line}
     assert "8.03 B" in rows["meta-llama/Llama-3.1-8B-Instruct"]
@@ -63,7 +63,7 @@ def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(comman
     assert "Qwen/Qwen3-1.7B | unknown | – | – | not checked" in outcome.out
     source = "https://github.com/vllm-project/vllm/pull/24322, 2025-09-05"
     assert source in outcome.out.replace("\u200b", "")  # what breaks links of names
-    assert outcome.out.count("not in the cache, and the hub is out of reach") == 1
+    assert outcome.out.count("not in the cache, and the hub cannot be reached") == 1
 
 
 def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_of_it_is_told(models):
@@ -76,7 +76,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_of_it_is_told(mode
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
-    assert "since the hub is out of reach" in done.stderr
+    assert "because the hub cannot be reached" in done.stderr
     assert "8.03 B" in done.stdout
 
 
@@ -111,13 +111,13 @@ def test_the_pair_of_the_documentation_is_known(command, embedded, tmp_path, mon
 @pytest.mark.parametrize("name", ["Qwen2.5-72B-Instruct", "unheard-of-70b", "a/b/Qwen3-32B"])
 def test_a_path_without_a_model_is_refused_whatever_its_name(failing, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    assert f"error: `./{name}` is no model" in failing(2, "suggest", "--target", f"./{name}")
+    assert f"error: no model found in `./{name}`" in failing(2, "suggest", "--target", f"./{name}")
     folder = tmp_path / name
     folder.mkdir(parents=True)
     (folder / "README.md").touch()
     said = failing(2, "suggest", "--target", folder)
     assert said == (
-        f"error: `{folder}` is no model\n"
-        "hint: give a directory with config.json, a .gguf file, or a hub id like org/name"
+        f"error: no model found in `{folder}`\n"
+        "hint: give a folder with config.json, a .gguf file, or a hub id like org/name"
     )
-    assert "is no model" in failing(2, "suggest", "--target", folder / "README.md")
+    assert "no model found" in failing(2, "suggest", "--target", folder / "README.md")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from draftbench.cli.planned import tell_preparation
+from draftbench.cli.sweep import describe
 from draftbench.planner.caveats import LOAD
 from draftbench.run_folder.manifest import portable
 
@@ -19,10 +19,10 @@ from draftbench.run_folder.manifest import portable
 def told(load):
     traffic = SimpleNamespace(requests=2, rows=3, form="prompt", merged=1, dropped={"too long": 4})
     manifest = SimpleNamespace(traffic=traffic, environment=SimpleNamespace(load=load))
-    failure = SimpleNamespace(draft="foreign", reason="its vocabulary differs")
+    failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs")
     notes: list[str] = []
     prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
-    tell_preparation(prepared, notes.append)
+    describe(prepared, notes.append)
     return notes
 
 
@@ -106,7 +106,7 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     ("flag", "value"),
     [
         ("--k", "0"),
-        ("--batch", "1,,4"),
+        ("--concurrency", "1,,4"),
         ("--quant", "none,int44"),
         ("--target-quant", "in8"),
         ("--mode", "gredy"),

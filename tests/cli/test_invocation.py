@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import draftbench
-from draftbench.cli.invocation import again_in, as_called, called_with, command
+from draftbench.cli.invocation import as_called, called_with, command, resume_command
 
 PACKAGE = Path(draftbench.__file__).parent
 
@@ -53,7 +53,7 @@ def test_what_goes_on_may_leave_a_flag_out(started):
     started("draftbench", draftbench=None)
     for given in (["--cell-timeout", "1"], ["--cell-timeout=1"]):
         called_with(["sweep", *given, "--k", "1"])
-        found = again_in(Path("runs/a"), without="--cell-timeout")
+        found = resume_command(Path("runs/a"), without="--cell-timeout")
         assert found == "draftbench sweep --k 1 --out runs/a"
 
 
@@ -61,7 +61,7 @@ def test_what_goes_on_names_the_folder_once(started):
     started("draftbench", draftbench=None)
     called_with(["sweep", "--target", "my model"])
     assert as_called() == "draftbench sweep --target 'my model'"
-    assert again_in(Path("runs/a")) == "draftbench sweep --target 'my model' --out runs/a"
+    assert resume_command(Path("runs/a")) == "draftbench sweep --target 'my model' --out runs/a"
     for given in (["--out", "runs/a"], ["--out=runs/a"]):
         called_with(["sweep", *given])
-        assert again_in(Path("runs/a")) == shlex.join(["draftbench", "sweep", *given])
+        assert resume_command(Path("runs/a")) == shlex.join(["draftbench", "sweep", *given])

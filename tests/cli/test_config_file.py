@@ -46,7 +46,7 @@ def test_the_command_line_overrides_the_file(file, printed):
 
 def test_lists_serve_flags_that_repeat_and_flags_with_commas(file, printed):
     found = printed(file(WHOLE + "drafts: ./one\nquant: [none, int4]\nk: [1, 2, 8]\n"))
-    assert (found["drafts"], found["quant"], found["k"]) == (["./one"], "none,int4", "1,2,8")
+    assert (found["drafts"], found["quant"], found["k"]) == (["./one"], ["none", "int4"], "1,2,8")
 
 
 def test_what_is_printed_gives_the_same_again(file, printed):
@@ -85,11 +85,11 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
         (WHOLE + "print-config: true\n", ["unknown key `print-config`"]),
         (WHOLE + "help: true\n", ["unknown key `help`"]),
         (WHOLE + "q: true\n", ["unknown key `q`"]),
-        (WHOLE + "skip-bad: true\nskip_bad: false\n", ["stands twice"]),
-        (WHOLE + "controls: 3\n", ["not true or false"]),
-        (WHOLE + "sample: true\n", ["not a value"]),
-        (WHOLE + "k: {from: 1}\n", ["not a value"]),
-        (WHOLE + "drafts: [[a]]\n", ["not a value"]),
+        (WHOLE + "skip-bad: true\nskip_bad: false\n", ["is given twice"]),
+        (WHOLE + "controls: 3\n", ["must be true or false"]),
+        (WHOLE + "sample: true\n", ["must be a value"]),
+        (WHOLE + "k: {from: 1}\n", ["must be a value"]),
+        (WHOLE + "drafts: [[a]]\n", ["must be a value"]),
         (WHOLE + "sample: 1.5\n", ["--sample"]),
         (WHOLE + "sample: 0\n", ["--sample"]),
         ("target: t\n", ["'--traffic'"]),

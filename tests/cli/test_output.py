@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.flags import write_result
+from draftbench.cli.output import write_result
 from draftbench.errors import UsageError
 
 FULL = Path("/dev/full")

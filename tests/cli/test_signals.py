@@ -64,8 +64,8 @@ def test_a_sweep_that_is_ended_says_what_is_kept_and_how_to_go_on(
     assert "Traceback" not in err
     lines = [line for line in err.splitlines() if line]
     assert lines[-2] == f"error: {what}"
-    kept_there, _, again = lines[-1].partition("; go on with: ")
-    assert kept_there == f"hint: what is done is kept in `{folder}`"
+    kept_there, _, again = lines[-1].partition("; resume with: ")
+    assert kept_there == f"hint: finished work is kept in `{folder}`"
     assert again.endswith(f" -m draftbench {shlex.join(words)}")
     assert json.loads(kept.read_text().splitlines()[0])
 
@@ -77,7 +77,7 @@ def test_a_sweep_that_is_ended_before_it_measures_says_so(failing, embedded, tmp
     monkeypatch.setattr(TerminalWatcher, "note", ended)
     said = failing(143, *sweep_words(embedded, tmp_path / "run"))
     assert said == (
-        "error: ended by SIGTERM\nhint: nothing was measured yet; give the same command again"
+        "error: ended by SIGTERM\nhint: nothing was measured yet; run the command again"
     )
 
 
@@ -87,7 +87,7 @@ def test_any_other_command_that_is_ended_says_so(failing, monkeypatch, swept, st
         raise stop
 
     monkeypatch.setattr("draftbench.run_folder.run.read_run", read)
-    assert "nothing is lost; give the same command again" in failing(code, "recommend", swept[0])
+    assert "nothing is lost; run the command again" in failing(code, "recommend", swept[0])
 
 
 def test_a_second_sigterm_ends_the_process_at_once():
@@ -159,7 +159,7 @@ def small_words(embedded, tmp_path):
 
 def goes_on(words):
     again = shlex.join(["draftbench", *words])
-    return f"what is done is kept in `{words[-1]}`; go on with: {again}"
+    return f"finished work is kept in `{words[-1]}`; resume with: {again}"
 
 
 def late(contender, setting, group):
@@ -179,10 +179,10 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
         outcome = command(*small_words)
     assert outcome.code == 1
     said = [line for line in outcome.err.splitlines() if line]
-    assert said[-2] == f"not measured whole: draft; {goes_on(small_words)}"
+    assert said[-2] == f"not completely measured: draft; {goes_on(small_words)}"
     assert said[-1] == f"next: draftbench recommend {small_words[-1]}"
     outcome = command(*small_words)
-    assert (outcome.code, "not measured whole" in outcome.err) == (0, False)
+    assert (outcome.code, "not completely measured" in outcome.err) == (0, False)
 
 
 def test_the_command_that_goes_on_has_not_the_limit_that_ended_it(
@@ -190,7 +190,7 @@ def test_the_command_that_goes_on_has_not_the_limit_that_ended_it(
 ):
     monkeypatch.setattr(worker, "replay_all", late)
     outcome = command("sweep", "--cell-timeout", 1, *small_words[1:])
-    assert f"not measured whole: draft, ngram; {goes_on(small_words)}\n" in outcome.err
+    assert f"not completely measured: draft, ngram; {goes_on(small_words)}\n" in outcome.err
 
 
 def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
@@ -205,7 +205,7 @@ def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkey
     outcome = command(*small_words)
     assert outcome.code == 1
     assert "draft failed: touched no layer" in outcome.err
-    assert "go on with" not in outcome.err
+    assert "resume with" not in outcome.err
 
 
 def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch):
@@ -213,7 +213,7 @@ def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch
     outcome = command(*small_words)
     assert (outcome.code, outcome.out) == (2, "")
     said = [line for line in outcome.err.splitlines() if line]
-    assert said[-3] == f"not measured whole: draft, ngram; {goes_on(small_words)}"
+    assert said[-3] == f"not completely measured: draft, ngram; {goes_on(small_words)}"
     assert said[-2] == "error: no candidate was measured in this run"
 
 

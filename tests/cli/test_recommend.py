@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.recommend import concurrencies
+from draftbench.cli.flags import concurrencies
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
@@ -108,9 +108,9 @@ def test_a_limit_that_nobody_keeps(command, size):
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (("--concurrency", "1,x"), "no list of numbers"),
-        (("--concurrency", "0"), "no list of numbers"),
-        (("--concurrency", ""), "no list of numbers"),
+        (("--concurrency", "1,x"), "expected whole numbers"),
+        (("--concurrency", "0"), "expected whole numbers"),
+        (("--concurrency", ""), "expected whole numbers"),
         (("--objective", "latencies"), "did you mean `latency`?"),
         (("--objective", "cost"), "--price-per-hour"),
         (("--price-per-hour", "0"), "cannot be used"),

@@ -1,0 +1,142 @@
+"""Flags that commands share: one decision for all, values as text, and what TAB offers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftbench.cli import flags, sweep
+from draftbench.errors import UsageError
+from draftbench.traffic.suites import suite_names
+
+RUN = Path(__file__).parents[2] / "results" / "reference" / "qwen2.5-coder"
+DECISION = {
+    *("--min-speedup", "--concurrency", "--objective", "--price-per-hour"),
+    *("--max-memory", "--max-p99-ratio", "--costs"),
+}
+
+
+def choice(command, name, words):
+    """The candidate and k that a command arrives at; None: do not speculate."""
+    if name in ("recommend", "report"):
+        answer = json.loads(command(name, RUN, *words, "--format", "json").out)
+        picked = answer["choice"]
+        return picked and (f"{picked['draft']}:{picked['quant']}", picked["k"])
+    outcome = command("export", RUN, "--engine", "transformers", *words)
+    if outcome.code == 1:
+        assert "`draftbench recommend` says why" in outcome.err
+        return None
+    return outcome
+
+
+@pytest.mark.parametrize("name", ["recommend", "report", "export"])
+def test_every_command_that_decides_has_the_same_flags(command, name):
+    shown = command(name, "--help").out
+    assert [flag for flag in DECISION if flag not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "decided"),
+    [
+        ([], ("qwen0.5:int4", 5)),
+        (["--concurrency", "4"], ("qwen0.5:int8", 3)),
+        (["--min-speedup", "9"], None),
+        (["--max-memory", "1GB"], None),
+    ],
+)
+@pytest.mark.parametrize("name", ["recommend", "report", "export"])
+def test_the_same_flags_lead_to_the_same_decision(command, name, words, decided):
+    """A run must not have one recommended draft here and another there."""
+    found = choice(command, name, words)
+    if name == "export" and decided is not None:
+        draft, k = decided
+        assert f"num_assistant_tokens = {k}\n" in found.out
+        assert f"at {draft.partition(':')[2]}, " in found.err
+    else:
+        assert found == decided
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (flags.draft_lengths, "1-3,8", (1, 2, 3, 8)),
+        (flags.swept_concurrencies, "16,1, 4", (1, 4, 16)),
+        (flags.concurrencies, "8,1, 8", (8, 1)),
+    ],
+)
+def test_numbers_are_read_as_written(parse, text, value):
+    assert parse(text) == value
+
+
+def test_levels_are_taken_with_blanks_repeated_and_once():
+    assert flags.level_names("--quant", ["none, int8", "none"]) == ("none", "int8")
+    assert flags.level_names("--quant", ["gptq-int4"]) == ("gptq-int4",)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (flags.draft_lengths, "4-2", "--k 4-2: the start of a range must not exceed its end"),
+        (flags.draft_lengths, "0", "--k 0: the smallest value is 1"),
+        (flags.draft_lengths, "1-65", "--k 1-65: the largest value is 64"),
+        (flags.draft_lengths, "x", "--k x: expected a number or a range"),
+        (flags.swept_concurrencies, "300", "--concurrency 300: the largest value is 256"),
+        (flags.concurrencies, "1,x", "--concurrency 1,x: expected whole numbers"),
+        (flags.concurrencies, "", "--concurrency : expected whole numbers"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_with_an_example(parse, text, message):
+    with pytest.raises(UsageError, match="^" + message) as caught:
+        parse(text)
+    assert "for example" in caught.value.hint
+
+
+PROGRAM = (
+    "import sys; sys.argv = ['draftbench']\n"
+    "from draftbench.cli import entry\n"
+    "try: entry()\n"
+    "finally: assert not {'torch', 'transformers'} & set(sys.modules)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sweep --quant none,int", ["none,int8", "none,int4"]),
+        ("gate --traffic su", [f"suite:{name}" for name in sorted(suite_names())]),
+        ("check --traffic samp", []),
+        ("export RUN --engine v", ["vllm"]),
+        ("recommend RUN --objective th", ["throughput"]),
+        ("acc", ["acceptance"]),
+    ],
+)
+def test_the_shell_completes_values_without_torch(typed, offered):
+    words = ["draftbench", *typed.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={
+            **os.environ,
+            "_DRAFTBENCH_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == offered
+
+
+def test_cards_of_the_machine_are_devices(monkeypatch):
+    def glob(folder, pattern):
+        assert (str(folder), pattern) == ("/dev", "nvidia[0-9]*")
+        return [folder / "nvidia10", folder / "nvidia0"]
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert sweep._devices("") == ["cpu", "cuda", "auto", "cuda:0", "cuda:10"]
