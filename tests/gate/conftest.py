@@ -1,8 +1,5 @@
 """Makers of baselines and runs, so that a test shows only what it is about."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +18,7 @@ QUESTION = BaselineQuestion(
 )
 
 
-def _counts(id: str = "r", accepted: float = 15.0, **changes: Any) -> RequestCounts:
+def _counts(id="r", accepted=15.0, **changes):
     """Ten rounds and forty positions."""
     fields: dict[str, Any] = {
         "id": id,
@@ -37,7 +34,7 @@ def _counts(id: str = "r", accepted: float = 15.0, **changes: Any) -> RequestCou
     return RequestCounts(**fields | changes)
 
 
-def _baseline(requests: Sequence[RequestCounts], **changes: Any) -> Baseline:
+def _baseline(requests, **changes):
     question = {name: changes.pop(name) for name in list(changes) if hasattr(QUESTION, name)}
     fields: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -55,12 +52,12 @@ def _baseline(requests: Sequence[RequestCounts], **changes: Any) -> Baseline:
 
 
 @pytest.fixture
-def counts() -> Callable[..., RequestCounts]:
+def counts():
     """counts(id, accepted, **fields)"""
     return _counts
 
 
 @pytest.fixture
-def baseline() -> Callable[..., Baseline]:
+def baseline():
     """baseline(requests, **fields of the baseline or of its question)"""
     return _baseline

@@ -4,10 +4,7 @@
 80 % as less than 75 % with one of 0.008, one of 95 % as less than 92 % with one of 0.005.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +12,7 @@ import pytest
 
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
 from draftbench.acceptance.rounds import Floats, PositionLaw, expected_rounds
-from draftbench.gate.noninferiority import Gain, Verdict, advised_requests, gain_of, verdict_of
+from draftbench.gate.noninferiority import Verdict, advised_requests, gain_of, verdict_of
 
 TRIALS = 400
 LIMIT = 0.02
@@ -29,17 +26,17 @@ class Pool:
     new: Floats
     drop: float
 
-    def gains(self, requests: int) -> Iterator[Gain]:
+    def gains(self, requests):
         """Both runs on the same draw of requests, again and again."""
         generator = np.random.default_rng(7)
         for _ in range(TRIALS):
             drawn = generator.integers(len(self.old), size=requests)
             yield gain_of(sample(self.old[drawn]), sample(self.new[drawn]), relative=True)
 
-    def verdicts(self, limit: float, requests: int) -> Counter[Verdict]:
+    def verdicts(self, limit, requests):
         return Counter(verdict_of(gain.interval, limit) for gain in self.gains(requests))
 
-    def advised(self, limit: float) -> int:
+    def advised(self, limit):
         """What the tool names after a first run of 200 requests."""
         pilot = gain_of(sample(self.old[:200]), sample(self.new[:200]), relative=True)
         number = advised_requests(pilot, limit)
@@ -47,12 +44,12 @@ class Pool:
         return number
 
 
-def sample(addends: Floats) -> Sample:
+def sample(addends):
     names = tuple(map(str, range(len(addends))))
     return Sample(MEAN_ACCEPTED_LENGTH, names, np.ones(len(names)), addends, quotient)
 
 
-def pool(lost: float) -> Pool:
+def pool(lost):
     """A greedy draft at k = 4: a tenth of its proposals change, and `lost` go wrong."""
     generator = np.random.default_rng(0)
     lengths = np.minimum(generator.geometric(1 / 80, 2000) + 8, 256)
@@ -71,37 +68,35 @@ def pool(lost: float) -> Pool:
 
 
 @pytest.fixture(scope="module")
-def unharmed() -> Pool:
+def unharmed():
     return pool(0.0)
 
 
 @pytest.fixture(scope="module")
-def harmed() -> Pool:
+def harmed():
     return pool(0.02)
 
 
-def test_without_a_drop_hardly_any_run_fails_and_most_pass(unharmed: Pool) -> None:
+def test_without_a_drop_hardly_any_run_fails_and_most_pass(unharmed):
     assert abs(unharmed.drop) < LIMIT / 10
     found = unharmed.verdicts(LIMIT, unharmed.advised(LIMIT))
     assert found[Verdict.FAIL] <= 0.01 * TRIALS
     assert found[Verdict.PASS] >= 0.75 * TRIALS
 
 
-def test_a_drop_of_the_limit_hardly_ever_passes(harmed: Pool) -> None:
+def test_a_drop_of_the_limit_hardly_ever_passes(harmed):
     found = harmed.verdicts(harmed.drop, harmed.advised(harmed.drop))
     assert found[Verdict.PASS] <= 0.05 * TRIALS
     assert found[Verdict.FAIL] <= 0.05 * TRIALS
 
 
-def test_a_drop_of_twice_the_limit_fails_at_the_advised_size(harmed: Pool) -> None:
+def test_a_drop_of_twice_the_limit_fails_at_the_advised_size(harmed):
     limit = harmed.drop / 2
     assert harmed.verdicts(limit, harmed.advised(limit))[Verdict.FAIL] >= 0.75 * TRIALS
 
 
 @pytest.mark.parametrize(("requests", "least"), [(12, 0.90), (24, 0.90), (60, 0.92), (240, 0.92)])
-def test_intervals_hold_the_true_drop_about_as_often_as_they_say(
-    harmed: Pool, requests: int, least: float
-) -> None:
+def test_intervals_hold_the_true_drop_about_as_often_as_they_say(harmed, requests, least):
     intervals = [gain.interval for gain in harmed.gains(requests)]
     held = sum(i is not None and i.low <= -harmed.drop <= i.high for i in intervals)
     assert least <= held / TRIALS <= 0.99

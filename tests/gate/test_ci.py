@@ -1,12 +1,8 @@
 """What CI systems read: counts, levels, and names that try to be markup."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +10,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from draftbench.errors import IncomparableError, RunFolderError
-from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.ci import (
     annotations_of,
     append_to_history,
@@ -28,7 +23,6 @@ from draftbench.gate.ci import (
 )
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
-from draftbench.gate.result import GateResult
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
 WHEN = "2026-01-31T12:00:00Z"
@@ -36,11 +30,11 @@ DROPS = {"chat": 0.0, HOSTILE: 2.0}
 
 
 @pytest.fixture
-def failed(baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]) -> GateResult:
+def failed(baseline, counts):
     """-8 % in the hostile segment, nothing in the other; over both a wide -4 %, inconclusive."""
     noise = np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 6)
 
-    def arm(scale: float, **changes: object) -> Baseline:
+    def arm(scale, **changes):
         rows = [
             counts(f"{n}{i:02}", 15 + scale * (0.2 * e - drop), segment=name, alpha_sum=None)
             for n, (name, drop) in enumerate(DROPS.items())
@@ -53,9 +47,7 @@ def failed(baseline: Callable[..., Baseline], counts: Callable[..., RequestCount
 
 
 @pytest.fixture
-def undecided(
-    baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]
-) -> GateResult:
+def undecided(baseline, counts):
     noise = np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 8)
     old, new = (
         baseline([counts(f"r{i:02}", 15 + scale * e) for i, e in enumerate(noise)])
@@ -64,11 +56,11 @@ def undecided(
     return judge(old, new)
 
 
-def rendered(markdown: str) -> str:
+def rendered(markdown):
     return MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
 
 
-def test_markdown_shows_the_verdict_and_its_tables(failed: GateResult) -> None:
+def test_markdown_shows_the_verdict_and_its_tables(failed):
     text = to_markdown(failed)
     assert text.startswith("### ❌ draftbench gate: fail\n")
     assert "| mean_accepted_length | 2.500 [2.500, 2.500] | 2.400 [" in text
@@ -80,7 +72,7 @@ def test_markdown_shows_the_verdict_and_its_tables(failed: GateResult) -> None:
     assert html.count("<li>") == len(failed.notes)
 
 
-def test_markdown_of_a_hostile_name_is_only_text(failed: GateResult) -> None:
+def test_markdown_of_a_hostile_name_is_only_text(failed):
     html = rendered(to_markdown(failed))
     assert "<img" not in html
     assert "&lt;img src=x&gt;" in html
@@ -89,14 +81,14 @@ def test_markdown_of_a_hostile_name_is_only_text(failed: GateResult) -> None:
     assert "<a " not in html
 
 
-def test_markdown_escapes_whatever_a_name_could_mean() -> None:
+def test_markdown_escapes_whatever_a_name_could_mean():
     refused = IncomparableError("a_b_ **x** [y](http://z) www.z.z #1 @all <b> &amp;", hint="-")
     html = rendered(refused_markdown(refused))
     assert "a_b_ **x** [y](http:\u200b//z) www\u200b.z.z #\u200b1 @\u200ball" in html
     assert "&lt;b&gt; &amp;amp;" in html
 
 
-def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> None:
+def test_github_gets_an_error_for_a_failure_on_one_line(failed):
     _, line = to_github(annotations_of(failed))
     title = "::error title=draftbench gate%3A acceptance regression::"
     assert line.startswith(f"{title}mean_accepted_length [a|b <img")
@@ -105,16 +97,14 @@ def test_github_gets_an_error_for_a_failure_on_one_line(failed: GateResult) -> N
     assert "::error::%250A]]>&" in line
 
 
-def test_github_warns_of_what_is_inconclusive(undecided: GateResult) -> None:
+def test_github_warns_of_what_is_inconclusive(undecided):
     lines = to_github(annotations_of(undecided))
     assert [line.split("::")[1] for line in lines] == [
         "warning title=draftbench gate%3A inconclusive"
     ] * 3
 
 
-def test_github_notices_an_improvement(
-    baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]
-) -> None:
+def test_github_notices_an_improvement(baseline, counts):
     old, new = (
         baseline([counts(f"r{i:02}", accepted + i % 3) for i in range(40)])
         for accepted in (15.0, 18.0)
@@ -123,14 +113,12 @@ def test_github_notices_an_improvement(
     assert lines[0].startswith("::notice title=draftbench gate%3A improved::mean_accepted_length")
 
 
-def test_a_passing_gate_annotates_nothing(
-    baseline: Callable[..., Baseline], counts: Callable[..., RequestCounts]
-) -> None:
+def test_a_passing_gate_annotates_nothing(baseline, counts):
     same = baseline([counts()])
     assert annotations_of(judge(same, same)) == []
 
 
-def test_a_refused_baseline_is_told_where_the_verdict_would_be() -> None:
+def test_a_refused_baseline_is_told_where_the_verdict_would_be():
     refused = IncomparableError(f"k was 3, is 4 {HOSTILE}", hint="save a new baseline")
     assert to_github([refused_annotation(refused)])[0].startswith(
         "::error title=draftbench gate%3A incomparable::k was 3, is 4 a|b <img"
@@ -141,7 +129,7 @@ def test_a_refused_baseline_is_told_where_the_verdict_would_be() -> None:
     assert "<img" not in rendered(text)
 
 
-def test_json_holds_the_whole_result(failed: GateResult) -> None:
+def test_json_holds_the_whole_result(failed):
     document = json.loads(to_json(failed))
     assert (document["verdict"], document["exit_code"], document["k"]) == ("fail", 1, 4)
     length = document["checks"][0]
@@ -151,14 +139,14 @@ def test_json_holds_the_whole_result(failed: GateResult) -> None:
     assert document["changes"][0] == {"fact": "draft", "old": "small", "new": HOSTILE}
 
 
-def suite_of(document: str) -> ElementTree.Element:
+def suite_of(document):
     root = ElementTree.fromstring(document)
     (suite,) = root
     assert (root.tag, root.attrib, suite.tag) == ("testsuites", {}, "testsuite")
     return suite
 
 
-def test_there_is_a_case_per_check_with_its_outcome(failed: GateResult) -> None:
+def test_there_is_a_case_per_check_with_its_outcome(failed):
     suite = suite_of(to_junit(failed, WHEN))
     counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert counted == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
@@ -173,7 +161,7 @@ def test_there_is_a_case_per_check_with_its_outcome(failed: GateResult) -> None:
     assert "would settle it" in (suite.findtext("system-out") or "")
 
 
-def test_changes_are_properties(failed: GateResult) -> None:
+def test_changes_are_properties(failed):
     suite = suite_of(to_junit(failed, WHEN))
     properties = {p.get("name"): p.get("value") for p in suite.findall("properties/property")}
     assert properties["machine"] == "here → None"
@@ -181,7 +169,7 @@ def test_changes_are_properties(failed: GateResult) -> None:
     assert properties["speed"] == "not judged"
 
 
-def test_a_refused_baseline_is_one_error() -> None:
+def test_a_refused_baseline_is_one_error():
     refused = IncomparableError("k was 3, is 4", hint="save a new baseline")
     suite = suite_of(refused_junit(refused, WHEN))
     counted = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
@@ -219,7 +207,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("kind", ["verdict", "refusal"])
-def test_the_document_has_the_shape_that_the_schemas_ask_for(failed: GateResult, kind: str) -> None:
+def test_the_document_has_the_shape_that_the_schemas_ask_for(failed, kind):
     refused = IncomparableError(HOSTILE, hint=HOSTILE)
     document = to_junit(failed, WHEN) if kind == "verdict" else refused_junit(refused, WHEN)
     for element in ElementTree.fromstring(document).iter():
@@ -233,9 +221,7 @@ def test_the_document_has_the_shape_that_the_schemas_ask_for(failed: GateResult,
     assert all((case.get("time") or "").isdigit() for case in suite.findall("testcase"))
 
 
-def test_the_history_gets_a_line_of_json_for_each_verdict(
-    failed: GateResult, undecided: GateResult, tmp_path: Path
-) -> None:
+def test_the_history_gets_a_line_of_json_for_each_verdict(failed, undecided, tmp_path):
     path = tmp_path / "new" / "history.jsonl"
     for result in (failed, undecided):
         append_to_history(path, result, WHEN)
@@ -247,9 +233,7 @@ def test_the_history_gets_a_line_of_json_for_each_verdict(
 
 
 @pytest.mark.parametrize("before", [b"", b"a text\n", b"a text without an end", b'{"schema_ver'])
-def test_nothing_that_a_history_holds_is_lost(
-    failed: GateResult, tmp_path: Path, before: bytes
-) -> None:
+def test_nothing_that_a_history_holds_is_lost(failed, tmp_path, before):
     path = tmp_path / "history.jsonl"
     path.write_bytes(before)
     append_to_history(path, failed, WHEN)
@@ -258,7 +242,7 @@ def test_nothing_that_a_history_holds_is_lost(
     assert json.loads(after.splitlines()[-1])["verdict"] == "fail"
 
 
-def test_what_is_no_plain_file_is_no_history(failed: GateResult, tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_no_history(failed, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "link", tmp_path / "pipe", tmp_path):

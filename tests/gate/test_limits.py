@@ -1,7 +1,5 @@
 """`NAME:VALUE[%]` as people write it, and as they get it wrong."""
 
-from __future__ import annotations
-
 import pytest
 
 from draftbench.errors import UsageError
@@ -18,9 +16,7 @@ from draftbench.gate.limits import Limit, limits_of, parse_limit
         ("draft_cost_ratio:150%", "draft_cost_ratio", 1.5, True),
     ],
 )
-def test_percent_is_relative_and_a_plain_number_absolute(
-    text: str, metric: str, value: float, relative: bool
-) -> None:
+def test_percent_is_relative_and_a_plain_number_absolute(text, metric, value, relative):
     limit = parse_limit(text)
     assert (limit.metric, limit.relative) == (metric, relative)
     assert limit.value == pytest.approx(value)
@@ -44,15 +40,13 @@ def test_percent_is_relative_and_a_plain_number_absolute(
         ("speedup:100%", "never be exceeded", "2%"),
     ],
 )
-def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(
-    text: str, message: str, hint: str
-) -> None:
+def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(text, message, hint):
     with pytest.raises(UsageError, match=message) as caught:
         parse_limit(text)
     assert hint in caught.value.hint
 
 
-def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others() -> None:
+def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others():
     assert limits_of([]) == (
         Limit(metric="mean_accepted_length", value=0.02, relative=True),
         Limit(metric="tokens_per_round", value=0.02, relative=True),

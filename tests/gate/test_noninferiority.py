@@ -1,7 +1,5 @@
 """Verdicts by hand, p-values and quantiles by the tables, and what advice must satisfy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,7 +24,7 @@ from draftbench.gate.noninferiority import (
 )
 
 
-def ratio(numerators: list[float], denominator: float = 10.0) -> Sample:
+def ratio(numerators, denominator=10.0):
     addends = np.array([[n, denominator] for n in numerators])
     names = tuple(map(str, range(len(numerators))))
     return Sample(MEAN_ACCEPTED_LENGTH, names, np.ones(len(names)), addends, quotient)
@@ -43,15 +41,15 @@ def ratio(numerators: list[float], denominator: float = 10.0) -> Sample:
         (-0.05, -0.021, Verdict.FAIL),
     ],
 )
-def test_the_interval_against_the_limit_decides(low: float, high: float, verdict: Verdict) -> None:
+def test_the_interval_against_the_limit_decides(low, high, verdict):
     assert verdict_of(Estimate((low + high) / 2, low, high), 0.02) is verdict
 
 
-def test_without_an_interval_nothing_is_decided() -> None:
+def test_without_an_interval_nothing_is_decided():
     assert verdict_of(None, 0.02) is Verdict.INCONCLUSIVE
 
 
-def test_a_relative_change_is_a_fraction_of_the_old_figure_and_negative_when_worse() -> None:
+def test_a_relative_change_is_a_fraction_of_the_old_figure_and_negative_when_worse():
     old, new = ratio([20, 30, 40, 25, 35]), ratio([18, 27, 36, 22.5, 31.5])
     relative = gain_of(old, new, relative=True).interval
     absolute = gain_of(old, new, relative=False).interval
@@ -61,13 +59,13 @@ def test_a_relative_change_is_a_fraction_of_the_old_figure_and_negative_when_wor
     assert absolute.value == pytest.approx(-0.3)
 
 
-def test_the_standard_error_is_that_of_the_mean_difference() -> None:
+def test_the_standard_error_is_that_of_the_mean_difference():
     # Differences 1 2 3 4 5 tenths: standard deviation √2.5, over √5 requests.
     gain = gain_of(ratio([20] * 5), ratio([21, 22, 23, 24, 25]), relative=False)
     assert gain.error == pytest.approx(0.1 * (2.5 / 5) ** 0.5)
 
 
-def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap() -> None:
+def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap():
     old, new = ratio([20] * 6), ratio([21, 22, 23, 24, 25, 26])
     plain = estimate(paired_difference(new, old))
     widened = gain_of(old, new, relative=False).interval
@@ -78,39 +76,39 @@ def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap() -> None:
     assert widened.high > plain.high
 
 
-def test_equal_samples_have_an_interval_without_width_however_few() -> None:
+def test_equal_samples_have_an_interval_without_width_however_few():
     assert gain_of(ratio([20]), ratio([20]), relative=True).interval == Estimate(0.0, 0.0, 0.0)
 
 
-def test_under_five_requests_that_differ_nothing_is_decided() -> None:
+def test_under_five_requests_that_differ_nothing_is_decided():
     assert gain_of(ratio([20] * 4), ratio([10] * 4), relative=True).interval is None
 
 
 @pytest.mark.parametrize(("freedom", "t"), [(4, 2.776), (9, 2.262), (29, 2.045), (239, 1.970)])
-def test_students_distribution_agrees_with_the_tables(freedom: int, t: float) -> None:
+def test_students_distribution_agrees_with_the_tables(freedom, t):
     assert student_quantile(0.975, freedom) == pytest.approx(t, abs=0.02)
     assert student_probability(t, freedom) == pytest.approx(0.975, abs=0.001)
     assert student_probability(-t, freedom) == pytest.approx(0.025, abs=0.001)
 
 
 @given(st.floats(0.001, 0.999), st.integers(1, 500))
-def test_quantile_and_probability_are_inverse(probability: float, freedom: int) -> None:
+def test_quantile_and_probability_are_inverse(probability, freedom):
     t = student_quantile(probability, freedom)
     assert student_probability(t, freedom) == pytest.approx(probability, abs=1e-9)
 
 
-def test_holm_corrects_the_smallest_p_value_most() -> None:
+def test_holm_corrects_the_smallest_p_value_most():
     # Sorted 0.005 0.01 0.03 0.04, times 4 3 2 1, never falling.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-def test_holm_never_lowers_a_p_value_nor_exceeds_bonferroni(values: list[float]) -> None:
+def test_holm_never_lowers_a_p_value_nor_exceeds_bonferroni(values):
     for raw, adjusted in zip(values, holm(values), strict=True):
         assert raw <= adjusted <= min(1, len(values) * raw) + 1e-12
 
 
-def test_the_p_value_is_that_of_the_one_sided_t_test() -> None:
+def test_the_p_value_is_that_of_the_one_sided_t_test():
     # Deviations squared 60 of 9, over 10 requests: the error is √(60 / 90) / 10 = 0.0816.
     drops = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
     gain = gain_of(ratio([30] * 10), ratio([30.0 - d for d in drops]), relative=False)
@@ -118,14 +116,14 @@ def test_the_p_value_is_that_of_the_one_sided_t_test() -> None:
     assert p_fail(gain, 0.5 - 2.262 * 0.08165) == pytest.approx(0.025, abs=5e-4)
 
 
-def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interval() -> None:
+def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interval():
     sure = Gain(Estimate(-0.5, -0.5, -0.5), 0.0, 20)
     assert p_fail(sure, 0.02) == 0.0
     assert p_fail(sure, 0.6) == 1.0
     assert p_fail(Gain(None, None, 3), 0.02) == 1.0
 
 
-def test_the_advised_number_brings_the_limit_to_3_24_standard_errors() -> None:
+def test_the_advised_number_brings_the_limit_to_3_24_standard_errors():
     # (1.960 + 1.282)² · (0.02 / 0.02)² = 10.507 times the sample.
     gain = Gain(Estimate(0.0, -0.04, 0.04), 0.02, 100)
     assert advised_requests(gain, 0.02) == 1051
@@ -133,19 +131,19 @@ def test_the_advised_number_brings_the_limit_to_3_24_standard_errors() -> None:
     assert smallest_detectable_drop(gain, 0.02) == pytest.approx(0.02 + 3.2415 * 0.02, rel=1e-3)
 
 
-def test_near_the_limit_more_requests_than_advised_are_needed() -> None:
+def test_near_the_limit_more_requests_than_advised_are_needed():
     # Half a limit's distance to the limit: four times the advised 200 · 10.507 / 16.
     gain = Gain(Estimate(-0.01, -0.021, 0.0), 0.005, 200)
     assert advised_requests(gain, 0.02) == 132
     assert requests_to_settle(gain, 0.02) == 526
 
 
-def test_exactly_at_the_limit_no_number_of_requests_is_named() -> None:
+def test_exactly_at_the_limit_no_number_of_requests_is_named():
     gain = Gain(Estimate(-0.02, -0.03, -0.01), 0.005, 200)
     assert requests_to_settle(gain, 0.02) is None
 
 
-def test_unknown_spread_gives_no_advice() -> None:
+def test_unknown_spread_gives_no_advice():
     gain = Gain(None, None, 1)
     assert requests_to_settle(gain, 0.02) is None
     assert smallest_detectable_drop(gain, 0.02) is None
@@ -156,14 +154,12 @@ def test_unknown_spread_gives_no_advice() -> None:
     # The sign test's table: the 2nd and 8th of 9 cover 96.1 %, the 5th and 13th of 17 95.1 %.
     [(6, 1, 6), (9, 2, 8), (17, 5, 13)],
 )
-def test_the_median_lies_between_the_order_statistics_of_the_sign_test(
-    count: int, low: int, high: int
-) -> None:
+def test_the_median_lies_between_the_order_statistics_of_the_sign_test(count, low, high):
     interval = median_interval([float(i) for i in range(count, 0, -1)])
     assert interval == Estimate((count + 1) / 2, low, high)
 
 
-def test_five_repeats_give_no_interval() -> None:
+def test_five_repeats_give_no_interval():
     assert median_interval([1.0] * 5) is None
     assert rise([1.0] * 5, [2.0] * 5, relative=True).interval is None
 
@@ -172,7 +168,7 @@ OLD = [0.9, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0, 1.2, 1.2]
 NEW = [1.8, 1.8, 2.0, 2.0, 2.0, 2.0, 2.0, 2.3, 2.3]
 
 
-def test_a_difference_joins_the_distances_in_quadrature() -> None:
+def test_a_difference_joins_the_distances_in_quadrature():
     interval = rise(OLD, NEW, relative=False).interval
     assert interval is not None
     assert interval.value == pytest.approx(1.0)
@@ -180,7 +176,7 @@ def test_a_difference_joins_the_distances_in_quadrature() -> None:
     assert interval.high == pytest.approx(1 + (0.3**2 + 0.1**2) ** 0.5)
 
 
-def test_a_ratio_joins_them_on_the_logarithm() -> None:
+def test_a_ratio_joins_them_on_the_logarithm():
     interval = rise(OLD, NEW, relative=True).interval
     assert interval is not None
     assert interval.value == pytest.approx(1.0)
@@ -188,5 +184,5 @@ def test_a_ratio_joins_them_on_the_logarithm() -> None:
     assert interval.low == pytest.approx(0.6202, abs=1e-3)
 
 
-def test_the_same_repeats_have_risen_by_nothing() -> None:
+def test_the_same_repeats_have_risen_by_nothing():
     assert rise([0.3], [0.3], relative=True).interval == Estimate(0.0, 0.0, 0.0)

@@ -1,7 +1,5 @@
 """Hand-made runs become counts that were worked out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from scenes import manifest
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.records import (
-    AnyObservation,
     Candidate,
     CostPoint,
     Decode,
@@ -23,7 +20,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
-from draftbench.run_folder.run import Run, run_of
+from draftbench.run_folder.run import run_of
 
 SMALL = Candidate(draft="small", quant="int8")
 MANIFEST = manifest(
@@ -38,7 +35,7 @@ MANIFEST = manifest(
 )
 
 
-def trajectory(request: str = "r", sample: int = 0, length: int = 5, **changes: Any) -> Trajectory:
+def trajectory(request="r", sample=0, length=5, **changes):
     fields: dict[str, Any] = {
         "request": request,
         "sample": sample,
@@ -57,7 +54,7 @@ def trajectory(request: str = "r", sample: int = 0, length: int = 5, **changes: 
     return Trajectory(**fields | changes)
 
 
-def replay(*accept: float, request: str = "r", sample: int = 0) -> Replay:
+def replay(*accept, request="r", sample=0):
     return Replay(
         request=request,
         sample=sample,
@@ -71,7 +68,7 @@ def replay(*accept: float, request: str = "r", sample: int = 0) -> Replay:
     )
 
 
-def decode(k: int, seconds: float, **changes: Any) -> Decode:
+def decode(k, seconds, **changes):
     fields: dict[str, Any] = {
         "request": "r",
         "sample": 0,
@@ -98,7 +95,7 @@ def decode(k: int, seconds: float, **changes: Any) -> Decode:
     return Decode(**fields | changes)
 
 
-def step(draft: str | None, *seconds: float, **changes: Any) -> CostPoint:
+def step(draft, *seconds, **changes):
     fields: dict[str, Any] = {
         "candidate": Candidate(draft=draft, quant="int8") if draft else None,
         "what": "step",
@@ -113,7 +110,7 @@ def step(draft: str | None, *seconds: float, **changes: Any) -> CostPoint:
     return CostPoint(**fields | changes)
 
 
-def facts(draft: str | None, fingerprint: str) -> ModelFacts:
+def facts(draft, fingerprint):
     return ModelFacts(
         candidate=Candidate(draft=draft, quant="int8") if draft else None,
         quant="int8" if draft else "none",
@@ -132,11 +129,11 @@ def facts(draft: str | None, fingerprint: str) -> ModelFacts:
     )
 
 
-def run(*records: AnyObservation) -> Run:
+def run(*records):
     return run_of(MANIFEST, records)
 
 
-def test_expected_rounds_of_a_response_are_those_worked_out_by_hand() -> None:
+def test_expected_rounds_of_a_response_are_those_worked_out_by_hand():
     # k = 2, limit 5. The round at 1 has both tokens accepted and adds one; at 4 the limit leaves
     # nothing to draft: one plain step.
     counts = make_baseline(run(trajectory(), replay(1, 1, 0, 1)), SMALL, 2).requests[0]
@@ -145,7 +142,7 @@ def test_expected_rounds_of_a_response_are_those_worked_out_by_hand() -> None:
     assert (counts.weight, counts.segment, counts.sampling) == (2.0, "chat", "greedy")
 
 
-def test_several_responses_of_a_request_count_as_their_mean() -> None:
+def test_several_responses_of_a_request_count_as_their_mean():
     baseline = make_baseline(
         run(
             trajectory(sample=0),
@@ -162,13 +159,13 @@ def test_several_responses_of_a_request_count_as_their_mean() -> None:
     assert (counts.alpha_sum, counts.positions) == (1.5, 4)
 
 
-def test_survival_is_pooled_over_requests_by_weight_of_one() -> None:
+def test_survival_is_pooled_over_requests_by_weight_of_one():
     baseline = make_baseline(run(trajectory(), replay(1, 0, 1, 1)), SMALL, 2)
     # Rounds at 1 (one of two accepted) and at 3 (one of one).
     assert baseline.survival == (1.0, 0.0)
 
 
-def test_the_question_and_the_thing_tested_are_told_apart() -> None:
+def test_the_question_and_the_thing_tested_are_told_apart():
     baseline = make_baseline(
         run(trajectory(), replay(1, 1, 0, 1), facts(None, "t1"), facts("small", "d1")), SMALL, 2
     )
@@ -181,7 +178,7 @@ def test_the_question_and_the_thing_tested_are_told_apart() -> None:
     assert tested["machine"] == "Linux, cpu, 2 cores, 1 threads, no accelerator"
 
 
-def test_a_target_that_moved_to_another_directory_is_the_same_target() -> None:
+def test_a_target_that_moved_to_another_directory_is_the_same_target():
     question = structs.replace(MANIFEST.question, target="/srv/models/large/")
     moved = run_of(structs.replace(MANIFEST, question=question), (trajectory(), replay(1, 1, 0, 1)))
     here = run(trajectory(), replay(1, 1, 0, 1))
@@ -189,7 +186,7 @@ def test_a_target_that_moved_to_another_directory_is_the_same_target() -> None:
     assert make_baseline(moved, SMALL, 2).tested["target"] == "large"
 
 
-def test_prompt_lookup_has_rounds_but_no_alpha() -> None:
+def test_prompt_lookup_has_rounds_but_no_alpha():
     lookup = LookupReplay(
         request="r",
         sample=0,
@@ -210,7 +207,7 @@ def test_prompt_lookup_has_rounds_but_no_alpha() -> None:
         make_baseline(observations, Candidate(draft="ngram"), 3)
 
 
-def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline() -> None:
+def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline():
     baseline = make_baseline(
         run(
             trajectory(),
@@ -233,7 +230,7 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
     assert (speed.plain_tokens, speed.plain_seconds) == (8, 1.5)
 
 
-def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts() -> None:
+def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts():
     baseline = make_baseline(
         run(
             trajectory(),
@@ -252,17 +249,17 @@ def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts() -> None:
     assert baseline.cost_ratios == (0.1, 0.2)
 
 
-def test_zero_acceptance_is_kept_as_a_suspected_fault() -> None:
+def test_zero_acceptance_is_kept_as_a_suspected_fault():
     broken = make_baseline(run(trajectory(length=61), replay(*[0] * 60)), SMALL, 2)
     assert "not one token in 60 positions" in broken.faults[0].message
 
 
-def test_a_candidate_that_was_not_measured_is_refused_with_those_that_were() -> None:
+def test_a_candidate_that_was_not_measured_is_refused_with_those_that_were():
     with pytest.raises(RunFolderError, match="no replay of `other`; it measured small:int8"):
         make_baseline(run(trajectory(), replay(1, 1, 0, 1)), Candidate(draft="other"), 2)
 
 
-def test_a_draft_length_of_zero_is_refused() -> None:
+def test_a_draft_length_of_zero_is_refused():
     with pytest.raises(UsageError, match="k = 0 drafts no token"):
         make_baseline(run(trajectory(), replay(1, 1, 0, 1)), SMALL, 0)
 
@@ -275,13 +272,11 @@ def test_a_draft_length_of_zero_is_refused() -> None:
         (Sampling(temperature=1, top_k=40, min_p=0.05), "temperature=1 top_k=40 min_p=0.05"),
     ],
 )
-def test_the_sampling_label_names_the_distribution_and_not_the_seed(
-    sampling: Sampling, label: str
-) -> None:
+def test_the_sampling_label_names_the_distribution_and_not_the_seed(sampling, label):
     assert sampling_label(sampling) == label
 
 
-def test_a_response_of_one_token_counts_with_nothing_drafted() -> None:
+def test_a_response_of_one_token_counts_with_nothing_drafted():
     silent = trajectory("s", length=1, segment="code", weight=3.0)
     counts = make_baseline(run(trajectory(), silent, replay(1, 1, 0, 1)), SMALL, 2).requests
     assert [c.id for c in counts] == ["r", "s"]
@@ -290,12 +285,12 @@ def test_a_response_of_one_token_counts_with_nothing_drafted() -> None:
     assert (counts[1].weight, counts[1].segment) == (3.0, "code")
 
 
-def test_a_longer_response_without_a_replay_is_left_out() -> None:
+def test_a_longer_response_without_a_replay_is_left_out():
     observations = run(trajectory(), trajectory("s"), replay(1, 1, 0, 1))
     assert [c.id for c in make_baseline(observations, SMALL, 2).requests] == ["r"]
 
 
-def test_prompt_length_loops_and_a_hash_of_the_response_are_kept() -> None:
+def test_prompt_length_loops_and_a_hash_of_the_response_are_kept():
     one, other = (
         make_baseline(run(trajectory(digest=d, looping=3), replay(1, 1, 0, 1)), SMALL, 2)
         for d in ("aa", "bb")
@@ -306,7 +301,7 @@ def test_prompt_length_loops_and_a_hash_of_the_response_are_kept() -> None:
     assert counts.output != other.requests[0].output
 
 
-def texts(*prompts: tuple[int, ...]) -> list[PrivateText]:
+def texts(*prompts):
     return [
         PrivateText(request=str(i), sample=0, prompt=prompt, tokens=(), log_p=())
         for i, prompt in enumerate(prompts)
@@ -326,9 +321,7 @@ def texts(*prompts: tuple[int, ...]) -> list[PrivateText]:
     ],
     ids=["doubled", "too few", "not doubled", "of the text", "one prompt", "short", "redacted"],
 )
-def test_a_first_token_that_all_prompts_have_twice_is_a_fault(
-    prompts: list[tuple[int, ...]], faults: int
-) -> None:
+def test_a_first_token_that_all_prompts_have_twice_is_a_fault(prompts, faults):
     observations = run(trajectory(), replay(1, 1, 0, 1))
     found = make_baseline(observations, SMALL, 2, texts(*prompts)).faults
     assert len(found) == faults
