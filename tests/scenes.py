@@ -1,10 +1,19 @@
-"""The manifest of a run that no sweep made, and its candidates by name."""
+"""Records of a run that no sweep made: a field with a default is changed by name."""
 
 from typing import Any
 
 import msgspec
 
-from draftbench.records import Candidate, DraftingMode
+from draftbench.records import (
+    Candidate,
+    CostPoint,
+    Decode,
+    DraftingMode,
+    ModelFacts,
+    Replay,
+    Sampling,
+    Trajectory,
+)
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Environment,
@@ -75,3 +84,96 @@ def manifest(**changes: Any) -> Manifest:
         else:
             made[name] = value
     return msgspec.structs.replace(MANIFEST, **parts, **made)
+
+
+def trajectory(request: str = "r", length: int = 9, **changes: Any) -> Trajectory:
+    """A response of `length` tokens without near ties, at temperature 0."""
+    fields: dict[str, Any] = {
+        "sample": 0,
+        "segment": None,
+        "weight": 1.0,
+        "sampling": Sampling(),
+        "prompt_tokens": 10,
+        "output_tokens": length,
+        "limit": length,
+        "finish": "length",
+        "origin": "target",
+        "margins": (5.0,) * length,
+        "argmax": (1,) * length,
+        "digest": "",
+    }
+    return Trajectory(request=request, **fields | changes)
+
+
+def replay(accept: tuple[float, ...], candidate: Candidate, **changes: Any) -> Replay:
+    """A greedy replay of a candidate that accepts so at each position."""
+    fields: dict[str, Any] = {
+        "request": "r",
+        "sample": 0,
+        "mode": DraftingMode.GREEDY,
+        "draftable": len(accept),
+        "confidence": (0.9,) * len(accept),
+        "margin": (5.0,) * len(accept),
+        "rank": (0,) * len(accept),
+    }
+    return Replay(candidate=candidate, accept=accept, **fields | changes)
+
+
+def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Decode:
+    """Decoding of a response in a candidate's block; k = 0 is the baseline."""
+    fields: dict[str, Any] = {
+        "request": "r",
+        "sample": 0,
+        "candidate": candidate if k else None,
+        "mode": DraftingMode.GREEDY,
+        "repeat": 0,
+        "proposed": (),
+        "accepted": (),
+        "cut": (),
+        "draft_seconds": (),
+        "verify_seconds": (),
+        "prefill_seconds": 0.1,
+        "draft_prefill_seconds": None,
+        "output_tokens": 5,
+        "digest": "",
+        "first_difference": None,
+        "tie": None,
+        "block": str(candidate),
+        "batch": 1,
+        "process": "p1",
+    }
+    return Decode(k=k, decode_seconds=seconds, **fields | changes)
+
+
+def step(candidate: Candidate | None, *seconds: float, **changes: Any) -> CostPoint:
+    """Timed steps of a draft, or of the target (None)."""
+    fields: dict[str, Any] = {
+        "what": "step",
+        "batch": 1,
+        "new_tokens": 1,
+        "context": 64,
+        "block": str(candidate),
+        "runner": "lean",
+        "process": "p1",
+    }
+    return CostPoint(candidate=candidate, seconds=seconds, **fields | changes)
+
+
+def facts(candidate: Candidate | None, **changes: Any) -> ModelFacts:
+    """Facts of a loaded draft, or of the target (None)."""
+    fields: dict[str, Any] = {
+        "quant": candidate.quant if candidate else "none",
+        "dtype": "float32",
+        "parameters": 1,
+        "weight_bytes": 1,
+        "quantized_share": 0.0,
+        "kv_bytes_per_token": 1,
+        "context_length": 1000,
+        "vocab_size": 100,
+        "runner": "lean",
+        "fingerprint": "",
+        "caveats": (),
+        "has_kernel": True,
+        "replay_disagreement": None,
+    }
+    return ModelFacts(candidate=candidate, **fields | changes)

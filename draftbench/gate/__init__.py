@@ -1,6 +1,6 @@
-"""A pinned baseline and a new run → did drafting get worse? A verdict that CI can trust.
+"""Did drafting get worse? Two runs against each other, paired by request.
 
-`pinning` reduces a run to counts per request, `baseline` keeps them in a file, `comparison` decides
-by non-inferiority, `ci` shows the verdict where CI systems look, `history` watches verdicts over
-time. Works from run folders alone: no model runs here.
+`pin` reduces a run to counts per request, `baseline` keeps them in a file, `pair_requests` pairs
+two of them, `judge` decides by non-inferiority with limits, `ci` writes what CI systems read.
+`compare` shows every difference of two runs without a verdict. No model runs here.
 """

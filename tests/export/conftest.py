@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from scenes import manifest, named
+import scenes
 
 from draftbench.export.setting import Setting
 from draftbench.records import (
     Candidate,
-    CostPoint,
     DraftingMode,
-    ModelFacts,
-    Replay,
-    Sampling,
-    Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder
 
@@ -40,59 +35,12 @@ def setting():
     return make
 
 
-def _trajectory(name):
-    fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": "", "sample": 0}
-    facts = {"prompt_tokens": 10, "output_tokens": 9, "limit": 9, "finish": "length"}
-    seen = {"origin": "target", "margins": (5.0,) * 9, "argmax": (1,) * 9}
-    return Trajectory(request=name, **fields, **facts, **seen)
-
-
-def _replay(name, draft, accept):
-    return Replay(
-        request=name,
-        sample=0,
-        candidate=Candidate(draft=draft),
-        mode=DraftingMode.GREEDY,
-        draftable=8,
-        accept=(accept,) * 8,
-        confidence=(0.9,) * 8,
-        margin=(5.0,) * 8,
-        rank=(0,) * 8,
-    )
-
-
-def _costs(draft, seconds):
-    for name, tokens, time in (
-        *((None, n, 1.0) for n in (1, 2, 3)),
-        *((draft, n, seconds) for n in (1, 2)),
-    ):
-        own = {"what": "step", "batch": 1, "new_tokens": tokens, "process": "p"}
-        for context in (0, 1000):
-            yield CostPoint(
-                candidate=named(name),
-                context=context,
-                seconds=(time,) * 3,
-                block=draft,
-                runner="cpu",
-                **own,
-            )
-
-
-def _facts(draft, vocabulary):
-    sizes = {"parameters": 1, "weight_bytes": 1, "kv_bytes_per_token": 1, "context_length": 1000}
-    return ModelFacts(
-        candidate=named(draft),
-        quant="none",
-        dtype="float32",
-        quantized_share=0.0,
-        vocab_size=vocabulary,
-        runner="cpu",
-        fingerprint="",
-        caveats=(),
-        has_kernel=True,
-        replay_disagreement=0.0,
-        **sizes,
-    )
+def _costs(candidate, seconds):
+    for side, most, time in ((None, 3, 1.0), (candidate, 2, seconds)):
+        for tokens in range(1, most + 1):
+            for context in (0, 1000):
+                sizes = {"new_tokens": tokens, "context": context, "block": str(candidate)}
+                yield scenes.step(side, *[time] * 3, **sizes)
 
 
 @pytest.fixture
@@ -110,14 +58,21 @@ def make_run(tmp_path):
         sizes=(100, 100),
         others=(),
     ):
-        folder = RunFolder.create(tmp_path / "run", manifest(target="org/target", drafts=drafts))
+        head = scenes.manifest(target="org/target", drafts=drafts)
+        folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:
-            writer.append(map(_trajectory, names))
-            writer.append([_facts(None, sizes[0]), _facts(draft, sizes[1])])
+            writer.append(map(scenes.trajectory, names))
+            models = (None, Candidate(draft=draft))
+            writer.append(
+                scenes.facts(model, vocab_size=size)
+                for model, size in zip(models, sizes, strict=True)
+            )
             for each, rate, cost in ((draft, accept, 0.1), *((o, 1.0, c) for o, c in others)):
-                writer.append(_replay(name, each, rate) for name in names)
-                writer.append(_costs(each, cost) if timed else ())
+                candidate = Candidate(draft=each)
+                accepted = (rate,) * 8
+                writer.append(scenes.replay(accepted, candidate, request=name) for name in names)
+                writer.append(_costs(candidate, cost) if timed else ())
         return folder.path
 
     return make

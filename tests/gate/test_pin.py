@@ -1,29 +1,21 @@
 """Hand-made runs become counts that were worked out by hand."""
 
-from typing import Any
-
 import pytest
+import scenes
 from msgspec import structs
-from scenes import manifest
 
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.records import (
     Candidate,
-    CostPoint,
-    Decode,
-    DraftingMode,
     LookupReplay,
-    ModelFacts,
-    Replay,
     Sampling,
-    Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import run_of
 
 SMALL = Candidate(draft="small", quant="int8")
-MANIFEST = manifest(
+MANIFEST = scenes.manifest(
     target="large",
     quants=("int8",),
     lookup_longest=3,
@@ -35,98 +27,21 @@ MANIFEST = manifest(
 )
 
 
-def trajectory(request="r", sample=0, length=5, **changes):
-    fields: dict[str, Any] = {
-        "request": request,
-        "sample": sample,
-        "segment": "chat",
-        "weight": 2.0,
-        "sampling": Sampling(),
-        "prompt_tokens": 3,
-        "output_tokens": length,
-        "limit": length,
-        "finish": "length",
-        "origin": "target",
-        "margins": (5.0,) * length,
-        "argmax": (1,) * length,
-        "digest": "",
-    }
-    return Trajectory(**fields | changes)
+def trajectory(request="r", length=5, **changes):
+    fields = {"segment": "chat", "weight": 2.0, "prompt_tokens": 3}
+    return scenes.trajectory(request, length, **fields | changes)
 
 
-def replay(*accept, request="r", sample=0):
-    return Replay(
-        request=request,
-        sample=sample,
-        candidate=Candidate(draft="small", quant="int8"),
-        mode=DraftingMode.GREEDY,
-        draftable=len(accept),
-        accept=accept,
-        confidence=(0.9,) * len(accept),
-        margin=(5.0,) * len(accept),
-        rank=(0,) * len(accept),
-    )
+def replay(*accept, **changes):
+    return scenes.replay(accept, SMALL, **changes)
 
 
 def decode(k, seconds, **changes):
-    fields: dict[str, Any] = {
-        "request": "r",
-        "sample": 0,
-        "candidate": Candidate(draft="small", quant="int8") if k else None,
-        "k": k,
-        "mode": DraftingMode.GREEDY,
-        "repeat": 0,
-        "proposed": (),
-        "accepted": (),
-        "cut": (),
-        "draft_seconds": (),
-        "verify_seconds": (),
-        "prefill_seconds": 0.1,
-        "draft_prefill_seconds": None,
-        "decode_seconds": seconds,
-        "output_tokens": 5,
-        "digest": "",
-        "first_difference": None,
-        "tie": None,
-        "block": "small:int8",
-        "batch": 1,
-        "process": "p1",
-    }
-    return Decode(**fields | changes)
+    return scenes.decode(SMALL, k, seconds, **changes)
 
 
-def step(draft, *seconds, **changes):
-    fields: dict[str, Any] = {
-        "candidate": Candidate(draft=draft, quant="int8") if draft else None,
-        "what": "step",
-        "batch": 1,
-        "new_tokens": 1,
-        "context": 64,
-        "seconds": seconds,
-        "block": "small:int8",
-        "runner": "lean",
-        "process": "p1",
-    }
-    return CostPoint(**fields | changes)
-
-
-def facts(draft, fingerprint):
-    return ModelFacts(
-        candidate=Candidate(draft=draft, quant="int8") if draft else None,
-        quant="int8" if draft else "none",
-        dtype="float32",
-        parameters=1,
-        weight_bytes=1,
-        quantized_share=0.0,
-        kv_bytes_per_token=1,
-        context_length=64,
-        vocab_size=8,
-        runner="lean",
-        fingerprint=fingerprint,
-        caveats=(),
-        has_kernel=True,
-        replay_disagreement=None,
-    )
+def step(candidate, *seconds, **changes):
+    return scenes.step(candidate, *seconds, **{"block": "small:int8"} | changes)
 
 
 def run(*records):
@@ -167,7 +82,14 @@ def test_survival_is_pooled_over_requests_by_weight_of_one():
 
 def test_the_question_and_the_thing_tested_are_told_apart():
     baseline = make_baseline(
-        run(trajectory(), replay(1, 1, 0, 1), facts(None, "t1"), facts("small", "d1")), SMALL, 2
+        run(
+            trajectory(),
+            replay(1, 1, 0, 1),
+            scenes.facts(None, fingerprint="t1"),
+            scenes.facts(SMALL, fingerprint="d1"),
+        ),
+        SMALL,
+        2,
     )
     question = baseline.question
     assert (question.key_id, question.mode, question.k) == ("cafe0123", "greedy", 2)
@@ -235,8 +157,8 @@ def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts():
         run(
             trajectory(),
             replay(1, 1, 0, 1),
-            step("small", 1.0, 2.0),
-            step("small", 2.0, 4.0, context=128),
+            step(SMALL, 1.0, 2.0),
+            step(SMALL, 2.0, 4.0, context=128),
             step(None, 10.0, 10.0),
             step(None, 20.0, 20.0, context=128),
             step(None, 99.0, 99.0, new_tokens=2),
