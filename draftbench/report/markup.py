@@ -1,4 +1,4 @@
-"""Words → HTML that is safe by construction: whatever is not markup already is escaped."""
+"""Text → HTML and SVG that is safe by construction: whatever is not markup already is escaped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 from draftbench.report.terminal.text import plain
 
-_VOID = ("meta", "hr")
+_VOID = ("meta", "br")
 
 
 class Html(str):
@@ -16,13 +16,14 @@ class Html(str):
     __slots__ = ()
 
 
-def element(name: str, /, *children: str | None, **attributes: str | None) -> Html:
+def element(name: str, /, *children: str | None, **attributes: str | float | None) -> Html:
     """`<name attributes>children</name>`; text is escaped, `Html` kept, None left out.
 
-    Attribute names are written `class_` and `data_k`; an attribute of None is left out.
+    Attribute names are written `class_` and `data_k`; an attribute of None is left out, and a
+    number is written to a tenth, which is fine enough for a drawing.
     """
     words = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(plain(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -35,3 +36,7 @@ def together(children: Iterable[str | None]) -> Html:
     """Children side by side."""
     parts = (c if isinstance(c, Html) else escape(plain(c)) for c in children if c is not None)
     return Html("".join(parts))
+
+
+def _value(value: str | float) -> str:
+    return escape(plain(value)) if isinstance(value, str) else f"{round(value, 1):g}"

@@ -1,101 +1,99 @@
-"""An answer → drawings of what more active rows do: speed-up falls, tokens per second rise."""
+"""Load: what more active rows do to the speed-up and to the tokens per second of the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
-
 from draftbench.planner.recommendation import LoadLevel, Recommendation
-from draftbench.report.charts.look import legend, points
-from draftbench.report.plots import FAINT, INK, PALETTE, Drawing
+from draftbench.report.charts.chart import Cell, Chart, Table
+from draftbench.report.charts.speedups import SPEED_UP
+from draftbench.report.charts.svg import Plot, doublings_axis, room_for, values_axis
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+ROWS = "concurrency (active decoding rows)"
 
 
-def concurrency(answer: Recommendation) -> list[Drawing]:
-    """Speed-up and throughput of each level's leader against the number of active rows."""
-    levels = sorted(answer.levels, key=lambda level: level.concurrency)
-    known = [level for level in levels if level.speedup_expected is not None]
+def speedup(answer: Recommendation) -> list[Chart]:
+    """The speed-up of each concurrency's leader; empty where only one is known."""
+    known = [
+        (level, level.speedup_expected)
+        for level in sorted(answer.levels, key=lambda level: level.concurrency)
+        if level.speedup_expected is not None
+    ]
     if len(known) < 2:
         return []
-    sample = f"{len(known)} levels, {answer.requests} requests"
-    drawn = [
-        Drawing(
+    ends = [1.0, *(end for _, e in known for end in (e.low, e.high))]
+    rows = doublings_axis(ROWS, [level.concurrency for level, _ in known])
+    plot = Plot(rows, values_axis(SPEED_UP, [*ends, max(ends) + 0.08 * (max(ends) - min(ends))]))
+    plot.mark_y(1.0)
+    plot.line([(level.concurrency, e.value) for level, e in known], 0)
+    for level, e in known:
+        plot.point(level.concurrency, e, 0, hollow=level.speedup_measured is None)
+        if level.leader is not None:
+            plot.above(level.concurrency, e.high, f"k = {level.leader.k}")
+    return [
+        Chart(
             name="speedup-by-concurrency",
-            title="Speed-up against concurrency",
-            sample=sample,
-            note="The leader of each level, at its k. Line and bars: expected, 95 % over requests; "
-            "hollow: measured. Below the dashed line speculation slows decoding down.",
-            draw=partial(_speedups, known, answer.crossover),
+            title="Speed-up by concurrency",
+            caption="The best candidate of each concurrency at its k; lines are 95 % intervals over "
+            f"{answer.requests} requests; hollow: predicted only.",
+            plot=plot,
+            table=by_concurrency(answer),
+            folded=False,
         )
     ]
-    rates = [x for x in known if x.tokens_per_second and x.tokens_per_second_plain]
-    if len(rates) > 1:
-        drawn.append(
-            Drawing(
-                name="throughput-by-concurrency",
-                title="Throughput against concurrency",
-                sample=sample,
-                note="Tokens per second of all rows while they decode, by the costs. Where the "
-                "lines meet, speculation stops paying.",
-                draw=partial(_rates, rates),
-            )
-        )
-    return drawn
 
 
-def _speedups(levels: Sequence[LoadLevel], crossover: int | None, ax: Axes) -> None:
-    expected = [(float(x.concurrency), e) for x in levels if (e := x.speedup_expected)]
-    measured = [(float(x.concurrency), e) for x in levels if (e := x.speedup_measured)]
-    ax.plot([x for x, _ in expected], [e.value for _, e in expected], color=PALETTE[0], lw=1.0)
-    points(ax, expected, PALETTE[0], "o", "expected")
-    ax.plot(
-        [x for x, _ in measured],
-        [e.value for _, e in measured],
-        "s",
-        ms=8,
-        mfc="none",
-        color=PALETTE[1],
-        label="measured",
+def throughput(answer: Recommendation) -> list[Chart]:
+    """Tokens per second of all rows, with and without speculation."""
+    known = [
+        (level.concurrency, level.tokens_per_second_plain, level.tokens_per_second)
+        for level in sorted(answer.levels, key=lambda level: level.concurrency)
+        if level.tokens_per_second_plain and level.tokens_per_second
+    ]
+    if len(known) < 2:
+        return []
+    names = ["with", "without"]
+    rates = values_axis("tokens per second, all rows", [0.0, *(x for _, *pair in known for x in pair)])
+    plot = Plot(doublings_axis(ROWS, [rows for rows, *_ in known]), rates, room=room_for(names))
+    plain = [(float(rows), rate) for rows, rate, _ in known]
+    fast = [(float(rows), rate) for rows, _, rate in known]
+    plot.line(plain, 5, dashed=True)
+    plot.line(fast, 0)
+    plot.names([(fast[-1][1], "with", 0), (plain[-1][1], "without", 5)])
+    table = Table(
+        ("concurrency", "without", "with"),
+        [[str(rows), f"{plain:.3g}", f"{fast:.3g}"] for rows, plain, fast in known],
     )
-    for level, (x, e) in zip(levels, expected, strict=True):
-        if level.leader is not None:
-            words = f"k = {level.leader.k}"
-            ax.annotate(words, (x, e.high), (0, 7), textcoords="offset points", ha="center")
-    ax.axhline(1, color=INK, ls=(0, (4, 3)), lw=0.9)
-    if crossover:
-        ax.axvline(crossover, color=FAINT, lw=1.2)
-        ax.annotate(
-            f"pays up to {crossover}",
-            (crossover, 1.0),
-            (5, 0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            va="top",
+    return [
+        Chart(
+            name="throughput-by-concurrency",
+            title="Throughput by concurrency",
+            caption="Tokens per second of all rows while they decode, with and without speculation. "
+            "Where the lines meet, speculation stops paying.",
+            plot=plot,
+            table=table,
         )
-    ends = [1.0, *(e.low for _, e in expected), *(e.high for _, e in expected)]
-    pad = 0.12 * (max(ends) - min(ends) + 0.1)
-    ax.set(ylabel="decode speed-up S (×)", ylim=(min(ends) - pad, max(ends) + 2 * pad))
-    _rows(ax, [x.concurrency for x in levels])
-    legend(ax)
+    ]
 
 
-def _rates(levels: Sequence[LoadLevel], ax: Axes) -> None:
-    rows = [level.concurrency for level in levels]
-    plain = [level.tokens_per_second_plain or 0.0 for level in levels]
-    fast = [level.tokens_per_second or 0.0 for level in levels]
-    ax.plot(rows, plain, "o--", color=PALETTE[6], label="without speculation")
-    ax.plot(rows, fast, "s-", color=PALETTE[0], label="with speculation")
-    ax.set(ylabel="tokens per second, all rows", ylim=(0, 1.08 * max(*plain, *fast)))
-    _rows(ax, rows)
-    legend(ax)
+def by_concurrency(answer: Recommendation) -> Table:
+    """What to run at each concurrency."""
+    head = ("concurrency", "decision", "draft and k", "speed-up ×", "ms per token, without → with")
+    return Table(head, [_level(level) for level in answer.levels], words=3)
 
 
-def _rows(ax: Axes, rows: Sequence[int]) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(rows, [str(row) for row in rows])
-    ax.set_xlim(rows[0] / 1.4, rows[-1] * 1.4)
-    ax.minorticks_off()
-    ax.set_xlabel("active decoding rows (concurrency)")
+def _level(level: LoadLevel) -> list[Cell]:
+    leader, decision = level.leader, level.decision
+    times = [level.seconds_per_token_plain, level.seconds_per_token]
+    shown = " → ".join("–" if time is None else milliseconds(time) for time in times)
+    return [
+        str(level.concurrency),
+        "costs unknown" if decision is None else decision.replace("_", " "),
+        None if leader is None else f"{leader.candidate}, k = {leader.k}",
+        level.speedup_expected,
+        shown,
+    ]
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, more where they stand before the point."""
+    time = 1000 * seconds
+    return f"{time:.3g}" if time < 100 else f"{time:.0f}"
