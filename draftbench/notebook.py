@@ -94,12 +94,13 @@ class OpenedRun:
 
     def report(self, html: str | Path) -> Path:
         """Write the page that explains the run."""
-        from draftbench.report.page import examine, page
+        from draftbench.report.figures import figures_of
+        from draftbench.report.html.page import page
 
-        path = Path(html)
-        examined = examine(str(self.path), self.observed, self.recommend())
+        path, answer = Path(html), self.recommend()
+        text = page(str(self.path), self.observed, answer, figures_of(self.observed, answer))
         try:
-            path.write_text(page(examined), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write `{path}`: {error.strerror}", hint="check it") from error
         return path

@@ -29,7 +29,7 @@ def report(
     ] = None,
     plots: Annotated[
         Path | None,
-        typer.Option(help="Write every chart into this folder, as PNG and SVG.", metavar="FOLDER"),
+        typer.Option(help="Write every chart into this folder, as SVG.", metavar="FOLDER"),
     ] = None,
     output_format: Annotated[
         str | None,
@@ -58,16 +58,18 @@ def report(
     observed = read_run(RunFolder(run))
     answer = decide(observed, decision.options(observed))
     if html is not None or plots is not None:
-        from draftbench.report.page import examine, page
-        from draftbench.report.plots import save
+        from draftbench.report.charts import charts_of
+        from draftbench.report.figures import figures_of
+        from draftbench.report.html.page import page
 
-        examined = examine(str(run), observed, answer)
+        figures = figures_of(observed, answer)
         if html is not None:
-            write_result(page(examined), html)
+            write_result(page(str(run), observed, answer, figures), html)
             note(f"wrote {html}")
         if plots is not None:
-            for drawing in (each for group in examined.drawings.values() for each in group):
-                save(drawing, plots)
+            for group in charts_of(answer, figures).values():
+                for chart in group:
+                    chart.save(plots)
             note(f"wrote charts to {plots}")
     if output_format is not None or (html is None and plots is None):
         from draftbench.report.terminal.recommendation import render

@@ -14,15 +14,15 @@ from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate, Trajectory
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One candidate on one part of the traffic: `by` is segment or temperature, `name` which. Prompt
-    lookup has no α.
+    """One candidate on one part of the traffic: `by` is segment or temperature, `name` which.
+    Prompt lookup has no α.
     """
 
     by: str
@@ -44,15 +44,15 @@ class Figures:
     parts: tuple[Part, ...]
 
 
-def figures_of(observed: Observed, answer: Recommendation) -> Figures:
+def figures_of(run: Run, answer: Recommendation) -> Figures:
     """What a report draws beside the answer, candidates in the order of its table.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    mode, ks = observed.manifest.question.mode, observed.manifest.question.ks
+    mode, ks = run.manifest.question.mode, run.manifest.question.ks
     order = [each.candidate for each in answer.by_candidate]
-    pairs = {c: replays_of(c, observed.trajectories, observed.replays, mode) for c in order}
+    pairs = {c: replays_of(c, run.trajectories, run.replays, mode) for c in order}
     k = answer.leader.k if answer.leader else max(ks)
     parts = [p for c, own in pairs.items() if c.draft != SELF for p in _parts(c, own, k)]
     return Figures({str(c): _survival(own, max(ks)) for c, own in pairs.items()}, k, tuple(parts))

@@ -12,12 +12,16 @@ from draftbench.report.figures import Figures
 def survival(figures: Figures, answer: Recommendation) -> list[Chart]:
     """The share of rounds that accept their first i tokens, a line per candidate."""
     series = series_of(answer)
-    known = {name: values for name, values in figures.survival.items() if any(values) and name != SELF}
+    known = {
+        name: values for name, values in figures.survival.items() if any(values) and name != SELF
+    }
     if not known:
         return []
     k = max(map(len, known.values()))
     places = counts_axis("draft position i", range(1, k + 1))
-    plot = Plot(places, shares_axis("rounds that accept their first i tokens"), room=room_for(list(known)))
+    plot = Plot(
+        places, shares_axis("rounds that accept their first i tokens"), room=room_for(list(known))
+    )
     names = []
     for at, (name, values) in enumerate(known.items()):
         shift = 0.08 * (at - (len(known) - 1) / 2)
@@ -33,8 +37,8 @@ def survival(figures: Figures, answer: Recommendation) -> list[Chart]:
         Chart(
             name="survival-by-position",
             title="Acceptance by draft position",
-            caption=f"Replay of {answer.requests} requests at k = {k}; lines are 95 % intervals. An "
-            "even decline is normal; a drop to 0 at one position means a broken draft.",
+            caption=f"Replay of {answer.requests} requests at k = {k}; lines are 95 % intervals. "
+            "An even decline is normal; a drop to 0 at one position means a broken draft.",
             plot=plot,
             table=Table(head, rows),
         )

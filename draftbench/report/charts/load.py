@@ -32,8 +32,8 @@ def speedup(answer: Recommendation) -> list[Chart]:
         Chart(
             name="speedup-by-concurrency",
             title="Speed-up by concurrency",
-            caption="The best candidate of each concurrency at its k; lines are 95 % intervals over "
-            f"{answer.requests} requests; hollow: predicted only.",
+            caption="The best candidate of each concurrency at its k; lines are 95 % intervals "
+            f"over {answer.requests} requests; hollow: predicted only.",
             plot=plot,
             table=by_concurrency(answer),
             folded=False,
@@ -51,7 +51,9 @@ def throughput(answer: Recommendation) -> list[Chart]:
     if len(known) < 2:
         return []
     names = ["with", "without"]
-    rates = values_axis("tokens per second, all rows", [0.0, *(x for _, *pair in known for x in pair)])
+    rates = values_axis(
+        "tokens per second, all rows", [0.0, *(x for _, *pair in known for x in pair)]
+    )
     plot = Plot(doublings_axis(ROWS, [rows for rows, *_ in known]), rates, room=room_for(names))
     plain = [(float(rows), rate) for rows, rate, _ in known]
     fast = [(float(rows), rate) for rows, _, rate in known]
@@ -66,8 +68,8 @@ def throughput(answer: Recommendation) -> list[Chart]:
         Chart(
             name="throughput-by-concurrency",
             title="Throughput by concurrency",
-            caption="Tokens per second of all rows while they decode, with and without speculation. "
-            "Where the lines meet, speculation stops paying.",
+            caption="Tokens per second of all rows while they decode, with and without "
+            "speculation. Where the lines meet, speculation stops paying.",
             plot=plot,
             table=table,
         )

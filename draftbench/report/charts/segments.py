@@ -40,8 +40,8 @@ def _chart(by: str, parts: Sequence[Part], k: int, answer: Recommendation) -> Ch
     return Chart(
         name=f"tokens-per-round-by-{by}",
         title=f"Tokens per round by {by}",
-        caption="In parentheses the requests. Lines are 95 % intervals over the requests of a group; a group of one request has "
-        "none. Compare groups within a colour.",
+        caption="In parentheses the requests. Lines are 95 % intervals over the requests of a "
+        "group; a group of one request has none. Compare groups within a colour.",
         plot=plot,
         table=Table(head, table, words=3),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftbench.memory import format_size
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.chart import Chart, Table, series_of
@@ -14,7 +15,6 @@ from draftbench.report.charts.svg import (
     short,
     values_axis,
 )
-from draftbench.memory import format_size
 
 SPEED_UP = "decode speed-up (×)"
 
@@ -74,7 +74,11 @@ def _candidates(answer: Recommendation) -> Table:
 
 def by_k(answer: Recommendation) -> list[Chart]:
     """One chart per draft, its quantization levels as lines, all on one scale."""
-    known = [e for e in answer.evaluations if (e.speedup_predicted or e.speedup_measured) and e.draft != SELF]
+    known = [
+        e
+        for e in answer.evaluations
+        if (e.speedup_predicted or e.speedup_measured) and e.draft != SELF
+    ]
     ends = [s for e in known for s in (e.speedup_predicted, e.speedup_measured) if s]
     if not ends:
         return []
@@ -121,7 +125,9 @@ def _of_draft(
         tops = [s for s in (each.speedup_measured, each.speedup_predicted) if s]
         plot.ring(place, tops[0].value, "choice", max(s.high for s in tops))
     measured = sum(e.speedup_measured is not None for e in known)
-    points = f"points: measured on the decoded requests ({measured})" if measured else "none decoded"
+    points = (
+        f"points: measured on the decoded requests ({measured})" if measured else "none decoded"
+    )
     return Chart(
         name=f"speedup-by-k-{number}",
         title=f"Speed-up by k: {draft}",

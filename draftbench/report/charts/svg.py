@@ -143,7 +143,9 @@ class Plot:
     def _down(self, value: float) -> float:
         return self._bottom - self.y.place(value) * (self._bottom - self._top)
 
-    def line(self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool = False) -> None:
+    def line(
+        self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool = False
+    ) -> None:
         """A line through points."""
         path = " ".join(f"{self._across(x):.1f},{self._down(y):.1f}" for x, y in points)
         dashes = "5 4" if dashed else None
@@ -254,9 +256,7 @@ class Plot:
     ) -> None:
         if words:
             shown = None if anchor == "start" else anchor
-            self._parts.append(
-                element("text", words, x=x, y=y, text_anchor=shown, class_=kind)
-            )
+            self._parts.append(element("text", words, x=x, y=y, text_anchor=shown, class_=kind))
 
     def _add(self, name: str, kind: str, **attributes: str | float | None) -> None:
         self._parts.append(element(name, class_=kind, **attributes))

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from draftbench.memory import format_size
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate
 from draftbench.report.charts.chart import Table
 from draftbench.report.html.tables import folded, table
 from draftbench.report.markup import Html, element, together
-from draftbench.memory import format_size
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 GLOSSARY = (
     (
@@ -66,7 +66,7 @@ GLOSSARY = (
 )
 
 
-def method(name: str, run: Observed, answer: Recommendation) -> list[Html | None]:
+def method(name: str, run: Run, answer: Recommendation) -> list[Html | None]:
     """The parts in reading order; `name` is the run folder as the user called it."""
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     failures = [
@@ -74,9 +74,7 @@ def method(name: str, run: Observed, answer: Recommendation) -> list[Html | None
         for f in answer.failures
     ]
     advice = [
-        element(
-            "li", each.sentence, " ", element("small", f"{each.reason} ({each.source})")
-        )
+        element("li", each.sentence, " ", element("small", f"{each.reason} ({each.source})"))
         for each in answer.advice
     ]
     manifest = run.manifest
@@ -141,7 +139,7 @@ def _every(answer: Recommendation) -> Table:
     return Table(("candidate", "k", *(name for name, _ in figures)), rows)
 
 
-def _models(run: Observed) -> Table:
+def _models(run: Run) -> Table:
     rows = [
         [
             facts.draft or "target",
@@ -159,7 +157,7 @@ def _models(run: Observed) -> Table:
     return Table((*words, "parameters", "weights", "context (tokens)"), rows, words=5)
 
 
-def _commands(name: str, run: Observed, answer: Recommendation) -> Html:
+def _commands(name: str, run: Run, answer: Recommendation) -> Html:
     """The sweep, and what prints the page's figures with all their digits."""
     folder = shlex.quote(name)
     asked = "" if answer.min_speedup == 1 else f" --min-speedup {answer.min_speedup:g}"

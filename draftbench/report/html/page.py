@@ -16,13 +16,12 @@ from draftbench.report.charts import charts_of
 from draftbench.report.charts.svg import Axis, Plot, values_axis
 from draftbench.report.figures import Figures
 from draftbench.report.html.sections import sections
-from draftbench.report.html.tables import number
 from draftbench.report.markup import Html, element, together
 from draftbench.report.terminal.recommendation import headline
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
-def page(name: str, run: Observed, answer: Recommendation, figures: Figures) -> str:
+def page(name: str, run: Run, answer: Recommendation, figures: Figures) -> str:
     """The whole file; `name` is the run folder as the user called it."""
     style = files("draftbench.report.html").joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -46,7 +45,7 @@ def page(name: str, run: Observed, answer: Recommendation, figures: Figures) -> 
     return f"<!doctype html>\n{element('html', top, body, lang='en')}\n"
 
 
-def _head(run: Observed, answer: Recommendation) -> Html:
+def _head(run: Run, answer: Recommendation) -> Html:
     """The decision, the one figure it rests on, and what could overturn it."""
     question = run.manifest.question
     leader = answer.leading_evaluation
@@ -63,7 +62,9 @@ def _head(run: Observed, answer: Recommendation) -> Html:
         # A large line breaks before "concurrency 4" or behind it, not inside.
         element("h1", headline(answer).replace("concurrency ", "concurrency\N{NO-BREAK SPACE}")),
         _deciding(answer, leader) if leader else None,
-        element("p", f"Provisional: {'; '.join(doubts)}.", class_="provisional") if doubts else None,
+        element("p", f"Provisional: {'; '.join(doubts)}.", class_="provisional")
+        if doubts
+        else None,
         class_=answer.decision,
     )
 
@@ -73,7 +74,9 @@ def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
     speed = answer.speedup_deciding
     sure = _confidence(answer, leader)
     if speed is None:
-        return element("p", "Too few requests for an interval of the speed-up. ", sure, class_="lead")
+        return element(
+            "p", "Too few requests for an interval of the speed-up. ", sure, class_="lead"
+        )
     whole = "end-to-end" if answer.objective == "latency" else "decode"
     value = element(
         "data",
@@ -99,7 +102,9 @@ def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
                 element(
                     "p",
                     value,
-                    element("span", f"{whole} speed-up", element("br"), f"95 % interval {interval}"),
+                    element(
+                        "span", f"{whole} speed-up", element("br"), f"95 % interval {interval}"
+                    ),
                     class_="figure",
                 ),
                 element("div", plot.svg(described), class_="strip"),

@@ -13,7 +13,7 @@ from draftbench.report.figures import Figures, Part
 from draftbench.report.html.method import method
 from draftbench.report.html.tables import figure, folded, table
 from draftbench.report.markup import Html, element
-from draftbench.run_folder.observed import Observed
+from draftbench.run_folder.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Section:
 
 def sections(
     name: str,
-    run: Observed,
+    run: Run,
     answer: Recommendation,
     charts: Mapping[str, Sequence[Chart]],
     figures: Figures,

@@ -9,13 +9,13 @@ from draftbench.planner.recommend import recommend
 from draftbench.report.charts import charts_of
 from draftbench.report.figures import figures_of
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import observed, read_run
+from draftbench.run_folder.run import read_run, run_of
 
 REFERENCE = Path(__file__).parents[3] / "results/reference/qwen2.5-coder"
 
 
 def drawn(hand, records, **question):
-    run = observed(hand.manifest(**question), records)
+    run = run_of(hand.manifest(**question), records)
     answer = recommend(run)
     return charts_of(answer, figures_of(run, answer))
 
@@ -64,9 +64,9 @@ def test_charts_that_cannot_be_written_say_where(whole, tmp_path):
 def test_every_candidate_has_a_row_with_its_speed_up_the_leader_first(reference):
     answer, charts = reference
     (chart,) = charts["candidates"]
-    assert words(chart)[-2 * len(answer.by_candidate) :][-1].endswith("×")
+    assert len(chart.table.rows) == len(answer.by_candidate) == 5
     assert "qwen0.5:int4, k = 5" in words(chart)
-    assert [word for word in words(chart) if word.endswith("×")][0] == "2.10×"
+    assert next(word for word in words(chart) if word.endswith("×")) == "2.10×"
     assert chart.table.chosen == 0
 
 

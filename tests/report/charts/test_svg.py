@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -53,7 +54,7 @@ def test_names_at_the_ends_of_lines_stand_apart_in_the_order_of_the_lines():
     places = {words: y for words, _, y in texts(plot)}
     ordered = [places[name] for name in ("high", "middle", "also", "low")]
     assert ordered == sorted(ordered)
-    assert min(b - a for a, b in zip(ordered, ordered[1:], strict=False)) >= 15
+    assert min(b - a for a, b in pairwise(ordered)) >= 15
 
 
 def test_rows_stand_below_one_another_in_their_order():

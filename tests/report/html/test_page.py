@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from draftbench.planner.options import DecisionOptions
+
 from draftbench.planner.recommend import recommend
 from draftbench.report.figures import figures_of
 from draftbench.report.html.page import page
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import observed, read_run
+from draftbench.run_folder.run import read_run, run_of
 
 REFERENCE = Path(__file__).parents[3] / "results/reference/qwen2.5-coder"
 HOSTILE = '<script>alert(1)</script>" onload="x'
@@ -50,7 +50,7 @@ class Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(hand):
-    return observed(hand.manifest(), hand.perfect())
+    return run_of(hand.manifest(), hand.perfect())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def reference():
 
 
 def test_the_decision_stands_first_and_then_its_one_figure(run, read):
-    assert [tag for tag, _ in read.tags if tag in ("h1", "h2")][0] == "h1"
+    assert next(tag for tag, _ in read.tags if tag in ("h1", "h2")) == "h1"
     assert "Speculate: small, k = 2" in read.text
     speed = recommend(run).speedup_deciding
     first = next(found for tag, found in read.tags if tag == "data")
@@ -105,7 +105,7 @@ def test_a_speed_up_below_the_asked_one_is_no_reason_to_speculate(run):
 def test_names_from_files_stay_text(hand):
     records = hand.perfect(HOSTILE)
     records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]
-    run = observed(hand.manifest(target=HOSTILE, traffic=HOSTILE), records)
+    run = run_of(hand.manifest(target=HOSTILE, traffic=HOSTILE), records)
     read = Read(page_of(HOSTILE, run))
     assert not [tag for tag, _ in read.tags if tag in ("script", "img", "iframe", "object")]
     assert not [name for _, found in read.tags for name in found if name.startswith("on")]
@@ -114,7 +114,7 @@ def test_names_from_files_stay_text(hand):
 
 def test_a_name_cannot_end_the_style_or_turn_the_text_around(hand):
     records = hand.perfect("</style>\u202eevil\x1b[31m")
-    text = page_of("run", observed(hand.manifest(), records))
+    text = page_of("run", run_of(hand.manifest(), records))
     assert text.count("</style>") == 1
     assert "\u202e" not in text
     assert "\x1b" not in text
@@ -137,7 +137,7 @@ def test_ids_are_unique(reference):
 
 def test_what_was_not_measured_says_so_in_its_section(hand):
     records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
-    read = Read(page_of("run", observed(hand.manifest(), records)))
+    read = Read(page_of("run", run_of(hand.manifest(), records)))
     assert "No pass was timed, so no candidate's speed is known." in read.text
     assert "Only concurrency 1 was timed" in read.text
     assert "All requests belong to one segment" in read.text

@@ -14,7 +14,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.report.figures import figures_of
 from draftbench.report.html.page import page
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.observed import read_run
+from draftbench.run_folder.run import read_run
 
 REFERENCE = Path(__file__).parents[3] / "results/reference/qwen2.5-coder"
 FORMAT = ("--format", "json")
