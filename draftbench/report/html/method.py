@@ -11,7 +11,6 @@ import msgspec
 
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import Candidate
 from draftbench.report.charts.chart import Table
 from draftbench.report.html.tables import folded, table
 from draftbench.report.markup import Html, element, together
@@ -70,8 +69,9 @@ def method(name: str, run: Run, answer: Recommendation) -> list[Html | None]:
     """The parts in reading order; `name` is the run folder as the user called it."""
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     failures = [
-        f"{Candidate(draft=f.draft or 'target', quant=f.quant)}: {f.reason}"
-        for f in answer.failures
+        f"{each.candidate or 'target'}: {each.reason}"
+        for each in answer.failures
+        if not any(each.reason in caveat for caveat in caveats)
     ]
     advice = [
         element("li", each.sentence, " ", element("small", f"{each.reason} ({each.source})"))
@@ -142,7 +142,7 @@ def _every(answer: Recommendation) -> Table:
 def _models(run: Run) -> Table:
     rows = [
         [
-            facts.draft or "target",
+            facts.candidate.draft if facts.candidate else "target",
             facts.quant,
             facts.dtype,
             facts.fingerprint,
