@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from draftbench.planner.options import DecisionOptions
 
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.report.figures import figures_of
 from draftbench.report.html.page import page
