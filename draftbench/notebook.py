@@ -24,7 +24,7 @@ from draftbench.run_folder.run import Run, read_run
 if TYPE_CHECKING:
     import pandas as pd
 
-    from draftbench.acceptance.card import AcceptanceReport
+    from draftbench.acceptance.summary import AcceptanceReport
     from draftbench.gate.compare import Comparison
     from draftbench.planner.recommendation import Recommendation
 
@@ -81,7 +81,7 @@ class OpenedRun:
 
     def acceptance(self, *, k: Sequence[int] = (), width: float = 0.02) -> AcceptanceReport:
         """Acceptance by every definition, of all candidates (default: at the run's own k's)."""
-        from draftbench.acceptance.card import acceptance_report
+        from draftbench.acceptance.summary import acceptance_report
 
         ks = tuple(k) or self.observed.manifest.question.ks
         return acceptance_report(self.observed, self.observed.candidates, ks, width)

@@ -17,8 +17,7 @@ import time
 import msgspec
 import torch
 
-from draftbench.acceptance.laws import law_of
-from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import HostClock, set_threads
 from draftbench.decoder.speculate import decode

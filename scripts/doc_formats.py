@@ -19,8 +19,8 @@ from enum import Enum
 import msgspec
 from doc_meanings import MEANING
 
-from draftbench.acceptance.card import AcceptanceReport
 from draftbench.acceptance.definitions import Figure
+from draftbench.acceptance.summary import AcceptanceReport
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison
 from draftbench.gate.result import GateResult, HistoryEntry

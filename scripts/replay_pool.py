@@ -13,8 +13,14 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
-from draftbench.acceptance.laws import laws_of
-from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
+from draftbench.acceptance.rounds import (
+    Floats,
+    Ints,
+    PositionLaw,
+    expected_rounds,
+    law_of,
+    replays_of,
+)
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
 from draftbench.gate.judge import samples_of
 from draftbench.gate.pin import METRIC_VERSION, request_counts
@@ -134,8 +140,9 @@ def run_pool(folder: Path, candidate: str | None, k: int, *, segments: bool) -> 
         if candidate not in (None, str(known)):
             continue
         mode = observed.manifest.question.mode
-        pairs = laws_of(known, observed.trajectories, observed.replays, mode)
-        responses = [(t, law) for t, law in pairs if isinstance(law, PositionLaw)]
+        pairs = replays_of(known, observed.trajectories, observed.replays, mode)
+        laws = [(t, law_of(t, r)) for t, r in pairs]
+        responses = [(t, law) for t, law in laws if isinstance(law, PositionLaw)]
         if responses:
             print(f"{known} in {folder.name}, k = {k}")
             named = [

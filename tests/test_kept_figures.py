@@ -31,7 +31,7 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
         (r"prediction_error\.cells", "prediction_error.configurations"),
         (r"candidates\[(\d+)\]\.(.*)", r"evaluations[\1].\2"),
     ],
-    "acceptance": [],
+    "acceptance": [(r"cards\[(\d+)\]\.(.*)", r"candidates[\1].\2")],
     "compare": [
         (r"doubts\[(\d+)\]", r"caveats[\1]"),
         (r"(question|models)\[(\d+)\]\.what", r"\1[\2].fact"),
@@ -46,7 +46,11 @@ DROPPED: dict[str, list[str]] = {
         r"advice\[\d+\]\.rule",
     ],
     # α by kind of token (words, numbers, punctuation): the last groups of the one run that has it.
-    "acceptance": [r"cards\[\d+\]\.breakdown\.groups\[(18|19|20|21)\]\..*"],
+    "acceptance": [
+        r"cards\[\d+\]\.breakdown\.groups\[(18|19|20|21)\]\..*",
+        # Draft steps per round by temperature (tokens per round are in `rounds_by_group`).
+        r"cards\[\d+\]\.temperatures.*",
+    ],
     "compare": [],
     "gate-self": [],
     # Layout 3 adds the CPU threads, and the kind of each suspected fault.

@@ -27,9 +27,9 @@ def test_an_answer_is_what_the_command_prints(capsys):
 
 def test_acceptance_is_of_the_runs_own_lengths_unless_others_are_asked():
     run = draftbench.Run(REFERENCE)
-    own = {reading.k for reading in run.acceptance().cards[0].at_each_k}
+    own = {reading.k for reading in run.acceptance().candidates[0].at_each_k}
     assert own == set(run.observed.manifest.question.ks)
-    assert {reading.k for reading in run.acceptance(k=[2]).cards[0].at_each_k} == {2}
+    assert {reading.k for reading in run.acceptance(k=[2]).candidates[0].at_each_k} == {2}
 
 
 def test_a_run_compared_with_itself_has_all_requests_in_common():

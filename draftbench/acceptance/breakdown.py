@@ -1,8 +1,9 @@
-"""Replays → where along the traffic a draft is accepted and where it is not.
+"""Where along the traffic a draft is accepted and where it is not.
 
-α of the replayed drafting mode in groups of requests (segment, temperature, both) and of positions
-(third of the response, after an accepted or a rejected token, the draft's confidence), where in the
-response rejected tokens stand, and which tokens the lost rounds were lost to.
+α of the replayed drafting mode by groups of requests (segment, temperature, both) and of positions
+(third of the response, after an accepted or a rejected token, the draft's confidence), tokens per
+round by group of requests, where in a response tokens are rejected, and which wrong tokens cost the
+most rounds.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import Figure, Sample, alpha, ratio
-from draftbench.acceptance.groups import GROUPINGS, Crossing, Pair, crossings
+from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Figure, Sample, alpha, ratio
 from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
-from draftbench.acceptance.laws import AnyReplay
-from draftbench.acceptance.rounds import Floats
-from draftbench.acceptance.tried import drafted_positions, tried
+from draftbench.acceptance.rounds import (
+    Floats,
+    ModelPairs,
+    Pairs,
+    Rounds,
+    drafted_positions,
+    model_pairs,
+    tried,
+)
 from draftbench.records import Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
@@ -35,15 +41,19 @@ READINGS = {
     "late": "fewer tokens are accepted late in a response than early: "
     "the draft loses coherence over length, or its context is too short",
 }
-TEMPLATE = "suspect the chat template: the draft may have learned another one than the target's"
+TEMPLATE = "suspect the chat template: the draft may have been trained with another one"
+GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
+    "segment": lambda trajectory: trajectory.segment or "no segment",
+    "temperature": lambda trajectory: f"{trajectory.sampling.temperature:g}",
+}
 
 Shares = dict[str, Floats]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of positions. `by` names the split; above temperature 0 a position may belong to a
-    group with a probability, so `positions` is expected. `confidence` is the mean of max q: a
-    greedy draft that knows what it knows has α near it at temperature 0.
+    """One group of positions, of the split `by`. Above temperature 0 a position may belong to a
+    group with a probability, so `positions` is expected. `confidence` is the mean of max q: for a
+    well-calibrated greedy draft it is near α at temperature 0.
     """
 
     by: str
@@ -54,14 +64,35 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     alpha: Estimate | None
 
 
+class Crossing(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one segment at one temperature: α needs two of them. `positions` are those
+    where the draft could draft.
+    """
+
+    segment: str
+    temperature: float
+    requests: int
+    positions: float
+    alpha: Estimate | None
+
+
+class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one group at one k; `by` is segment or temperature."""
+
+    by: str
+    name: str
+    k: int
+    requests: int
+    tokens_per_round: Estimate | None
+
+
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """α by group. `late_less_early` is the difference of the outer thirds, paired by request;
-    `reading` what it means, said only where the interval excludes 0.
+    `reading` explains it, and is None where the interval includes 0.
 
-    `crossings` has every segment at every temperature that it was asked at, empty where one of the
-    two splits nothing. `rejections` is, for each tenth of the response, its share of the tokens
-    that are rejected if drafted: a tenth of them if position does not matter; empty where nothing
-    is rejected.
+    `crossings` has every segment at every temperature, empty where one of the two splits nothing.
+    `rejections` is, for each tenth of the response, its share of the tokens that are rejected if
+    drafted: a tenth of them if position does not matter; empty where nothing is rejected.
     """
 
     groups: tuple[Group, ...]
@@ -72,11 +103,11 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The draft's best token where the target wrote something else, as token ids. A greedy draft
-    proposed it; a sampled one most likely.
+    """The draft's best token where the target wrote another, as token ids. A greedy draft proposed
+    it; a sampled one most likely.
 
     `rounds_lost` is the expected number of rounds that ended on it, `share` that over all rounds
-    that ended on a rejected token, `times` how many positions showed it.
+    that ended on a rejected token, `times` at how many positions it occurred.
     """
 
     drafted: int
@@ -86,37 +117,66 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-def breakdown(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]], *, templated: bool = False
-) -> Breakdown | None:
+def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     """α of every group that has positions; None for prompt lookup, which has no α.
 
     Args:
-        templated: whether the template of the prompts may be another than the draft learned.
+        templated: whether the draft may have been trained with another chat template.
     """
-    model = [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
+    model = model_pairs(pairs)
     if not model:
         return None
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
     for by, split in _SPLITS.items():
-        for name, own, shares in _members(model, by, split):
-            sample = alpha(own, shares)
-            assert sample is not None  # only prompt lookup has none
-            samples[by, name] = sample
-            groups += _group(by, name, own, shares, sample)
+        parts = [split(pair) for pair in model]
+        names = list(dict.fromkeys(name for part in parts for name in part))
+        for name in sorted(names) if by in GROUPINGS else names:
+            members = [pair for pair, part in zip(model, parts, strict=True) if name in part]
+            shares = [part[name] for part in parts if name in part]
+            samples[by, name] = sample = _alpha(members, shares)
+            groups += _group(by, name, members, shares, sample)
     change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
     return Breakdown(
         groups=tuple(groups),
         late_less_early=change,
         reading=_reading(change, templated),
-        crossings=crossings(model),
+        crossings=_crossings(model),
         rejections=_rejections(model),
     )
 
 
+def rounds_by_group(
+    trajectories: Sequence[Trajectory], rounds: Mapping[int, Rounds]
+) -> tuple[GroupRounds, ...]:
+    """Tokens per round of every group at every k; a grouping that splits nothing is left out.
+
+    Args:
+        rounds: those of each k, a row per trajectory.
+    """
+    groups = []
+    for by, name_of in GROUPINGS.items():
+        names = [name_of(trajectory) for trajectory in trajectories]
+        for name in sorted(set(names)) if len(set(names)) > 1 else ():
+            rows = [row for row, group in enumerate(names) if group == name]
+            members = [trajectories[row] for row in rows]
+            for k, at_k in rounds.items():
+                passes = (at_k.rounds + at_k.plain)[rows]
+                tokens = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
+                groups.append(
+                    GroupRounds(
+                        by=by,
+                        name=name,
+                        k=k,
+                        requests=len(tokens.requests),
+                        tokens_per_round=estimate(tokens),
+                    )
+                )
+    return tuple(groups)
+
+
 def costliest_disagreements(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]],
+    pairs: Pairs,
     k: int,
     drafted: Mapping[tuple[str, int], Sequence[int]],
     written: Mapping[tuple[str, int], Sequence[int]],
@@ -128,58 +188,49 @@ def costliest_disagreements(
         drafted: the draft's best token at the positions 1 … length-1, by request and sample.
         written: the response's tokens y_0 …, by request and sample.
     """
-    known = [(t, r) for t, r in pairs if isinstance(r, Replay) and (t.request, t.sample) in drafted]
+    known = [(t, r) for t, r in model_pairs(pairs) if (t.request, t.sample) in drafted]
     accept = [np.array(r.accept[: drafted_positions(t, r)]) for t, r in known]
     lost: defaultdict[tuple[int, int], float] = defaultdict(float)
     times: defaultdict[tuple[int, int], int] = defaultdict(int)
-    every = 0.0
+    total = 0.0
     for (t, _), a, r in zip(known, accept, tried(accept, k), strict=True):
         weights = t.weight * r * (1 - a)
-        every += float(weights.sum())
+        total += float(weights.sum())
         key = t.request, t.sample
         for guess, token, weight in zip(drafted[key], written[key][1:], weights, strict=False):
             if guess != token and weight > 0:
                 lost[guess, token] += float(weight)
                 times[guess, token] += 1
-    first = sorted(lost, key=lambda pair: (-lost[pair], pair))[:most]
+    costliest = sorted(lost, key=lambda pair: (-lost[pair], pair))[:most]
     return tuple(
         Disagreement(
             drafted=pair[0],
             target=pair[1],
             times=times[pair],
             rounds_lost=lost[pair],
-            share=lost[pair] / every,
+            share=lost[pair] / total,
         )
-        for pair in first
+        for pair in costliest
     )
 
 
-def _members(
-    pairs: Sequence[Pair], by: str, split: Callable[[Pair], Shares]
-) -> list[tuple[str, list[Pair], list[Floats]]]:
-    """Per group its responses and how much of each position belongs to it."""
-    parts = [split(pair) for pair in pairs]
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    if by in GROUPINGS:
-        names.sort()
-    found = []
-    for name in names:
-        own = [(pair, part[name]) for pair, part in zip(pairs, parts, strict=True) if name in part]
-        found.append((name, [pair for pair, _ in own], [share for _, share in own]))
-    return found
+def _alpha(pairs: ModelPairs, shares: Sequence[Floats] | None = None) -> Sample:
+    sample = alpha(pairs, shares)
+    assert sample is not None  # only prompt lookup has none
+    return sample
 
 
 def _group(
-    by: str, name: str, pairs: Sequence[Pair], shares: Sequence[Floats], sample: Sample
+    by: str, name: str, pairs: ModelPairs, shares: Sequence[Floats], sample: Sample
 ) -> list[Group]:
     """The group, unless it has no position."""
-    own = [share[: replay.draftable] for (_, replay), share in zip(pairs, shares, strict=True)]
-    positions = float(sum(share.sum() for share in own))
+    drafted = [share[: replay.draftable] for (_, replay), share in zip(pairs, shares, strict=True)]
+    positions = float(sum(share.sum() for share in drafted))
     if not positions:
         return []
     confidence = sum(
         float(share @ np.array(replay.confidence[: len(share)]))
-        for (_, replay), share in zip(pairs, own, strict=True)
+        for (_, replay), share in zip(pairs, drafted, strict=True)
     )
     return [
         Group(
@@ -193,7 +244,29 @@ def _group(
     ]
 
 
-def _rejections(pairs: Sequence[Pair]) -> tuple[Estimate | None, ...]:
+def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
+    cells: defaultdict[tuple[str, float], list[tuple[Trajectory, Replay]]] = defaultdict(list)
+    for pair in pairs:
+        key = GROUPINGS["segment"](pair[0]), pair[0].sampling.temperature
+        cells[key].append(pair)
+    if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
+        return ()
+    crossings = []
+    for (segment, temperature), members in sorted(cells.items()):
+        sample = _alpha(members)
+        crossings.append(
+            Crossing(
+                segment=segment,
+                temperature=temperature,
+                requests=len(sample.requests),
+                positions=float(sum(min(r.draftable, len(r.accept)) for _, r in members)),
+                alpha=estimate(sample),
+            )
+        )
+    return tuple(crossings)
+
+
+def _rejections(pairs: ModelPairs) -> tuple[Estimate | None, ...]:
     """A position counts in each tenth for the part of it that lies there, so that responses of
     fewer than ten tokens leave no tenth empty.
     """
@@ -205,9 +278,9 @@ def _rejections(pairs: Sequence[Pair]) -> tuple[Estimate | None, ...]:
         row[:] = np.diff(np.interp(ends, np.arange(len(below)), below))
     if not lost.any():
         return ()
-    own = [trajectory for trajectory, _ in pairs]
-    every = lost.sum(axis=1)
-    return tuple(estimate(ratio(REJECTIONS, own, tenth, every)) for tenth in lost.T)
+    trajectories = [trajectory for trajectory, _ in pairs]
+    total = lost.sum(axis=1)
+    return tuple(estimate(ratio(REJECTIONS, trajectories, tenth, total)) for tenth in lost.T)
 
 
 def _reading(change: Estimate | None, templated: bool) -> str | None:
@@ -218,22 +291,18 @@ def _reading(change: Estimate | None, templated: bool) -> str | None:
     return f"{READINGS['early']}: {TEMPLATE}" if templated else READINGS["early"]
 
 
-def _by_segment(pair: Pair) -> Shares:
-    return {GROUPINGS["segment"](pair[0]): np.ones(len(pair[1].accept))}
+def _by_request(by: str) -> Callable[[tuple[Trajectory, Replay]], Shares]:
+    return lambda pair: {GROUPINGS[by](pair[0]): np.ones(len(pair[1].accept))}
 
 
-def _by_temperature(pair: Pair) -> Shares:
-    return {GROUPINGS["temperature"](pair[0]): np.ones(len(pair[1].accept))}
-
-
-def _by_third(pair: Pair) -> Shares:
+def _by_third(pair: tuple[Trajectory, Replay]) -> Shares:
     positions = len(pair[1].accept)
     third = np.arange(positions) * 3 // max(positions, 1)
     return {name: (third == index).astype(np.float64) for index, name in enumerate(THIRDS)}
 
 
-def _by_outcome_before(pair: Pair) -> Shares:
-    """The first drafted token has none before it: the prefill gave that one."""
+def _by_outcome_before(pair: tuple[Trajectory, Replay]) -> Shares:
+    """The first position belongs to neither: the token before it comes from the prefill."""
     before = np.array(pair[1].accept[:-1])
     first = np.zeros(min(len(pair[1].accept), 1))
     return {
@@ -242,18 +311,18 @@ def _by_outcome_before(pair: Pair) -> Shares:
     }
 
 
-def _by_confidence(pair: Pair) -> Shares:
+def _by_confidence(pair: tuple[Trajectory, Replay]) -> Shares:
     bounds = (0.0, *CONFIDENCE_EDGES, 1.0)
-    found = np.digitize(pair[1].confidence, CONFIDENCE_EDGES)
+    bins = np.digitize(pair[1].confidence, CONFIDENCE_EDGES)
     return {
-        f"{low:g} to {high:g}": (found == index).astype(np.float64)
+        f"{low:g} to {high:g}": (bins == index).astype(np.float64)
         for index, (low, high) in enumerate(pairwise(bounds))
     }
 
 
-_SPLITS: dict[str, Callable[[Pair], Shares]] = {
-    "segment": _by_segment,
-    "temperature": _by_temperature,
+_SPLITS: dict[str, Callable[[tuple[Trajectory, Replay]], Shares]] = {
+    "segment": _by_request("segment"),
+    "temperature": _by_request("temperature"),
     "third": _by_third,
     "after": _by_outcome_before,
     "confidence": _by_confidence,

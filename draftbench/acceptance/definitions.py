@@ -1,23 +1,21 @@
-"""Rounds and replays → figures. The one place that says what each figure of acceptance is.
+"""The definition of every figure of acceptance, computed from rounds and replays.
 
 A figure is computed from sums over requests: every request contributes addends, the sums are
 combined into the figure. This form serves the point value, the jackknife and the bootstrap alike.
-Several responses to one request count as their mean. The names under which serving engines show the
-same figure stand beside each; `None` where an engine has none.
-
-Does not know intervals (`intervals`) nor how rounds come about (`rounds`).
+Several responses to one request count as their mean. Each figure has the names that serving engines
+give it; `None` where an engine does not show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from draftbench.acceptance.laws import AnyReplay
-from draftbench.acceptance.rounds import Floats, Rounds
-from draftbench.records import DraftingMode, Replay, Trajectory
+from draftbench.acceptance.rounds import Floats, Pairs, Rounds, model_pairs
+from draftbench.records import DraftingMode, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +127,15 @@ class Sample:
         return value if np.isfinite(value) else None
 
 
-def alpha(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]], shares: Sequence[Floats] | None = None
-) -> Sample | None:
+def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None:
     """α of the replayed drafting mode over the positions where the draft could draft.
 
     Σ min(p, q) where every replay has it, which says more than the tokens that happened to come
     out; a greedy draft is accepted by p(argmax q) instead, so there only emitted tokens serve. None
-    for prompt lookup, which has no law per position. `shares` (per response, [length-1]) says how
-    much each position counts; without it all count alike.
+    for prompt lookup, which has no acceptance per position. `shares` (per response, [length-1]) are
+    weights of the positions; without it all weigh the same.
     """
-    replays = [replay for _, replay in pairs if isinstance(replay, Replay)]
+    replays = [replay for _, replay in model_pairs(pairs)]
     if len(replays) < len(pairs):
         return None
     sampled = [replay for replay in replays if replay.mode is not DraftingMode.GREEDY]
@@ -193,6 +189,15 @@ def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) 
     """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
     accepted = rounds.survived[:, position - 1]
     return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
+
+
+def accepted_shares(trajectories: Sequence[Trajectory], rounds: Rounds) -> tuple[float, ...] | None:
+    """Of the rounds that drafted, the share that accepted exactly 0 … k tokens."""
+    values = [survival(trajectories, rounds, i).value for i in range(1, rounds.k + 1)]
+    known = [value for value in values if value is not None]
+    if len(known) < rounds.k:
+        return None
+    return tuple(before - after for before, after in pairwise([1.0, *known, 0.0]))
 
 
 def per_request_mean(sample: Sample) -> Sample:

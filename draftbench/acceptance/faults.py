@@ -1,9 +1,10 @@
-"""Replays and rounds → suspected faults: more likely a broken set-up than a bad draft.
+"""Suspected faults: signs of a broken set-up rather than of a bad draft.
 
-Serving stacks with a broken draft rarely fail: they go on at acceptance 0 and look like a slow
-model. Each check asks for a result that a working pair hardly ever shows, on enough tokens that
-chance is no explanation. Loops in the text are not seen here: that takes tokens, and observations
-hold none.
+Serving stacks with a broken draft rarely fail: they carry on at acceptance 0 and look like a slow
+model. Each check looks for a result that a working pair hardly ever shows, on so many tokens that
+chance is no explanation. Also here: how near two target tokens must be for numeric noise to swap
+them, and whether a chat template can be the cause of poor acceptance. (Responses that repeat one
+passage are marked in their records, `Trajectory.looping`; the planner warns of them.)
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draftbench.acceptance.laws import AnyReplay
-from draftbench.acceptance.rounds import Floats, Rounds
-from draftbench.records import Candidate, Replay, Trajectory
+from draftbench.acceptance.rounds import Floats, Pairs, Rounds, model_pairs
+from draftbench.records import NEAR_TIE_MARGIN, SELF, Candidate, ModelFacts
+from draftbench.run_folder.run import Run
 
 # Even at half the hazard before it, none accepted where ten are expected is less likely than e^-10.
 _EXPECTED = 10
 _MIN_TRIED = 50
+# Forms of traffic whose prompts are plain texts.
+_PLAIN = frozenset({"prompt", "--prompt-field"})
 
 
 @dataclass(frozen=True)
@@ -34,26 +37,26 @@ class Fault:
 
 def suspected_faults(
     candidate: Candidate,
-    pairs: Sequence[tuple[Trajectory, AnyReplay]],
+    pairs: Pairs,
     rounds: Sequence[Rounds],
     near_tie: float,
 ) -> tuple[Fault, ...]:
-    """All suspicions about one candidate (design §6.8-6.9).
+    """List the suspected faults of one candidate.
 
-    `pairs` come from `replays_of`; `rounds` are expected or counted ones, at any k. `near_tie` is
-    the logit margin that the dtype's noise can turn.
+    `rounds` are expected or counted ones, at any k; `near_tie` is the logit margin within which
+    numeric noise can swap two tokens.
     """
     name = str(candidate)
-    found = (
-        _control(pairs, near_tie) if name == "self" else None,
+    faults = (
+        _control(pairs, near_tie) if name == SELF else None,
         _nothing_accepted(name, pairs) or _no_round_accepts(name, rounds),
         next((fault for at_k in rounds if (fault := _cliff(name, at_k))), None),
     )
-    return tuple(fault for fault in found if fault is not None)
+    return tuple(fault for fault in faults if fault is not None)
 
 
-def _nothing_accepted(name: str, pairs: Sequence[tuple[Trajectory, AnyReplay]]) -> Fault | None:
-    accepted = [r.accept[: r.draftable] for _, r in pairs if isinstance(r, Replay)]
+def _nothing_accepted(name: str, pairs: Pairs) -> Fault | None:
+    accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     tried = sum(map(len, accepted))
     if tried < _MIN_TRIED or any(map(any, accepted)):
         return None
@@ -61,8 +64,8 @@ def _nothing_accepted(name: str, pairs: Sequence[tuple[Trajectory, AnyReplay]]) 
         name,
         "zero acceptance",
         f"not one token in {tried} positions was accepted",
-        "compare tokenizers and, of chats, templates; look for weights that quantizing destroyed: "
-        "a draft of random text does better than this",
+        "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
+        "quantization: a draft that writes random text does better than this",
     )
 
 
@@ -99,18 +102,18 @@ def _cliff(name: str, rounds: Rounds) -> Fault | None:
     return None
 
 
-def _control(pairs: Sequence[tuple[Trajectory, AnyReplay]], near_tie: float) -> Fault | None:
+def _control(pairs: Pairs, near_tie: float) -> Fault | None:
     """The target as its own draft at temperature 0: every rejection must be a near tie."""
     wrong = tried = 0
-    for trajectory, replay in pairs:
-        if trajectory.sampling.temperature > 0 or not isinstance(replay, Replay):
+    for trajectory, replay in model_pairs(pairs):
+        if trajectory.sampling.temperature > 0:
             continue
         end = 1 + min(replay.draftable, len(replay.accept))
         # Where a logged response is not the target's best token, its own draft is rightly rejected.
-        own = np.array(trajectory.argmax[1:end]) == 1
+        best = np.array(trajectory.argmax[1:end]) == 1
         margins = np.minimum(trajectory.margins[1:end], replay.margin[: end - 1])
-        wrong += int((own & (margins > near_tie) & (np.array(replay.accept[: end - 1]) < 1)).sum())
-        tried += int(own.sum())
+        wrong += int((best & (margins > near_tie) & (np.array(replay.accept[: end - 1]) < 1)).sum())
+        tried += int(best.sum())
     if not wrong:
         return None
     return Fault(
@@ -118,5 +121,34 @@ def _control(pairs: Sequence[tuple[Trajectory, AnyReplay]], near_tie: float) -> 
         "control failed",
         f"the target rejects its own greedy draft at {wrong} of {tried} positions, "
         "near ties not counted",
-        "the replay does not compute what generating computed; trust no acceptance of this run",
+        "replay and generation compute different things; trust no acceptance figure of this run",
     )
+
+
+def near_tie(run: Run) -> float:
+    """The logit margin within which numeric noise can swap two tokens, by the target's dtype."""
+    return NEAR_TIE_MARGIN[run.manifest.question.dtype]
+
+
+def near_tie_share(run: Run) -> float | None:
+    """Share of the output's positions whose two best target tokens are nearly tied."""
+    noise = near_tie(run)
+    margins = [margin for trajectory in run.trajectories for margin in trajectory.margins]
+    return sum(margin <= noise for margin in margins) / len(margins) if margins else None
+
+
+def template_may_differ(run: Run, candidate: Candidate) -> bool:
+    """Whether some prompts may be chats in a template that the draft did not learn.
+
+    Prompts are rendered by the target's template; plain prompts are not rendered. An OpenAI request
+    may hold either.
+    """
+    if candidate.draft == SELF or _PLAIN.issuperset(run.manifest.traffic.form.split(", ")):
+        return False
+    ours = _template(run.facts_of(None))
+    return ours is None or ours != _template(run.facts_of(candidate))
+
+
+def _template(facts: ModelFacts | None) -> str | None:
+    """The hash of a model's template; None in runs that did not record it."""
+    return None if facts is None else facts.parts.get("chat template")

@@ -1,10 +1,10 @@
-"""Acceptance probabilities along a response → expected rounds of speculative decoding, for any k.
+"""Replays along responses → expected rounds of speculative decoding, for any k.
 
 A round that starts at output position i proposes k' = min(k, limit - i - 1) tokens, fewer where the
 draft cannot draft, and emits its accepted tokens plus one more. Given the response, tokens are
 accepted independently of each other, so the starts of rounds form a Markov chain along the
 response, and every count that is a sum over rounds is a sum over u(i), the probability that a round
-starts at i. All responses are swept at once.
+starts at i. All responses are computed at once.
 
 For a model draft u follows from one line. Position j+1 starts a round unless the token at j was an
 accepted draft token, and at j a token is tried unless the k before it were all accepted from a
@@ -13,9 +13,7 @@ start at j-k:
     u(j+1) = 1 - a_j (1 - u(j-k) a_{j-k} … a_{j-1}),  u(1) = 1,  a_j = 0 where nothing is drafted
 
 Position i+k+1 therefore needs only position i: blocks of k+1 positions are one step of numpy.
-Acceptances of 0 and 1 stay exact.
-
-Knows neither models nor times; what a round costs is the planner's business.
+Acceptances of 0 and 1 stay exact. Times and costs of rounds are the planner's subject.
 """
 
 from __future__ import annotations
@@ -25,13 +23,28 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
-from draftbench.records import Decode
+from draftbench.errors import RunFolderError
+from draftbench.records import (
+    Candidate,
+    Decode,
+    DraftingMode,
+    LookupReplay,
+    Replay,
+    Trajectory,
+)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Similar lengths are swept together: one long response must not pad ten thousand short ones.
+AnyReplay = Replay | LookupReplay
+Pairs = Sequence[tuple[Trajectory, AnyReplay]]
+"""Responses, each with one candidate's replay along it."""
+
+ModelPairs = Sequence[tuple[Trajectory, Replay]]
+
+# Similar lengths are computed together: one long response must not pad ten thousand short ones.
 _BLOCK = 128
 
 
@@ -51,10 +64,9 @@ class PositionLaw:
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """Prompt lookup: per start i = 1 … length-1, how many tokens were found and how many match.
+    """Prompt lookup: per start i = 1 … length-1, how many tokens are proposed and how many match.
 
-    At most `window` tokens were looked for, so no larger k can be asked; `None` where that does not
-    bind.
+    Lookup proposed at most `window` tokens, so larger k's are unknown; `None`: no such limit.
     """
 
     length: int
@@ -93,8 +105,68 @@ class Rounds:
     survived: Floats
 
 
+def replays_of(
+    candidate: Candidate,
+    trajectories: Sequence[Trajectory],
+    replays: Sequence[AnyReplay],
+    mode: DraftingMode | None = None,
+) -> tuple[tuple[Trajectory, AnyReplay], ...]:
+    """Pair each response with the candidate's replay along it, in the order of `trajectories`.
+
+    Responses without a replay (the candidate failed there) are left out. `mode` picks one drafting
+    mode; without it the replays must all be of one mode. Prompt lookup has no mode.
+
+    Raises:
+        RunFolderError: a replay does not fit its response, or there are several modes and `mode`
+            does not pick one.
+    """
+    by_response: dict[tuple[str, int], AnyReplay] = {}
+    modes: set[DraftingMode] = set()
+    for replay in replays:
+        if replay.candidate != candidate:
+            continue
+        if isinstance(replay, Replay):
+            if mode is not None and replay.mode is not mode:
+                continue
+            modes.add(replay.mode)
+        by_response[replay.request, replay.sample] = replay
+    if len(modes) > 1:
+        raise RunFolderError(
+            f"{candidate} was replayed in several drafting modes: {', '.join(sorted(modes))}",
+            hint="choose one drafting mode; acceptance of different modes is not comparable",
+        )
+    pairs = tuple(
+        (trajectory, by_response[trajectory.request, trajectory.sample])
+        for trajectory in trajectories
+        if (trajectory.request, trajectory.sample) in by_response
+    )
+    for trajectory, replay in pairs:
+        positions = len(replay.accept if isinstance(replay, Replay) else replay.proposed)
+        if positions != max(trajectory.output_tokens - 1, 0):
+            raise RunFolderError(
+                f"the replay of {candidate} along request {trajectory.request} covers {positions} "
+                f"positions of a response of {trajectory.output_tokens} tokens",
+                hint="the run folder mixes two runs or was edited; sweep into a fresh folder",
+            )
+    return pairs
+
+
+def model_pairs(pairs: Pairs) -> ModelPairs:
+    """The pairs of a model draft; none for prompt lookup."""
+    return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
+
+
+def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
+    """The law of one response under one replay of it."""
+    length, limit = trajectory.output_tokens, trajectory.limit
+    if isinstance(replay, Replay):
+        return PositionLaw(length, limit, np.array(replay.accept, np.float64), replay.draftable)
+    proposed, matched = np.array(replay.proposed, np.int64), np.array(replay.matched, np.int64)
+    return StartLaw(length, limit, proposed, matched, replay.window)
+
+
 def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
-    """Expected rounds of every response at draft length k (design §3; exact for 0/1 acceptance).
+    """Expected rounds of every response at draft length k; exact for acceptances of 0 and 1.
 
     Raises:
         ValueError: no responses, k < 1, k beyond a lookup window, or position and start laws mixed.
@@ -110,7 +182,7 @@ def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
-    """The same counts as they happened, one row per decoding run; all runs at one k ≥ 1.
+    """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1.
 
     Raises:
         ValueError: no runs, runs of different k, or baseline runs.
@@ -256,3 +328,54 @@ def _split(mass: Floats, lengths: Ints, k: int) -> Floats:
     cells = (rows + lengths).ravel()
     sums = np.bincount(cells, weights=mass.ravel(), minlength=len(mass) * (k + 1))
     return sums.astype(np.float64).reshape(len(mass), k + 1)
+
+
+def drafted_positions(trajectory: Trajectory, replay: Replay) -> int:
+    """The draft proposes at positions 1 … this, if a round gets there: the length limit leaves room
+    for the target's token after it, and the draft's context reaches that far.
+    """
+    last = min(trajectory.limit - 2, trajectory.output_tokens - 1, replay.draftable)
+    return max(last, 0)
+
+
+def tried(accept: Sequence[Floats], k: int) -> list[Floats]:
+    """P(the draft's token at position j is tried) for each response, at draft length k.
+
+    Nothing is tried at j only where a round started at j-k and all its k tokens were accepted (the
+    token at j is then the target's). A round starts where the token before was not an accepted
+    draft token, so with r the wanted probability,
+
+        r_j = 1 - P_j (1 - a_{j-k-1} r_{j-k-1}),   P_j = a_{j-k} … a_{j-1},   r_j = 1 for j <= k
+
+    and a_j r_j is the probability that the response's token at j came from the draft.
+
+    Args:
+        accept: a_j per response at the positions 1 … where the draft proposes.
+
+    Returns:
+        Arrays like those of `accept`.
+    """
+    order = sorted(range(len(accept)), key=lambda row: len(accept[row]))
+    reached: list[Floats] = [np.empty(0)] * len(accept)
+    for at in range(0, len(order), _BLOCK):
+        rows = order[at : at + _BLOCK]
+        padded = np.zeros((len(rows), len(accept[rows[-1]]) + 1))  # a_0 = 0
+        for line, row in zip(padded, rows, strict=True):
+            line[1 : len(accept[row]) + 1] = accept[row]
+        for line, row in zip(_tried(padded, k), rows, strict=True):
+            reached[row] = line[1 : len(accept[row]) + 1]
+    return reached
+
+
+def _tried(accept: Floats, k: int) -> Floats:
+    """[responses, positions]; k+1 positions are one step of numpy."""
+    positions = accept.shape[1]
+    reached = np.ones_like(accept)
+    if positions > k + 1:
+        whole = sliding_window_view(accept[:, 1:-1], k, axis=1).prod(axis=-1)
+    for first in range(k + 1, positions, k + 1):
+        end = min(first + k + 1, positions)
+        before = slice(first - k - 1, end - k - 1)
+        started = 1.0 - accept[:, before] * reached[:, before]
+        reached[:, first:end] = 1.0 - whole[:, before] * started
+    return reached

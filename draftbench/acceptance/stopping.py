@@ -1,15 +1,13 @@
-"""Replays → rounds of rules that a run did not use: drafting that stops when the draft is unsure,
-and a draft length per temperature.
+"""Rounds of a rule that the run did not use: drafting that stops when the draft is unsure.
 
-A rule looks at the draft's confidence, max q at temperature 1, before anything is drawn: a rule
-that looked at the drawn token's own probability would not be lossless. Below the threshold drafting
-ends and the unsure token is not proposed (engines that propose it first, or that take the drawn
-token's probability, differ).
+The rule looks at the draft's confidence, max q at temperature 1, before anything is drawn: a rule
+that looked at the drawn token's probability would not be lossless. Below the threshold drafting
+ends and the unsure token is not proposed (some engines propose it first, or take the probability of
+the drawn token, and so differ).
 
 Rounds are exact: a round only gets to a position with the response before it, where the confidence
 is known. Draft steps are a lower bound and accepted / drafted is an upper one, because what is
-drafted after a wrong token is not seen. No gain follows from either; that takes a decoding run at
-the threshold.
+drafted after a wrong token is unknown. Whether a rule gains time takes a decoding run to tell.
 """
 
 from __future__ import annotations
@@ -29,10 +27,15 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.laws import AnyReplay, law_of
-from draftbench.acceptance.rounds import Floats, expected_rounds
-from draftbench.acceptance.tried import drafted_positions, tried
-from draftbench.records import Replay, Trajectory
+from draftbench.acceptance.rounds import (
+    ModelPairs,
+    Pairs,
+    drafted_positions,
+    expected_rounds,
+    law_of,
+    model_pairs,
+    tried,
+)
 
 # 0.4 and 0.75 are thresholds that transformers and llama.cpp have had as defaults.
 THRESHOLDS = (0.2, 0.4, 0.6, 0.75, 0.9)
@@ -57,23 +60,14 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     accepted_per_drafted: Estimate | None
 
 
-class TemperatureRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one temperature at one fixed k."""
-
-    temperature: float
-    k: int
-    requests: int
-    tokens_per_round: Estimate | None
-    draft_steps_per_round: Estimate | None
-
-
 def stopping_rules(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]],
-    k: int,
-    thresholds: Sequence[float] = THRESHOLDS,
+    pairs: Pairs, k: int, thresholds: Sequence[float] = THRESHOLDS
 ) -> tuple[Stopping, ...]:
     """Fixed k, then every threshold; empty for prompt lookup, which has no confidence."""
-    model = _model_pairs(pairs)
+    model = model_pairs(pairs)
+    if not model:
+        return ()
+    rules = [(None, _fixed(model, k)), *((t, stopped(model, k, t)) for t in thresholds)]
     return tuple(
         Stopping(
             k=k,
@@ -82,77 +76,38 @@ def stopping_rules(
             draft_steps_per_round=estimate(steps),
             accepted_per_drafted=estimate(accepted),
         )
-        for threshold in (None, *thresholds)
-        if model
-        for tokens, steps, accepted in [
-            _fixed(model, k) if threshold is None else stopped(model, k, threshold)
-        ]
+        for threshold, (tokens, steps, accepted) in rules
     )
 
 
-def by_temperature(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]], ks: Sequence[int]
-) -> tuple[TemperatureRounds, ...]:
-    """Every fixed k on the requests of each temperature; which is best depends on costs.
-
-    Empty where all have the same, and for prompt lookup, which takes no draft steps.
-    """
-    model = _model_pairs(pairs)
-    temperatures = sorted({trajectory.sampling.temperature for trajectory, _ in model})
-    found = []
-    for temperature in temperatures if len(temperatures) > 1 else ():
-        own = [(t, r) for t, r in model if t.sampling.temperature == temperature]
-        for k in ks:
-            tokens, steps, _ = _fixed(own, k)
-            found.append(
-                TemperatureRounds(
-                    temperature=temperature,
-                    k=k,
-                    requests=len(tokens.requests),
-                    tokens_per_round=estimate(tokens),
-                    draft_steps_per_round=estimate(steps),
-                )
-            )
-    return tuple(found)
-
-
-def stopped(
-    pairs: Sequence[tuple[Trajectory, Replay]], k: int, threshold: float
-) -> tuple[Sample, Sample, Sample]:
+def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample, Sample]:
     """Tokens per round (exact), draft steps per round (at least), accepted / drafted (at most) of
     drafting that ends before the first token with a confidence under `threshold`.
     """
-    counts = [_Counts(trajectory, replay, threshold) for trajectory, replay in pairs]
-    reached = tried([count.accept for count in counts], k)
-    rows = [count.row(r) for count, r in zip(counts, reached, strict=True)]
-    tokens, rounds, steps, drafted, accepted = np.array(rows).T
+    sure, accept = [], []
+    for trajectory, replay in pairs:
+        last = drafted_positions(trajectory, replay)
+        sure.append(np.array(replay.confidence[:last]) >= threshold)
+        # An unsure token ends its round just as a rejected one does.
+        accept.append(np.array(replay.accept[:last]) * sure[-1])
+    rows = []
+    for at, reached in enumerate(tried(accept, k)):
+        tokens = max(pairs[at][0].output_tokens - 1, 0)
+        accepted = accept[at] * reached
+        # After an accepted token no round starts, nor after the response's last.
+        rounds = tokens - float(accepted[: max(tokens - 1, 0)].sum())
+        drafted = float((sure[at] * reached).sum())
+        rows.append((tokens, rounds, float(reached.sum()), drafted, float(accepted.sum())))
+    columns = np.array(rows, np.float64).T
     trajectories = [trajectory for trajectory, _ in pairs]
     return (
-        ratio(TOKENS_PER_ROUND, trajectories, tokens, rounds),
-        ratio(DRAFT_STEPS, trajectories, steps, rounds),
-        ratio(ACCEPTED_PER_DRAFTED, trajectories, accepted, drafted),
+        ratio(TOKENS_PER_ROUND, trajectories, columns[0], columns[1]),
+        ratio(DRAFT_STEPS, trajectories, columns[2], columns[1]),
+        ratio(ACCEPTED_PER_DRAFTED, trajectories, columns[4], columns[3]),
     )
 
 
-class _Counts:
-    """One response under the rule: an unsure token ends its round just as a rejected one does."""
-
-    def __init__(self, trajectory: Trajectory, replay: Replay, threshold: float) -> None:
-        last = drafted_positions(trajectory, replay)
-        self.sure = np.array(replay.confidence[:last]) >= threshold
-        self.accept: Floats = np.array(replay.accept[:last]) * self.sure
-        self.tokens = max(trajectory.output_tokens - 1, 0)
-
-    def row(self, reached: Floats) -> tuple[float, float, float, float, float]:
-        """Tokens, rounds, draft steps (the unsure token's included), drafted, accepted."""
-        accepted = self.accept * reached
-        # Behind an accepted token no round starts, nor behind the response's last.
-        rounds = self.tokens - float(accepted[: max(self.tokens - 1, 0)].sum())
-        drafted = float((self.sure * reached).sum())
-        return self.tokens, rounds, float(reached.sum()), drafted, float(accepted.sum())
-
-
-def _fixed(pairs: Sequence[tuple[Trajectory, Replay]], k: int) -> tuple[Sample, Sample, Sample]:
+def _fixed(pairs: ModelPairs, k: int) -> tuple[Sample, Sample, Sample]:
     trajectories = [trajectory for trajectory, _ in pairs]
     rounds = expected_rounds([law_of(t, r) for t, r in pairs], k)
     return (
@@ -160,9 +115,3 @@ def _fixed(pairs: Sequence[tuple[Trajectory, Replay]], k: int) -> tuple[Sample, 
         ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),
         accepted_per_drafted(trajectories, rounds),
     )
-
-
-def _model_pairs(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]],
-) -> list[tuple[Trajectory, Replay]]:
-    return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]

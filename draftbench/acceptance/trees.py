@@ -1,10 +1,10 @@
-"""Ranks at temperature 0 → what an engine that drafts fixed trees could reach.
+"""Fixed trees of drafted tokens: how long rounds of an engine that drafts them could be.
 
 A tree is the ranks that are drafted at each depth, written as engines write their tree choices: the
 path (0, 2) is the draft's third-best token after its best one. At temperature 0 the response has
 one token per position, so with the rank of that token under the draft every round of every fixed
-tree can be walked exactly: no assumption on positions is made. Of tokens that tie in the draft's
-logits the target's counts as the better one.
+tree is known exactly. Of tokens that tie in the draft's logits the target's counts as the better
+one.
 
 Only the choice of a tree assumes something: that a rank's acceptance does not depend on the depth
 or the path (Sequoia: Chen et al. 2024, arXiv 2402.12374, the positional acceptance assumption).
@@ -23,12 +23,18 @@ import numpy as np
 
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.laws import AnyReplay
-from draftbench.acceptance.rounds import Floats, Ints, StartLaw, expected_rounds
+from draftbench.acceptance.rounds import (
+    Floats,
+    Ints,
+    ModelPairs,
+    Pairs,
+    StartLaw,
+    expected_rounds,
+    model_pairs,
+)
 from draftbench.records import Replay, Trajectory
 
 Tree = tuple[tuple[int, ...], ...]
-Pair = tuple[Trajectory, Replay]
 
 NODES = (4, 8, 16, 32, 64)
 # Beyond this rank a token is too rare to be worth a node in trees of such sizes.
@@ -49,43 +55,41 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     accepted_length: Estimate | None
 
 
-def best_trees(
-    pairs: Sequence[tuple[Trajectory, AnyReplay]], depth: int, nodes: Sequence[int] = NODES
-) -> tuple[TreeFigures, ...]:
+def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:
     """The best tree of each size, over the responses at temperature 0.
 
     Empty for prompt lookup and for fewer than two such requests.
     """
-    greedy = [(t, r) for t, r in pairs if isinstance(r, Replay) and t.sampling.temperature == 0]
+    greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     requests = list(dict.fromkeys(trajectory.request for trajectory, _ in greedy))
     if len(requests) < 2:
         return ()
     half = {request: index % 2 for index, request in enumerate(requests)}
     folds = [half[trajectory.request] for trajectory, _ in greedy]
-    others = [[p for p, f in zip(greedy, folds, strict=True) if f != own] for own in (0, 1)]
-    everything, *chosen_by = map(rank_rates, (greedy, *others))
+    others = [[p for p, f in zip(greedy, folds, strict=True) if f != fold] for fold in (0, 1)]
+    everything, *chosen_by = (
+        _levels(rank_rates(some), max(nodes), depth) for some in (greedy, *others)
+    )
     trajectories = [trajectory for trajectory, _ in greedy]
-    found = []
+    figures = []
     for size in nodes:
-        trees = [best_tree(rates, size, depth) for rates in chosen_by]
+        trees = [_tree(levels, size) for levels in chosen_by]
         laws = [tree_law(trees[f], depth, *pair) for pair, f in zip(greedy, folds, strict=True)]
         rounds = expected_rounds(laws, depth)
-        found.append(
+        figures.append(
             TreeFigures(
                 nodes=size,
                 depth=depth,
-                tree=best_tree(everything, size, depth),
+                tree=_tree(everything, size),
                 tokens_per_round=estimate(tokens_per_round(trajectories, rounds)),
                 accepted_length=estimate(uncut_accepted_length(trajectories, rounds)),
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
-def rank_rates(pairs: Sequence[Pair], ranks: int = _RANKS) -> Floats:
-    """P(the target's token has rank r under the draft) [ranks], over the positions that a round can
-    get to: every position where the draft could draft.
-    """
+def rank_rates(pairs: ModelPairs, ranks: int = _RANKS) -> Floats:
+    """P(the target's token has rank r under the draft) [ranks], over all drafted positions."""
     counts, positions = np.zeros(ranks), 0.0
     for trajectory, replay in pairs:
         rank = np.array(replay.rank[: replay.draftable], np.int64)
@@ -95,7 +99,7 @@ def rank_rates(pairs: Sequence[Pair], ranks: int = _RANKS) -> Floats:
 
 
 def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> StartLaw:
-    """How deep the response runs along the tree from every start.
+    """How deep the response follows the tree from every start.
 
     `depth` is at least the tree's own; a path that ends before it counts as rejected there, as an
     engine's round would.
@@ -141,10 +145,19 @@ def best_tree(rates: Floats, nodes: int, depth: int) -> Tree:
     Args:
         rates: acceptance by rank [ranks], wherever in the tree.
     """
+    return _tree(_levels(rates, nodes, depth), nodes)
+
+
+def _levels(rates: Floats, nodes: int, depth: int) -> list[_Level]:
+    """The levels from the leaves up, for trees of at most `nodes` nodes."""
     leaf = np.minimum(np.arange(nodes + 2), 1).astype(np.float64)
     levels = [_Level(leaf, [])]
     for _ in range(depth):
         levels.append(_level_above(levels[-1], rates))
+    return levels
+
+
+def _tree(levels: Sequence[_Level], nodes: int) -> Tree:
     return tuple(sorted(_paths(levels, nodes, ())))
 
 
@@ -161,10 +174,10 @@ def _level_above(below: _Level, rates: Floats) -> _Level:
 
 
 def _paths(levels: Sequence[_Level], nodes: int, path: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
+    paths: list[tuple[int, ...]] = []
     for rank, share in enumerate(levels[-1].share):
-        own = int(share[nodes])
-        nodes -= own
-        if own:
-            found += [(*path, rank), *_paths(levels[:-1], own - 1, (*path, rank))]
-    return found
+        below = int(share[nodes])
+        nodes -= below
+        if below:
+            paths += [(*path, rank), *_paths(levels[:-1], below - 1, (*path, rank))]
+    return paths

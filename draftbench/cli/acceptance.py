@@ -1,4 +1,4 @@
-"""`draftbench acceptance`: what a run's replays say, every definition beside the others. No model
+"""`draftbench acceptance`: every figure of acceptance that a run's replays give. No model
 runs here; `--show-text` loads the target's tokenizer.
 """
 
@@ -49,7 +49,7 @@ def acceptance(
         bool,
         typer.Option("--show-text", help="Show the tokens that drafts got wrong: private text."),
     ] = False,
-    whole: Annotated[
+    everything: Annotated[
         bool,
         typer.Option("--all", help="Show every definition, position, stopping rule and tree."),
     ] = False,
@@ -62,8 +62,8 @@ def acceptance(
     draftbench acceptance results/runs/RUN --all --k 1-16
     draftbench acceptance results/runs/RUN --candidate small:int4 --candidate tiny
     """
-    from draftbench.acceptance.card import acceptance_report
-    from draftbench.report.card import render
+    from draftbench.acceptance.summary import acceptance_report
+    from draftbench.report.terminal.acceptance import render
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
@@ -84,7 +84,7 @@ def acceptance(
         report = msgspec.structs.replace(report, disagreements=found)
         tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    text = render(report, output_format, columns(), texts, whole=whole)
+    text = render(report, output_format, columns(), texts, everything=everything)
     write_result(text, output)
     return 0
 
@@ -99,7 +99,7 @@ def _disagreements(
 ) -> dict[str, tuple[Disagreement, ...]]:
     """By candidate; those whose drafted tokens were not kept are left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
-    from draftbench.acceptance.laws import replays_of
+    from draftbench.acceptance.rounds import replays_of
 
     written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}

@@ -16,8 +16,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.faults import suspected_faults
-from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
-from draftbench.acceptance.rounds import Rounds, expected_rounds
+from draftbench.acceptance.rounds import AnyReplay, Rounds, expected_rounds, law_of, replays_of
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import (
     DOUBLED,

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from draftbench.acceptance.faults import suspected_faults
+from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
-from draftbench.acceptance.ties import near_tie
 from draftbench.planner.choice import Cell
 from draftbench.planner.measured import audit
 from draftbench.planner.passes_alone import plain_overhead, round_overhead

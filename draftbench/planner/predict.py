@@ -20,8 +20,15 @@ from functools import cached_property
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, pooled
-from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
-from draftbench.acceptance.rounds import Floats, ResponseLaw, Rounds, expected_rounds
+from draftbench.acceptance.rounds import (
+    AnyReplay,
+    Floats,
+    ResponseLaw,
+    Rounds,
+    expected_rounds,
+    law_of,
+    replays_of,
+)
 from draftbench.planner.costs import BlockCosts
 from draftbench.planner.memory import draft_memory
 from draftbench.planner.passes import context_of, pass_seconds, plain_seconds

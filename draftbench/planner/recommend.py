@@ -16,9 +16,9 @@ from draftbench.acceptance.definitions import (
     mean_accepted_length,
     tokens_per_round,
 )
+from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
-from draftbench.acceptance.ties import near_tie_share
 from draftbench.planner.breakeven import break_even
 from draftbench.planner.caveats import caveats
 from draftbench.planner.checks import checks

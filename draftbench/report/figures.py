@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from draftbench.acceptance.breakdown import GROUPINGS, rounds_by_group
 from draftbench.acceptance.definitions import alpha, survival
-from draftbench.acceptance.groups import GROUPINGS, rounds_by_group
 from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.laws import AnyReplay, law_of, replays_of
-from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of, replays_of
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run

@@ -17,8 +17,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of a suite: `file` has `requests` rows, whose segment is in the field
-    `segment_by`; `language` and `license` are those of the texts.
+    """A suite: its `title` and `description`, and `file` with `requests` rows, whose segment is in
+    the field `segment_by`; `language` and `license` are those of the texts.
     """
 
     name: str

@@ -1,8 +1,10 @@
-"""Expected rounds against every accept/reject outcome, against a running sampler, and by hand."""
+"""Replays matched to responses; expected rounds and tries against every accept/reject outcome,
+against a running sampler, and by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -16,9 +18,25 @@ from draftbench.acceptance.rounds import (
     Rounds,
     StartLaw,
     counted_rounds,
+    drafted_positions,
     expected_rounds,
+    law_of,
+    replays_of,
+    tried,
 )
-from draftbench.records import Candidate, Decode, DraftingMode
+from draftbench.errors import RunFolderError
+from draftbench.records import (
+    Candidate,
+    Decode,
+    DraftingMode,
+    LookupReplay,
+    Replay,
+    Trajectory,
+)
+
+Make = Callable[..., Trajectory]
+MakeReplay = Callable[..., Replay]
+SMALL, INT8 = Candidate(draft="small"), Candidate(draft="small", quant="int8")
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -282,3 +300,119 @@ def test_observed_rounds_are_counted_like_expected_ones() -> None:
 def test_runs_of_different_k_are_not_counted_together() -> None:
     with pytest.raises(ValueError, match="one k"):
         counted_rounds([decode(3, [(3, 3, 0)]), decode(2, [(2, 2, 0)])])
+
+
+def tries(accept: list[float], k: int, start: int = 0) -> Iterator[tuple[float, set[int]]]:
+    """Every way to decode from `start`, as its probability and the positions tried."""
+    if start >= len(accept):
+        yield 1.0, set()
+        return
+    so_far = 1.0
+    for position in range(start, start + k + 1):
+        full = position == start + k or position >= len(accept)
+        here = so_far if full else so_far * (1 - accept[position])
+        seen = set(range(start, position if full else position + 1))
+        for probability, rest in tries(accept, k, position + 1):
+            yield here * probability, seen | rest
+        if full:
+            return
+        so_far *= accept[position]
+
+
+@given(st.lists(st.lists(probabilities, max_size=7), min_size=1, max_size=3), st.integers(1, 4))
+def test_each_position_is_tried_as_often_as_in_all_outcomes(
+    responses: list[list[float]], k: int
+) -> None:
+    found = tried([np.array(accept) for accept in responses], k)
+    for accept, reached in zip(responses, found, strict=True):
+        wanted = np.zeros(len(accept))
+        for probability, positions in tries(accept, k):
+            wanted[list(positions)] += probability
+        np.testing.assert_allclose(reached, wanted, atol=1e-12)
+
+
+def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
+    (reached,) = tried([np.array([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
+    # Two accepted, one of the target, one accepted, one rejected, and one more.
+    assert reached.tolist() == [1, 1, 0, 1, 1, 1]
+
+
+def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
+    short, long = np.array([0.5, 0.5, 0.5]), np.full(300, 0.5)
+    (alone,) = tried([short], 1)
+    together = tried([long, *[short] * 200], 1)
+    assert alone.tolist() == [1.0, 0.5, 0.75]  # 1 - a(1 - 0), 1 - a(1 - a·1/2)
+    assert all(np.array_equal(each, alone) for each in together[1:])
+    assert len(together[0]) == 300
+
+
+@pytest.mark.parametrize(
+    ("fields", "draftable", "last"),
+    [
+        ({"output_tokens": 6, "limit": 9}, 9, 5),  # the response ends before the limit
+        ({"output_tokens": 6, "limit": 6}, 9, 4),  # at the last position only the target writes
+        ({"output_tokens": 6, "limit": 9}, 2, 2),  # the draft's context is full
+        ({"output_tokens": 1, "limit": 1}, 9, 0),
+    ],
+)
+def test_drafting_ends_at_the_limit_and_at_the_drafts_context(
+    trajectory: Callable[..., Trajectory],
+    replay: Callable[..., Replay],
+    fields: dict[str, int],
+    draftable: int,
+    last: int,
+) -> None:
+    along = replay([1.0] * (fields["output_tokens"] - 1), draftable=draftable)
+    assert drafted_positions(trajectory("r", **fields), along) == last
+
+
+def test_replays_are_paired_in_the_order_of_the_responses(
+    trajectory: Make, replay: MakeReplay
+) -> None:
+    responses = [trajectory("a", 3, limit=9), trajectory("b", 2), trajectory("a", 2, sample=1)]
+    replays = [replay([0.1], "a", sample=1), replay([0.5, 0.25], "a", draftable=7)]
+    pairs = replays_of(SMALL, responses, replays)
+    assert [(t.request, t.sample) for t, _ in pairs] == [("a", 0), ("a", 1)]
+    law = law_of(*pairs[0])
+    assert isinstance(law, PositionLaw)
+    assert (law.length, law.limit, law.draftable) == (3, 9, 7)
+    assert law.accept.tolist() == [0.5, 0.25]
+
+
+def test_other_drafts_and_quantization_levels_are_left_out(
+    trajectory: Make, replay: MakeReplay
+) -> None:
+    others = [replay([1.0], candidate=Candidate(draft="big")), replay([1.0], candidate=INT8)]
+    assert replays_of(SMALL, [trajectory("r", 2)], others) == ()
+    assert len(replays_of(INT8, [trajectory("r", 2)], others)) == 1
+
+
+def test_prompt_lookup_becomes_a_law_per_start(trajectory: Make) -> None:
+    record = LookupReplay(
+        request="r",
+        sample=0,
+        candidate=Candidate(draft="ngram"),
+        window=4,
+        proposed=(4, 0),
+        matched=(1, 0),
+    )
+    (pair,) = replays_of(Candidate(draft="ngram"), [trajectory("r", 3)], [record])
+    law = law_of(*pair)
+    assert isinstance(law, StartLaw)
+    assert (law.proposed.tolist(), law.matched.tolist(), law.window) == ([4, 0], [1, 0], 4)
+
+
+def test_drafting_modes_are_not_mixed_but_one_can_be_chosen(
+    trajectory: Make, replay: MakeReplay
+) -> None:
+    both = [replay([1.0]), replay([0.5], mode=DraftingMode.SAMPLED)]
+    with pytest.raises(RunFolderError, match="greedy, sampled"):
+        replays_of(SMALL, [trajectory("r", 2)], both)
+    ((_, chosen),) = replays_of(SMALL, [trajectory("r", 2)], both, DraftingMode.GREEDY)
+    assert isinstance(chosen, Replay)
+    assert chosen.accept == (1.0,)
+
+
+def test_a_replay_of_another_length_is_refused(trajectory: Make, replay: MakeReplay) -> None:
+    with pytest.raises(RunFolderError, match="1 positions of a response of 5 tokens"):
+        replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])])

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftbench.acceptance.laws import law_of
-from draftbench.acceptance.rounds import expected_rounds
-from draftbench.acceptance.stopping import by_temperature, stopped, stopping_rules
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
+from draftbench.acceptance.rounds import expected_rounds, law_of
+from draftbench.acceptance.stopping import stopped, stopping_rules
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -121,20 +120,6 @@ def test_rounds_without_a_draft_are_rounds(trajectory: Make, replay: MakeReplay)
     assert fixed.draft_steps_per_round.value == pytest.approx(2 / 3)
 
 
-def test_each_temperature_has_its_own_rounds(trajectory: Make, replay: MakeReplay) -> None:
-    hot = Sampling(temperature=1.0)
-    pairs = [
-        (trajectory(f"{t}{i}", 3, limit=9, sampling=sampling), replay([accept, 1.0], f"{t}{i}"))
-        for t, sampling, accept in (("hot", hot, 0.0), ("cold", Sampling(), 1.0))
-        for i in range(3)
-    ]
-    found = by_temperature(pairs, (1, 2))
-    rows = [(row.temperature, row.k, row.requests) for row in found]
-    assert rows == [(0.0, 1, 3), (0.0, 2, 3), (1.0, 1, 3), (1.0, 2, 3)]
-    values = [row.tokens_per_round.value for row in found if row.tokens_per_round]
-    assert values == [2.0, 2.0, 1.0, 1.0]
-
-
 def test_prompt_lookup_has_no_confidence_to_stop_by(trajectory: Make) -> None:
     lookup = LookupReplay(
         request="r",
@@ -145,7 +130,6 @@ def test_prompt_lookup_has_no_confidence_to_stop_by(trajectory: Make) -> None:
         matched=(1,),
     )
     assert stopping_rules([(trajectory("r", 2), lookup)], 2) == ()
-    assert by_temperature([(trajectory("r", 2), lookup)], (2,)) == ()
 
 
 def test_the_rule_may_be_asked_of_a_sampled_draft(trajectory: Make, replay: MakeReplay) -> None:

@@ -53,8 +53,8 @@ def test_all_candidates_at_the_runs_own_draft_lengths(command, make_run):
     outcome = command("acceptance", make_run(), "--format", "json")
     assert (outcome.code, outcome.err) == (0, "")
     found = json.loads(outcome.out)
-    assert [card["candidate"] for card in found["cards"]] == ["small", "big"]
-    assert {reading["k"] for reading in found["cards"][0]["at_each_k"]} == {1, 2}
+    assert [each["candidate"] for each in found["candidates"]] == ["small", "big"]
+    assert {reading["k"] for reading in found["candidates"][0]["at_each_k"]} == {1, 2}
     # At k = 1 small's wrong token is never tried; at k = 2 it takes two rounds where big takes one.
     tokens = [d for d in found["differences"] if d["figure"] == "tokens per round"]
     assert [(d["k"], d["value"]["value"]) for d in tokens] == [
@@ -68,9 +68,9 @@ def test_candidates_lengths_and_width_are_chosen_by_flags(command, make_run, tmp
     outcome = command("acceptance", make_run(), "--format", "json", *words)
     assert (outcome.code, outcome.out) == (0, "")
     found = json.loads((tmp_path / "out.json").read_text())
-    assert [card["candidate"] for card in found["cards"]] == ["big"]
+    assert [each["candidate"] for each in found["candidates"]] == ["big"]
     assert found["width"] == 0.1
-    assert {reading["k"] for reading in found["cards"][0]["at_each_k"]} == {1, 2, 3}
+    assert {reading["k"] for reading in found["candidates"][0]["at_each_k"]} == {1, 2, 3}
 
 
 def test_without_the_flag_no_token_is_shown(command, make_run):

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftbench.acceptance.laws import law_of
-from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.acceptance.stopping import stopped
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decoder.runner import Task

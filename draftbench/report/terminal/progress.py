@@ -21,8 +21,7 @@ from rich.text import Text
 
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
 from draftbench.acceptance.intervals import RESAMPLES, estimate
-from draftbench.acceptance.laws import AnyReplay, law_of
-from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
 from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
 from draftbench.report.terminal.text import duration, figure, plain
 

@@ -1,4 +1,4 @@
-"""The card puts every definition side by side; values by hand on runs of three requests."""
+"""Every figure of a run of three requests, by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from scenes import manifest
 
-from draftbench.acceptance.card import AcceptanceReport, Card, acceptance_report
+from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
 from draftbench.run_folder.run import Run, run_of
 
@@ -33,18 +33,18 @@ def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Run]:
     return make
 
 
-def pooled(card: Card, k: int) -> dict[str, float]:
+def pooled(card: CandidateAcceptance, k: int) -> dict[str, float]:
     return {r.symbol: r.pooled.value for r in card.at_each_k if r.k == k and r.pooled}
 
 
-def one_card(report: AcceptanceReport) -> Card:
-    (card,) = report.cards
+def only(report: AcceptanceReport) -> CandidateAcceptance:
+    (card,) = report.candidates
     return card
 
 
 def test_every_definition_of_one_run_by_hand(run: Callable[..., Run]) -> None:
     right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
-    card = one_card(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
+    card = only(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
     assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 3)
     assert card.alpha is not None
     assert card.alpha.figure == "acceptance rate (emitted tokens)"
@@ -76,7 +76,7 @@ def test_the_per_request_mean_stands_beside_the_pooled_figure(
     records = [trajectory(r, n, limit=20) for r, n in lengths.items()]
     replays = [replay([float(n == 3)] * (n - 1), r, draftable=20) for r, n in lengths.items()]
     seen = run_of(manifest(), [*records, *replays])
-    alpha = one_card(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
+    alpha = only(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
     assert alpha is not None
     assert alpha.pooled is not None
     assert alpha.per_request is not None
@@ -88,7 +88,7 @@ def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Run])
     half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
     needed = []
     for width in (0.1, 0.05):
-        alpha = one_card(acceptance_report(run({SMALL: half}), [SMALL], (1,), width)).alpha
+        alpha = only(acceptance_report(run({SMALL: half}), [SMALL], (1,), width)).alpha
         assert alpha is not None
         needed.append(alpha.requests_needed)
     # Requests' own α 0.5, 1, 0: s² = 1/4, (1.96 / (0.1 · 0.5))² / 4 = 384.1, and four times that.
@@ -121,7 +121,7 @@ def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeRe
         ],
     )
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
-    assert [card.alpha.symbol for card in report.cards if card.alpha] == ["α", "α"]
+    assert [card.alpha.symbol for card in report.candidates if card.alpha] == ["α", "α"]
     assert [d.figure for d in report.differences] == ["tokens per round"]
 
 
@@ -144,15 +144,15 @@ def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Run]) 
         ("tokens per round", 1),
         ("tokens per round", 2),
     ]
-    lookup = report.cards[1]
+    lookup = report.candidates[1]
     assert (lookup.mode, lookup.alpha, lookup.breakdown, lookup.stopping) == (None, None, None, ())
     # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
     assert {r.k for r in lookup.at_each_k} == {1, 2}
     assert pooled(lookup, 2)["(L-1)/R"] == pytest.approx(4 / 2)
 
 
-def test_suspected_faults_are_on_the_card(run: Callable[..., Run]) -> None:
+def test_suspected_faults_are_reported(run: Callable[..., Run]) -> None:
     control = Candidate(draft="self")
     seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
-    faults = one_card(acceptance_report(seen, [control], (1,), 0.02)).faults
+    faults = only(acceptance_report(seen, [control], (1,), 0.02)).faults
     assert [fault.what for fault in faults] == ["control failed"]

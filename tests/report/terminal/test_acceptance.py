@@ -1,4 +1,4 @@
-"""The acceptance report in its four forms, from figures made by hand."""
+"""The output of `acceptance` in its forms, from figures made by hand."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftbench.acceptance.breakdown import Breakdown, Disagreement, Group
-from draftbench.acceptance.card import AcceptanceReport, Card, Difference, Reading
+from draftbench.acceptance.breakdown import Breakdown, Crossing, Disagreement, Group, GroupRounds
 from draftbench.acceptance.faults import Fault
-from draftbench.acceptance.groups import Crossing
 from draftbench.acceptance.intervals import Estimate
-from draftbench.acceptance.stopping import Stopping, TemperatureRounds
+from draftbench.acceptance.stopping import Stopping
+from draftbench.acceptance.summary import (
+    AcceptanceReport,
+    CandidateAcceptance,
+    Difference,
+    FigureEstimate,
+)
 from draftbench.acceptance.trees import TreeFigures
 from draftbench.records import DraftingMode
-from draftbench.report.card import render
+from draftbench.report.terminal.acceptance import render
 
 
 def about(value: float, half: float = 0.05) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def reading(figure: str, symbol: str, k: int | None, value: float | None) -> Reading:
+def reading(figure: str, symbol: str, k: int | None, value: float | None) -> FigureEstimate:
     pooled = None if value is None else about(value)
     mean = None if value is None else about(value + 0.1)
-    return Reading(
+    return FigureEstimate(
         figure=figure, symbol=symbol, k=k, pooled=pooled, per_request=mean, requests_needed=41
     )
 
@@ -47,7 +51,7 @@ BREAKDOWN = Breakdown(
     late_less_early=about(-0.2),
     reading="the draft loses coherence",
 )
-CARD = Card(
+CARD = CandidateAcceptance(
     candidate="small:int4",
     mode=DraftingMode.GREEDY,
     requests=40,
@@ -84,14 +88,8 @@ CARD = Card(
             accepted_per_drafted=about(0.8),
         ),
     ),
-    temperatures=(
-        TemperatureRounds(
-            temperature=0.7,
-            k=2,
-            requests=20,
-            tokens_per_round=about(1.8),
-            draft_steps_per_round=about(1.9),
-        ),
+    rounds_by_group=(
+        GroupRounds(by="temperature", name="0.7", k=2, requests=20, tokens_per_round=about(1.8)),
     ),
     trees=(
         TreeFigures(
@@ -106,7 +104,7 @@ CARD = Card(
 )
 REPORT = AcceptanceReport(
     width=0.02,
-    cards=(CARD,),
+    candidates=(CARD,),
     differences=(
         Difference(
             candidate="small:int4",
@@ -127,7 +125,7 @@ COSTLY = msgspec.structs.replace(
 
 
 def changed(**fields: Any) -> AcceptanceReport:
-    return msgspec.structs.replace(REPORT, cards=(msgspec.structs.replace(CARD, **fields),))
+    return msgspec.structs.replace(REPORT, candidates=(msgspec.structs.replace(CARD, **fields),))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +141,7 @@ def changed(**fields: Any) -> AcceptanceReport:
         "the draft loses coherence",
         "never                   2.10 ±0.05  1.90 ±0.05             0.60 ±0.05",
         "0.4                     2.00 ±0.05  ≥ 1.50 ±0.05           ≤ 0.80 ±0.05",
-        "0.7  2        20        1.80 ±0.05             1.90 ±0.05",
+        "temperature    0.7        20  1.80 ±0.05",
         "4        2.40 ±0.05             2.50 ±0.05             2·2",
         "small:int4 − big  (L-1)/R  2        39  -0.100 (-0.140 to -0.060)",
         "τ, mean accepted length: 1 + accepted / rounds that drafted; vLLM: mean_acceptance_length",
@@ -156,10 +154,10 @@ def test_the_table_says(line: str) -> None:
 
 def test_lost_parts_leave_no_empty_tables() -> None:
     card: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None, "stopping": ()}
-    shown = render(changed(**card, temperatures=(), trees=()), "table", 100)
+    shown = render(changed(**card, rounds_by_group=(), trees=()), "table", 100)
     assert "small:int4: prompt lookup, 40 requests" in shown
     assert "No α" in shown
-    for title in ("where tokens are accepted", "stops when unsure", "by temperature", "best trees"):
+    for title in ("where tokens are accepted", "stops when unsure", "by group", "best trees"):
         assert title not in shown
 
 
@@ -188,7 +186,7 @@ def test_markdown_escapes_what_came_from_files() -> None:
 
 def test_json_holds_the_report_and_the_definitions() -> None:
     found = json.loads(render(COSTLY, "json", 100, {7: "x"}))
-    card = found["cards"][0]
+    card = found["candidates"][0]
     assert card["at_each_k"][0]["pooled"] == {"value": 1.6, "low": 1.55, "high": 1.6500000000000001}
     assert card["trees"][0]["tree"] == [[0], [0, 0], [0, 1], [1]]
     assert found["disagreements"]["small:int4"][0]["drafted_text"] == "x"
@@ -207,21 +205,23 @@ def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:
 
 
 def test_one_screen_names_the_faults_and_the_way_to_the_rest() -> None:
-    shown = render(REPORT, "table", 80, whole=False)
-    assert len(shown.splitlines()) < 30
+    shown = render(REPORT, "table", 80, everything=False)
+    assert len(shown.splitlines()) <= 25
     assert "suspected fault: nothing was accepted; look at it" in shown.replace("\n    ", " ")
     assert "`--all`" in shown
 
 
 def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
     ks = [reading("mean accepted length", "τ", k, float(k)) for k in range(1, 9)]
-    head, row = render(changed(at_each_k=tuple(ks)), "table", 80, whole=False).splitlines()[1:3]
+    head, row = render(changed(at_each_k=tuple(ks)), "table", 80, everything=False).splitlines()[
+        1:3
+    ]
     assert "τ k=1       τ k=4       τ k=8" in head
     assert "1.00 ±0.05  4.00 ±0.05  8.00 ±0.05  0.72 → 0.64" in row
 
 
 def test_one_screen_keeps_the_tokens_that_were_asked_for() -> None:
-    assert "25.0%" in render(COSTLY, "table", 80, whole=False)
+    assert "25.0%" in render(COSTLY, "table", 80, everything=False)
 
 
 def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() -> None:
@@ -240,4 +240,4 @@ def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() ->
         ["chat", "0", "5", "200", "0.97", "±0.05"],
         ["chat", "0.7", "1", "40", "–"],
     ]
-    assert title not in render(changed(breakdown=broken), "table", 100, whole=False)
+    assert title not in render(changed(breakdown=broken), "table", 100, everything=False)

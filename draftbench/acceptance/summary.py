@@ -1,0 +1,229 @@
+"""The data of the `acceptance` command: every figure of every candidate, and their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from draftbench.acceptance import definitions
+from draftbench.acceptance.breakdown import (
+    Breakdown,
+    Disagreement,
+    GroupRounds,
+    breakdown,
+    rounds_by_group,
+)
+from draftbench.acceptance.definitions import Sample
+from draftbench.acceptance.faults import (
+    Fault,
+    near_tie,
+    near_tie_share,
+    suspected_faults,
+    template_may_differ,
+)
+from draftbench.acceptance.intervals import (
+    Estimate,
+    estimate,
+    paired_difference,
+    requests_needed,
+)
+from draftbench.acceptance.rounds import Pairs, Rounds, expected_rounds, law_of, replays_of
+from draftbench.acceptance.stopping import Stopping, stopping_rules
+from draftbench.acceptance.trees import TreeFigures, best_trees
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
+from draftbench.run_folder.run import Run
+
+AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
+    definitions.accepted_per_drafted,
+    definitions.tokens_per_round,
+    definitions.mean_accepted_length,
+    definitions.accepted_without_bonus,
+    definitions.uncut_accepted_length,
+)
+
+
+class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of one candidate: pooled over tokens, and as the mean of the requests' figures.
+
+    `k` is its draft length, None for α. `requests_needed` is how many requests like these give the
+    pooled figure the wanted width.
+    """
+
+    figure: str
+    symbol: str
+    k: int | None
+    pooled: Estimate | None
+    per_request: Estimate | None
+    requests_needed: int | None
+
+
+class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """All figures of one candidate, computed from its replays. `mode` is None for prompt lookup.
+
+    `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
+    each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
+    drafts trees could reach at temperature 0, not comparable with the other figures at the same k.
+    """
+
+    candidate: str
+    mode: DraftingMode | None
+    requests: int
+    responses: int
+    alpha: FigureEstimate | None
+    at_each_k: tuple[FigureEstimate, ...]
+    hazards: tuple[FigureEstimate, ...]
+    survivals: tuple[FigureEstimate, ...]
+    breakdown: Breakdown | None
+    stopping: tuple[Stopping, ...]
+    trees: tuple[TreeFigures, ...]
+    faults: tuple[Fault, ...]
+    rounds_by_group: tuple[GroupRounds, ...] = ()
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of `candidate` less that of `against`, over the `requests` that both have."""
+
+    candidate: str
+    against: str
+    figure: str
+    k: int | None
+    requests: int
+    value: Estimate | None
+
+
+class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates' figures, and differences between the first one and each other.
+
+    `width` is the relative half width that `requests_needed` is about. `disagreements` holds tokens
+    and is None unless requested. `near_tie_share` is the share of output positions whose two best
+    target tokens are within numeric noise.
+    """
+
+    width: float
+    candidates: tuple[CandidateAcceptance, ...]
+    differences: tuple[Difference, ...]
+    disagreements: dict[str, tuple[Disagreement, ...]] | None = None
+    near_tie_share: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Replayed:
+    """One candidate along the run's responses, with the expected rounds at every possible k."""
+
+    candidate: Candidate
+    pairs: Pairs
+    rounds: Mapping[int, Rounds]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return [trajectory for trajectory, _ in self.pairs]
+
+
+def acceptance_report(
+    run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
+) -> AcceptanceReport:
+    """Compute every figure of acceptance of `candidates` from the run's replays.
+
+    Args:
+        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
+        width: the relative half width of an interval that `requests_needed` is about.
+
+    Raises:
+        RunFolderError: replays that do not fit their responses.
+    """
+    replayed = [_replayed(run, candidate, ks) for candidate in candidates]
+    return AcceptanceReport(
+        width=width,
+        candidates=tuple(_figures(run, each, width) for each in replayed),
+        differences=tuple(
+            difference for other in replayed[1:] for difference in _differences(replayed[0], other)
+        ),
+        near_tie_share=near_tie_share(run),
+    )
+
+
+def _replayed(run: Run, candidate: Candidate, ks: Sequence[int]) -> _Replayed:
+    pairs = replays_of(candidate, run.trajectories, run.replays)
+    laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
+    windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
+    possible = [k for k in ks if laws and k <= min(windows, default=k)]
+    return _Replayed(candidate, pairs, {k: expected_rounds(laws, k) for k in possible})
+
+
+def _figures(run: Run, replayed: _Replayed, width: float) -> CandidateAcceptance:
+    pairs, trajectories = replayed.pairs, replayed.trajectories
+    candidate, rounds = replayed.candidate, replayed.rounds
+
+    def described(sample: Sample, k: int | None) -> FigureEstimate:
+        return FigureEstimate(
+            figure=sample.figure.name,
+            symbol=sample.figure.symbol,
+            k=k,
+            pooled=estimate(sample),
+            per_request=estimate(definitions.per_request_mean(sample)),
+            requests_needed=requests_needed(sample, width),
+        )
+
+    alpha = definitions.alpha(pairs)
+    longest = max(rounds, default=0)
+    positions = range(1, longest + 1)
+    templated = template_may_differ(run, candidate)
+    return CandidateAcceptance(
+        candidate=str(candidate),
+        mode=next((r.mode for _, r in pairs if not isinstance(r, LookupReplay)), None),
+        requests=len({trajectory.request for trajectory in trajectories}),
+        responses=len(trajectories),
+        alpha=None if alpha is None else described(alpha, None),
+        at_each_k=tuple(
+            described(figure(trajectories, at_k), k)
+            for k, at_k in rounds.items()
+            for figure in AT_EACH_K
+        ),
+        hazards=tuple(
+            described(definitions.hazard(trajectories, rounds[longest], i), longest)
+            for i in positions
+        ),
+        survivals=tuple(
+            described(definitions.survival(trajectories, rounds[longest], i), longest)
+            for i in positions
+        ),
+        breakdown=breakdown(pairs, templated=templated),
+        stopping=stopping_rules(pairs, longest) if longest else (),
+        trees=best_trees(pairs, longest) if longest else (),
+        faults=suspected_faults(candidate, pairs, tuple(rounds.values()), near_tie(run)),
+        rounds_by_group=rounds_by_group(trajectories, rounds),
+    )
+
+
+def _differences(one: _Replayed, other: _Replayed) -> list[Difference]:
+    """Differences of α and, at each k, of tokens per round.
+
+    Only the same figure at the same k is compared, so not α of two drafting modes or bases.
+    """
+    ours, theirs = _compared(one), _compared(other)
+    differences = []
+    for k, sample in ours.items():
+        if k not in theirs or theirs[k].figure != sample.figure:
+            continue
+        difference = paired_difference(sample, theirs[k])
+        differences.append(
+            Difference(
+                candidate=str(one.candidate),
+                against=str(other.candidate),
+                figure=sample.figure.name,
+                k=k,
+                requests=len(difference.requests),
+                value=estimate(difference),
+            )
+        )
+    return differences
+
+
+def _compared(replayed: _Replayed) -> dict[int | None, Sample]:
+    alpha = definitions.alpha(replayed.pairs)
+    samples: dict[int | None, Sample] = {} if alpha is None else {None: alpha}
+    for k, rounds in replayed.rounds.items():
+        samples[k] = definitions.tokens_per_round(replayed.trajectories, rounds)
+    return samples
