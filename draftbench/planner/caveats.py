@@ -115,7 +115,9 @@ def _of_leader(standing: Standing) -> Iterator[Caveat]:
 def _of_sample(run: Run, standing: Standing) -> Iterator[Caveat]:
     missing = unfinished(run)
     if missing:
-        yield Caveat(kind="unfinished", text=missing, decisive=True)
+        yield Caveat(
+            kind="unfinished", text=missing, decisive=True, short="the run is not finished"
+        )
     leader, requests = standing.leader, len({t.request for t in run.trajectories})
     decoded = (
         len({t.request for t, _ in leader.measured.runs}) if leader and leader.measured else None
@@ -130,6 +132,7 @@ def _of_sample(run: Run, standing: Standing) -> Iterator[Caveat]:
                 kind=kind,
                 text=f"only {count} {were} {word}; under {FEW_REQUESTS}, intervals are too narrow",
                 decisive=True,
+                short=f"only {count} {were} {word}",
             )
     if any(t.origin == "log" for t in run.trajectories):
         yield Caveat(
@@ -173,6 +176,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             text=f"the machine was busy when the run began (load {load:.1f} per core): its times "
             "are noisy, its acceptance is not",
             decisive=True,
+            short="the machine was busy",
         )
     share = _busy_share(run.states)
     if share > _BUSY_TIME:
@@ -182,6 +186,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             text=f"other processes kept up to {most:.0%} of the cores busy in {share:.0%} of the "
             "time: the times are noisy, the acceptance is not",
             decisive=True,
+            short="the machine was busy",
         )
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
@@ -204,6 +209,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             text=f"plain decoding became {abs(drift.change):.0%} {word} during the run: speeds of "
             "different candidates are not from the same machine state",
             decisive=True,
+            short=f"the machine became {abs(drift.change):.0%} {word} during the run",
         )
 
 

@@ -23,7 +23,7 @@ def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Run) ->
     if speed is None or leader is None or (best := _value(leader, contest)) is None:
         return f"its speed is unknown: {_unknown_speed(cell, observed)}"
     if cell not in contest.cells:
-        return "not measured: this draft is judged by the k's that were"
+        return "not decoded: this draft is judged by the k's that were"
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(cell, contest, speed)}"
     if cell is leader:
@@ -37,7 +37,7 @@ def why_not(cell: Cell, contest: Contest, leader: Cell | None, observed: Run) ->
         preferred = "smaller k" if candidate == leader.entrant.candidate else "smaller draft"
         verdict = f"a tie with {leader.name} ({best:.2f})"
         return f"{verdict}, which has the {preferred}" if speed > best else f"{verdict}, no faster"
-    return f"{leader.name} is faster, {best:.2f}× expected against {_economy(cell, contest, speed)}"
+    return f"slower: {_economy(cell, contest, speed)}"
 
 
 def _economy(cell: Cell, contest: Contest, speed: float) -> str:
@@ -48,7 +48,8 @@ def _economy(cell: Cell, contest: Contest, speed: float) -> str:
     tokens = tokens_per_round(cell.forecast.trajectories, cell.forecast.rounds).value
     if tokens is None or speed <= 0:
         return words
-    return f"{words}, {tokens:.2f} tokens per round, which costs {tokens / speed:.2f} plain steps"
+    cost = tokens / speed
+    return f"{words}, {tokens:.2f} tokens per round at the cost of {cost:.2f} target steps"
 
 
 def _value(cell: Cell, contest: Contest) -> float | None:
@@ -65,6 +66,6 @@ def _unknown_speed(cell: Cell, observed: Run) -> str:
         return cell.entrant.note
     facts = observed.facts_of(candidate)
     if facts is not None and not facts.has_kernel:
-        return f"no real kernel for {candidate.quant} on this device"
+        return f"no fast kernel for {candidate.quant} on this device"
     failed = [f.reason for f in observed.failures if f.candidate == candidate]
     return failed[-1] if failed else "its steps were not timed"

@@ -238,12 +238,13 @@ class Latency(Record, frozen=True):
 
 class Caveat(Record, frozen=True):
     """What a reader must know before trusting a figure. A `decisive` one may change the decision: a
-    longer or quieter run could answer differently.
+    longer or quieter run could answer differently; `short` says it in a few words.
     """
 
     kind: str
     text: str
     decisive: bool = False
+    short: str = ""
 
 
 class Advice(Record, frozen=True):

@@ -1,47 +1,33 @@
-"""A recommendation → a table for people, Markdown for a page, JSON and CSV for programs.
-
-Renders what the planner decided and computes nothing. JSON is the recommendation's own fields with
-the run's failures beside them; CSV holds one line per candidate and k with every figure's interval.
+"""A recommendation on one screen: the decision, what it rests on, the candidates, and what to run
+next. Everything else is in `details`, in JSON and in CSV.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
-from textwrap import indent
-
-import msgspec
+import textwrap
+from collections.abc import Sequence
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
-from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
-from draftbench.records import Failure
-from draftbench.report.terminal.load import (
+from draftbench.report.terminal.details import all_sections
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    SCREEN_LINES,
     Table,
-    at_load,
-    break_even,
-    by_concurrency,
-    of_load,
-    of_waits,
-    waits,
+    columns,
+    counted,
+    csv_text,
+    figure,
+    json_text,
+    markdown_table,
+    paragraph,
+    plain,
+    shortened,
+    times,
 )
-from draftbench.report.terminal.speedups import (
-    by_name,
-    cell_of,
-    deciding,
-    end_to_end,
-    without_interval,
-)
-from draftbench.report.terminal.text import columns, figure, paragraph, plain
 from draftbench.safe_files import markdown_escaped
 
-HEADLINES = {
-    "speculate": "Speculate",
-    "do_not_speculate": "Do not speculate",
-    "inconclusive": "Inconclusive",
-}
 FIGURES = (
     "alpha",
     "mean_accepted_length",
@@ -57,203 +43,252 @@ FIGURES = (
     "mean_accepted_length_measured",
     "accepted_per_drafted_measured",
 )
-LEGEND = (
-    "± is half of a 95 % interval: over requests, of c over timing repeats; times are within one "
-    "process; τ, the mean accepted length, is tokens per round that drafted, the bonus token "
-    "included; tokens per round (below) count rounds without a draft too; c is per draft token; "
-    "expected is the prediction times measured / predicted on the measured requests"
+_DECISIONS = {
+    "speculate": "Speculate",
+    "do_not_speculate": "Do not speculate",
+    "inconclusive": "Inconclusive",
+}
+_MOST_ROWS, _MOST_CAVEATS = 6, 2
+_NAME, _SHORTEST_NAME = 40, 12
+_LEGEND = "± half a 95% interval; τ accepted length; c draft step / target step"
+# Caveats of the short answer, where they do not already make it provisional.
+_URGENT = (
+    "output-differs",
+    "suspected-fault",
+    "failed",
+    "revised",
+    "not-measured",
+    "borrowed-costs",
+    "looping",
+    "stalled",
+    "throttled",
+    "pass-timings",
+    "no-fast-kernel",
 )
-MEMORY_LEGEND = "; memory is a draft's weights and its cache for the longest request"
-ROOMY, WIDE, WIDEST = 88, 100, 112
 
 
-def render(answer: Recommendation, style: str, width: int) -> str:
-    """The answer as table, json, markdown or csv; `width` in columns matters to the table only."""
+def render(
+    answer: Recommendation,
+    style: str,
+    width: int,
+    *,
+    everything: bool = False,
+    commands: Sequence[str] = (),
+) -> str:
+    """As table, json, markdown or csv; JSON and CSV always hold everything.
+
+    `commands` are what to run next, named below a table.
+    """
     if style == "json":
-        return _json(answer)
+        return json_text(answer)
     if style == "csv":
         return _csv(answer)
-    if style == "markdown":
-        return _markdown(answer)
-    return _text(answer, width)
+    if everything and style == "markdown":
+        lines = [f"## {markdown_escaped(headline(answer))}"]
+        sections = [section.markdown() for section in all_sections(answer)]
+        return "\n\n".join([*lines, *map(markdown_escaped, _reasons(answer)), *sections])
+    if everything:
+        top = [headline(answer), *_reasons(answer)]
+        blocks = ["\n".join(paragraph(line, width) for line in top)]
+        blocks += [section.text(width) for section in all_sections(answer)]
+        return "\n\n".join(blocks)
+    return _markdown(answer) if style == "markdown" else _screen(answer, width, commands)
 
 
 def headline(answer: Recommendation) -> str:
     """The decision in one line."""
-    words = f"{HEADLINES[answer.decision]}{at_load(answer)}"
+    several = len(answer.levels) > 1 or answer.concurrency != 1
+    decision = _DECISIONS[answer.decision]
+    if several:
+        decision += f" at concurrency {answer.concurrency}"
     if answer.choice is not None:
-        return f"{words}: {_name(answer.choice)}, k = {answer.choice.k}"
+        return f"{decision}: {_named(answer.choice)}"
     if answer.speedup_without_interval is not None:
-        return f"{words}: {without_interval(answer)}: too few for an interval"
+        return (
+            f"{decision}: {answer.speedup_without_interval:.2f}×, but too few requests for an "
+            "interval"
+        )
     if answer.decision == "inconclusive" and answer.requests_needed:
-        return f"{words}: about {answer.requests_needed} requests would settle it"
-    return words
+        return f"{decision}: about {answer.requests_needed} requests would settle it"
+    return decision
 
 
 def provisional(answer: Recommendation) -> str | None:
-    """Why the decision may not last, for the line below it; None where nothing is known to."""
-    doubts = [caveat.text for caveat in answer.decisive_caveats]
-    return f"Provisional: {'; '.join(doubts)}." if doubts else None
+    """Why a longer or quieter run could decide otherwise; None where nothing speaks for that."""
+    reasons = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
+    return f"Provisional: {'; '.join(reasons)}." if reasons else None
 
 
-def evidence(answer: Recommendation) -> list[str]:
-    """The figures behind the decision, a sentence each."""
-    if answer.leader is None and answer.decision == "do_not_speculate":
-        return ["No candidate keeps the limits."]
-    if answer.leader is None:
-        return ["No candidate's speed is known."]
-    leader, cell = _name(answer.leader), cell_of(answer, answer.leader)
-    subject = "" if answer.choice else f"Best was {leader}, k = {answer.leader.k}. "
-    lines = [f"{subject}{by_name(cell, answer.requests)}"]
-    lines += [line for line in (deciding(answer, cell), end_to_end(cell)) if line]
-    if answer.probability_best is not None and answer.expected_regret is not None:
-        lines.append(
-            f"The right answer with probability {answer.probability_best:.2f}; "
-            f"expected loss against the best {answer.expected_regret:.1%}."
-        )
-    if answer.runner_up is not None:
-        second = cell_of(answer, answer.runner_up)
-        speed = second.speedup_expected or second.speedup_predicted
-        slower = speed is not None and speed.value < 1
-        name = f"{_name(answer.runner_up)}, k = {answer.runner_up.k}"
-        lines.append(f"Runner-up: {'plain decoding' if slower else name}.")
-    lines += [line for line in (break_even(answer),) if line]
-    if answer.objective != "speedup":
-        lines.append(f"Ranked by {RANKS_BY[answer.objective]}.")
-    if answer.decision == "inconclusive":
-        lines.append(_would_tell(cell, answer.requests))
-    return lines
+def speed_up(answer: Recommendation) -> str:
+    """The speed-up that decides, with its interval and what it rests on."""
+    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
+    if leader is None:
+        unknown = [caveat.text for caveat in answer.caveats if caveat.kind == "no-speed"]
+        return _sentence(unknown[0]) if unknown else "No candidate's speed is known."
+    included = "prefills included" if answer.objective == "latency" else "decode only"
+    subject = "Speed-up" if answer.choice else f"Best: {_named(leader.configuration)},"
+    asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
+    figure = "unknown (too few requests for an interval)" if deciding is None else times(deciding)
+    return f"{subject} {figure}, {included}, {_basis(answer, leader)}{asked}"
 
 
-def _would_tell(cell: Evaluation, requests: int) -> str:
-    """What to run where the answer is open."""
-    if 0 < cell.requests_measured < requests:
+def _basis(answer: Recommendation, leader: Evaluation) -> str:
+    if not leader.requests_measured:
+        return f"predicted for {counted(answer.requests, 'request')}, never decoded"
+    if leader.requests_measured == answer.requests:
+        return f"measured on {counted(answer.requests, 'request')}"
+    return f"measured on {leader.requests_measured} of {counted(answer.requests, 'request')}"
+
+
+def _reasons(answer: Recommendation) -> list[str]:
+    """What stands below the headline."""
+    lines = [provisional(answer), speed_up(answer), _settle(answer)]
+    return [line for line in lines if line]
+
+
+def _settle(answer: Recommendation) -> str | None:
+    """What to run where the decision is open."""
+    leader = answer.leading_evaluation
+    if answer.decision != "inconclusive":
+        return None
+    if leader is not None and 0 < leader.requests_measured < answer.requests:
         return (
-            f"The same sweep with `--measure-requests {requests}` decodes all {requests} requests, "
-            "which may tell; if not, a larger `--sample` in another `--out`."
+            f"To settle it: the same sweep with --measure-requests {answer.requests}, or a larger "
+            "--sample in another --out."
         )
-    return "More requests would tell: a larger `--sample` in another `--out`."
+    return "To settle it: a larger --sample in another --out."
 
 
-def _name(pick: Configuration) -> str:
-    return str(pick.candidate)
+def _runner_up(answer: Recommendation) -> str | None:
+    if answer.runner_up is None:
+        return None
+    second = answer.evaluation_of(answer.runner_up)
+    return f"Runner-up: {_named(answer.runner_up)}, {second.reason}." if second.reason else None
 
 
-Column = tuple[str, Callable[[Evaluation], str]]
+def schedule(answer: Recommendation) -> str | None:
+    """k by concurrency with the leader's draft, which is what an engine loads."""
+    if len(answer.schedule) < 2 or answer.leader is None:
+        return None
+    ks = ", ".join(
+        f"{entry.concurrency} → {'open' if entry.k is None else entry.k}"
+        for entry in answer.schedule
+    )
+    off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
+    name = shortened(str(answer.leader.candidate), _NAME)
+    return f"k by concurrency with {name}: {ks}{off}"
 
 
-def _columns(width: int) -> list[Column]:
-    verify: list[Column] = [("v(k+1)", lambda c: figure(c.verify_ratio))]
-    predicted: list[Column] = [("predicted ×", lambda c: figure(c.speedup_predicted))]
-    bytes_too: list[Column] = [
-        ("memory", lambda c: "–" if c.memory_bytes is None else format_size(c.memory_bytes))
+def _urgent(answer: Recommendation) -> list[str]:
+    """The other caveats that matter most."""
+    rest = [caveat for caveat in answer.caveats if not caveat.decisive and caveat.kind in _URGENT]
+    rest.sort(key=lambda caveat: _URGENT.index(caveat.kind))
+    return [f"Caveat: {caveat.text}" for caveat in rest[:_MOST_CAVEATS]]
+
+
+def _table(answer: Recommendation, longest_name: int, most: int) -> Table:
+    shown = answer.by_candidate[:most]
+    speeds = [figure(_ranked_by(answer, each)) for each in shown]
+    predicted = [
+        speed != "–" and not each.requests_measured
+        for speed, each in zip(speeds, shown, strict=True)
     ]
-    return [
-        ("draft", lambda c: _name(c.configuration)),
-        ("k", lambda c: str(c.k)),
-        ("α", lambda c: figure(c.alpha)),
-        ("τ", lambda c: figure(c.mean_accepted_length)),
-        ("c", lambda c: figure(c.draft_cost_ratio)),
-        *(verify if width >= WIDEST else []),
-        *(predicted if width >= WIDE else []),
-        ("measured ×", lambda c: figure(c.speedup_measured)),
-        ("expected ×", lambda c: figure(c.speedup_expected)),
-        *(bytes_too if width >= ROOMY else []),
+    if any(predicted):
+        speeds = [f"{s} {'*' if p else ' '}" for s, p in zip(speeds, predicted, strict=True)]
+    rows = [
+        [
+            "→" if each.configuration == answer.choice else "",
+            shortened(str(each.candidate), longest_name),
+            str(each.k),
+            figure(each.alpha),
+            figure(each.mean_accepted_length),
+            figure(each.draft_cost_ratio),
+            speed,
+            "–" if each.memory_bytes is None else format_size(each.memory_bytes),
+        ]
+        for each, speed in zip(shown, speeds, strict=True)
     ]
+    return ["", "draft", "k", "α", "τ", "c", "speed-up ×", "memory"], rows
 
 
-def _rows(answer: Recommendation, width: int) -> tuple[list[str], list[list[str]]]:
-    wanted = _columns(width)
-    rows = []
-    for cell in answer.by_candidate:
-        chosen = answer.choice == cell.configuration
-        rows.append(["→" if chosen else "", *(show(cell) for _, show in wanted)])
-    return ["", *(head for head, _ in wanted)], rows
+def _ranked_by(answer: Recommendation, each: Evaluation) -> Estimate | None:
+    if answer.objective == "latency":
+        return each.speedup_end_to_end_expected or each.speedup_end_to_end
+    return each.speedup_expected or each.speedup_predicted
 
 
-def _losers(answer: Recommendation) -> list[str]:
-    return [f"{_name(c.configuration)}: {c.reason}" for c in answer.by_candidate if c.reason]
+def _legend(rows: Sequence[Sequence[str]]) -> str:
+    return f"{_LEGEND}; * never decoded" if any("*" in row[-2] for row in rows) else _LEGEND
 
 
-def _failures(failures: Sequence[Failure]) -> list[str]:
-    return [f"{plain(str(f.candidate or 'target'))}: {plain(f.reason)}" for f in failures]
+def _fitting_table(answer: Recommendation, width: int) -> str:
+    """The first rows, with names as long as the width allows, and the legend."""
+    for longest in range(_NAME, _SHORTEST_NAME - 1, -1):
+        head, rows = _table(answer, longest, _MOST_ROWS)
+        text = columns(head, rows)
+        if max(map(len, text.split("\n"))) <= width:
+            break
+    left_out = len(answer.by_candidate) - len(rows)
+    more = [f"   and {left_out} more: --all"] if left_out else []
+    return "\n".join([text, *more, paragraph(_legend(rows), width)])
 
 
-def _text(answer: Recommendation, width: int) -> str:
-    head, rows = _rows(answer, width)
-    doubt = provisional(answer)
-    top = [headline(answer), *([paragraph(doubt, width, "")] if doubt else [])]
-    blocks = ["\n".join(top), "\n".join(paragraph(s, width, "  ") for s in evidence(answer))]
-    blocks.append(columns(head, rows))
-    blocks.append(paragraph(LEGEND + (MEMORY_LEGEND if width >= ROOMY else ""), width, ""))
-    for title, table, lines in _sections(answer):
-        shown = [indent(columns(*table), "  ")] if table else []
-        shown += [paragraph(line, width, "  ") for line in lines]
-        blocks.append("\n".join([title, *shown]))
-    return "\n\n".join(blocks)
+def _screen(answer: Recommendation, width: int, commands: Sequence[str]) -> str:
+    width = min(width, SCREEN_COLUMNS)
+    top = [_two_lines(line, width) for line in (headline(answer), *_reasons(answer))]
+    below = [_two_lines(line, width) for line in (_runner_up(answer), schedule(answer)) if line]
+    following = [f"{'next:' if at == 0 else '     '} {c}" for at, c in enumerate(commands)]
+    fixed = ["\n".join(top), _fitting_table(answer, width), "\n".join(following)]
+    for caveat in _urgent(answer):
+        longer = [*below, _two_lines(caveat, width)]
+        if _lines(*fixed, "\n".join(longer)) <= SCREEN_LINES:
+            below = longer
+    blocks = [*fixed[:2], "\n".join(below), fixed[2]]
+    return "\n\n".join(block for block in blocks if block)
 
 
-def _sections(answer: Recommendation) -> list[tuple[str, Table | None, list[str]]]:
-    """What follows the candidates: a title, perhaps a table, and sentences; empty ones left out."""
-    waited = answer.latency
-    sections = [
-        ("By concurrency", by_concurrency(answer), of_load(answer)),
-        ("Why the others lost", None, _losers(answer)),
-        ("Not measured", None, _failures(answer.failures)),
-        ("Checks", None, list(answer.checks)),
-        (
-            "Latency, measured",
-            waits(waited) if waited else None,
-            of_waits(waited) if waited else [],
-        ),
-        ("Caveats", None, [c.text for c in answer.caveats if not c.decisive]),
-        (
-            "Rules of thumb",
-            None,
-            [f"{one.sentence} ({one.source})" for one in answer.advice],
-        ),
-    ]
-    return [section for section in sections if section[1] or section[2]]
+def _lines(*blocks: str) -> int:
+    return "\n\n".join(block for block in blocks if block).count("\n") + 1
+
+
+def _two_lines(text: str, width: int) -> str:
+    """Wrapped; cut where it takes more than two lines."""
+    return textwrap.fill(
+        plain(text), max(width, 40), subsequent_indent="  ", max_lines=2, placeholder=" …"
+    )
 
 
 def _markdown(answer: Recommendation) -> str:
-    doubt = provisional(answer)
-    lines = [
-        f"## {markdown_escaped(headline(answer))}",
-        "",
-        *([markdown_escaped(doubt), ""] if doubt else []),
-    ]
-    lines += [*(markdown_escaped(s) for s in evidence(answer)), ""]
-    lines += [*_piped(_rows(answer, 200)), "", markdown_escaped(LEGEND + MEMORY_LEGEND)]
-    for title, table, items in _sections(answer):
-        lines += ["", f"### {title}", ""]
-        lines += [*_piped(table), ""] if table else []
-        lines += [f"- {markdown_escaped(item)}" for item in items]
-    return "\n".join(lines)
-
-
-def _piped(table: Table) -> list[str]:
-    head, rows = table
-    return [
-        "| " + " | ".join(map(markdown_escaped, row)) + " |"
-        for row in [head, ["---"] * len(head), *rows]
-    ]
-
-
-def _json(answer: Recommendation) -> str:
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+    head, rows = _table(answer, 200, len(answer.by_candidate))
+    below = [_runner_up(answer), schedule(answer), *_urgent(answer)]
+    return "\n\n".join(
+        [
+            f"## {markdown_escaped(headline(answer))}",
+            *map(markdown_escaped, _reasons(answer)),
+            markdown_table(head, rows),
+            markdown_escaped(_legend(rows)),
+            "\n".join(f"- {markdown_escaped(line)}" for line in below if line),
+        ]
+    ).rstrip()
 
 
 def _csv(answer: Recommendation) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     spread = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
-    writer.writerow(["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"])
-    for cell in answer.evaluations:
+    head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
+    rows = []
+    for each in answer.evaluations:
         figures: list[float | None] = []
         for name in FIGURES:
-            value: Estimate | None = getattr(cell, name)
+            value: Estimate | None = getattr(each, name)
             figures += [None] * 3 if value is None else [value.value, value.low, value.high]
-        own = [cell.draft, cell.quant, cell.k, int(cell.best)]
-        writer.writerow([*own, *figures, cell.prediction_error, cell.memory_bytes])
-    return stream.getvalue().rstrip("\n")
+        keys = [each.draft, each.quant, each.k, int(each.best)]
+        rows.append([*keys, *figures, each.prediction_error, each.memory_bytes])
+    return csv_text(head, rows)
+
+
+def _named(configuration: Configuration) -> str:
+    return f"{shortened(str(configuration.candidate), _NAME)}, k = {configuration.k}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,135 +1,44 @@
-"""What `recommend` prints of an answer: one name, one figure; never one without its interval.
-
-Plain decoding takes 8 s. Three passes of 1 s and five draft steps of 0.1 s are 3.5 s; decoding took
-4 s.
-"""
+"""`recommend` on one screen: one decision, one speed-up, one table, and what to run next."""
 
 import csv
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from draftbench.planner.checks import checks
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.terminal.recommendation import FIGURES, evidence, headline, render
-from draftbench.run_folder.run import run_of
+from draftbench.planner.recommendation import Caveat
+from draftbench.report.terminal.recommendation import FIGURES, headline, render, speed_up
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import read_run, run_of
+
+REFERENCE = Path(__file__).parents[3] / "results/reference"
+LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
+COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
 
 
-def of(records, *names):
-    """Those records that are of these requests, or of none."""
-    return [r for r in records if getattr(r, "request", None) in (None, *names)]
+def lines_of(answer, width=100):
+    return render(answer, "table", width, commands=COMMANDS).splitlines()
+
+
+def assert_one_screen(answer):
+    for width in (88, 100, 250):
+        lines = lines_of(answer, width)
+        assert len(lines) <= 25
+        assert max(map(len, lines)) <= 88
+        assert lines[-2:] == ["next: draftbench recommend runs/R --all", f"      {COMMANDS[1]}"]
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return {run.name: recommend(read_run(RunFolder(run))) for run in REFERENCE.iterdir()}
 
 
 @pytest.fixture
 def run(hand):
     return run_of(hand.manifest(), hand.perfect())
-
-
-def test_the_speed_up_has_its_three_names_with_what_each_is_over(hand):
-    records = hand.perfect()
-    for name in (f"r{at}" for at in range(2, 9)):
-        records += [hand.trajectory(name), hand.replay(name, (1.0,) * 8)]
-        records += [hand.decode(name, k, s) for k, s in ((0, 8.0), (2, 4.0)) if name != "r8"]
-    lines = evidence(recommend(run_of(hand.manifest(), records)))
-    # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured.
-    assert lines[0] == (
-        "Speed-up 2.00× (2.00–2.00) expected: 2.29× (2.29–2.29) predicted over 9 requests, "
-        "2.00× (2.00–2.00) measured on 8, whose prediction was 14.3% too high."
-    )
-    assert lines[1] == (
-        "Decided by 2.00× (2.00–2.00) expected, cross-fitted: from requests that did not choose it."
-    )
-
-
-def test_what_was_not_measured_is_predicted_in_every_line(hand):
-    records = [r for r in hand.perfect() if type(r).__name__ != "Decode"]
-    lines = evidence(recommend(run_of(hand.manifest(), records)))
-    assert lines[0] == "Speed-up 2.29× (2.29–2.29) predicted over 2 requests, not measured."
-    assert lines[1].startswith("Decided by 2.29× (2.29–2.29) predicted, cross-fitted")
-
-
-def test_ranked_by_latency_the_deciding_speed_up_has_the_prefills_in_it(hand):
-    prefills = [
-        msgspec.structs.replace(hand.cost(model, 10, 1.0), what="prefill")
-        for model in (None, "small")
-    ]
-    run = run_of(hand.manifest(), [*hand.perfect(), *prefills])
-    lines = evidence(recommend(run, DecisionOptions(objective="latency")))
-    # 9 s against 6 s, as measured on all requests; 9 / 5.5 by the passes.
-    assert lines[1].startswith("Decided by 1.50× (1.50–1.50) expected with both prefills")
-    assert lines[2] == (
-        "With both prefills included: 1.50× (1.50–1.50) expected, 1.64× (1.64–1.64) predicted."
-    )
-
-
-def test_one_request_is_said_in_the_headline_to_be_too_few(hand):
-    one = recommend(run_of(hand.manifest(), of(hand.perfect(), "r0")))
-    assert headline(one) == (
-        "Inconclusive: 2.00× expected, 1 of 1 request decoded: too few for an interval"
-    )
-    said = " ".join(evidence(one))
-    assert "No interval of its speed-up: too few requests." in said
-    assert "probability" not in said
-    assert "×" not in said
-    assert "may be lost" not in said
-    assert "only 1 request was decoded; under 30, intervals are too narrow" in (
-        caveat.text for caveat in one.caveats
-    )
-    assert checks(one)[-1].startswith("1 request, 9 output tokens; greedy drafting")
-
-
-def test_one_measured_request_of_several_is_said_too(hand):
-    records = [
-        r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
-    ]
-    found = recommend(run_of(hand.manifest(), records))
-    assert headline(found).endswith(
-        "2.00× expected, 1 of 2 requests decoded: too few for an interval"
-    )
-    assert "; measured on 1 request, too few for an interval." in evidence(found)[0]
-    assert (
-        "The same sweep with `--measure-requests 2` decodes all 2 requests" in evidence(found)[-1]
-    )
-
-
-def test_every_speed_up_of_the_table_is_in_json_and_csv_by_the_same_name(run):
-    answer = recommend(run)
-    (cell, *_) = [c for c in json.loads(render(answer, "json", 80))["evaluations"] if c["best"]]
-    rows = csv.DictReader(render(answer, "csv", 80).splitlines())
-    (row, *_) = [row for row in rows if row["best"] == "1"]
-    for name in FIGURES:
-        value = None if cell[name] is None else cell[name]["value"]
-        assert row[name] == ("" if value is None else str(value))
-    assert cell["speedup_expected"]["value"] == pytest.approx(2.0)
-
-
-def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
-    # All are predicted alike; they took 4, 8 and 5 s.
-    records = []
-    for draft, seconds in (("a", 4.0), ("b", 8.0), ("c", 5.0)):
-        records += [
-            hand.decode(r.request, 2, seconds, draft) if getattr(r, "k", 0) else r
-            for r in hand.perfect(draft)
-        ]
-    found = recommend(run_of(hand.manifest(drafts=("a", "b", "c")), records))
-    assert [cell.draft for cell in found.by_candidate] == ["a", "c", "b"]
-
-
-def test_every_terminal_shows_what_candidates_are_ranked_by_and_wider_ones_the_prediction(run):
-    answer = recommend(run)
-    assert "expected ×" in render(answer, "table", 80)
-    assert "predicted ×" in render(answer, "table", 100)
-    assert "predicted ×" not in render(answer, "table", 99)
-    assert "predicted ×" in render(answer, "markdown", 80)
-
-
-def test_memory_is_said_to_be_weights_and_cache(run):
-    # 40 bytes, and 19 tokens of a byte each.
-    assert recommend(run).evaluations[0].memory_bytes == 59
-    text = " ".join(render(recommend(run), "table", 100).split())
-    assert "memory is a draft's weights and its cache for the longest request" in text
 
 
 @pytest.fixture
@@ -143,47 +52,188 @@ def clean(hand):
     return run_of(hand.manifest(**traffic), records)
 
 
-def test_a_decision_on_little_is_called_provisional_with_the_reason(run):
-    answer = recommend(run)
-    words = (
-        "Provisional: only 2 requests were replayed; under 30, intervals are too narrow; only 2 "
-        "requests were decoded; under 30, intervals are too narrow."
-    )
-    assert " ".join(render(answer, "table", 80).split()).startswith(
-        f"Speculate: small, k = 2 {words}"
-    )
-    assert render(answer, "markdown", 80).splitlines()[:3] == [
-        "## Speculate: small, k = 2",
+def undecoded(records):
+    return [r for r in records if type(r).__name__ != "Decode"]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-coder", "tinyllama-stories", "tinyllama-gsm8k"])
+def test_a_kept_run_fits_one_screen(kept, name):
+    assert_one_screen(kept[name])
+
+
+def test_the_screen_of_a_kept_run(kept):
+    assert lines_of(kept["qwen2.5-coder"]) == [
+        "Speculate at concurrency 1: qwen0.5:int4, k = 5",
+        "Provisional: only 16 requests were decoded; the machine became 16% slower during the",
+        "  run.",
+        "Speed-up 2.10× (1.88–2.36), decode only, measured on 16 of 48 requests",
         "",
-        words,
+        "   draft         k           α           τ           c    speed-up ×   memory",
+        "→  qwen0.5:int4  5  0.87 ±0.03  4.05 ±0.34  0.20 ±0.01  2.10 ±0.23     584 MB",
+        "   qwen0.5:int8  3  0.88 ±0.03  3.20 ±0.16  0.30 ±0.01  1.64 ±0.11     771 MB",
+        "   ngram         7           –  4.06 ±0.64  0.00 ±0.00  1.46 ±0.19       0 kB",
+        "   qwen0.5       2  0.88 ±0.03  2.61 ±0.10  0.39 ±0.01  1.45 ±0.05    1.26 GB",
+        "   self          1  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  0.96 ±0.02 *  6.94 MB",
+        "± half a 95% interval; τ accepted length; c draft step / target step; * never decoded",
+        "",
+        "Runner-up: qwen0.5:int8, k = 3, slower: 1.64×, 3.16 tokens per round at the cost of 1.93",
+        "  target steps.",
+        "k by concurrency with qwen0.5:int4: 1 → 5, 4 → 2, 16 → 0 (0: do not speculate)",
+        "",
+        "next: draftbench recommend runs/R --all",
+        "      draftbench report runs/R --html report.html",
     ]
-    found = json.loads(render(answer, "json", 80))
-    kinds = [caveat["kind"] for caveat in found["caveats"] if caveat["decisive"]]
-    assert kinds == ["few-requests", "few-decoded"]
 
 
-def test_the_headline_of_a_clean_run_stands_alone(clean):
+def test_many_candidates_and_long_names_fit_one_screen(kept):
+    answer = kept["qwen2.5-coder"]
+    named = [
+        msgspec.structs.replace(each, draft=f"{LONG}-{at}" * (at != 2) or each.draft)
+        for at in range(12)
+        for each in answer.evaluations[:8]
+    ]
+    crowded = msgspec.structs.replace(
+        answer,
+        choice=msgspec.structs.replace(answer.choice, draft=LONG),
+        leader=msgspec.structs.replace(answer.leader, draft=f"{LONG}-0", quant="none"),
+        runner_up=msgspec.structs.replace(answer.runner_up, draft=f"{LONG}-1", quant="none"),
+        evaluations=tuple(named),
+        caveats=tuple(
+            Caveat(kind=kind, text="why this could be otherwise " * 12, decisive=decisive, short="")
+            for kind in ("output-differs", "suspected-fault", "looping", "drift")
+            for decisive in (True, False)
+        ),
+    )
+    assert_one_screen(crowded)
+    lines = lines_of(crowded)
+    assert "   and 6 more: --all" in lines
+    assert sum("an-o" in line for line in lines) > 6
+
+
+@pytest.mark.parametrize("case", ["slower", "open", "untimed", "undecoded", "one", "limited"])
+def test_an_odd_case_fits_one_screen(hand, run, case):
+    records, options = hand.perfect(), DecisionOptions()
+    if case == "slower":
+        options = DecisionOptions(min_speedup=3.0)
+    elif case == "open":
+        options = DecisionOptions(min_speedup=2.0)
+    elif case == "untimed":
+        records = [r for r in undecoded(records) if type(r).__name__ != "CostPoint"]
+    elif case == "undecoded":
+        records = undecoded(records)
+    elif case == "one":
+        records = [r for r in records if getattr(r, "request", None) in (None, "r0")]
+    elif case == "limited":
+        options = DecisionOptions(max_memory=1)
+    assert_one_screen(recommend(run_of(hand.manifest(), records), options))
+
+
+def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(run):
+    answer = recommend(run, DecisionOptions(min_speedup=3.0))
+    assert headline(answer) == "Do not speculate"
+    assert speed_up(answer) == (
+        "Best: small, k = 2, 2.00× (2.00–2.00), decode only, measured on 2 requests; 3× is asked "
+        "for"
+    )
+
+
+def test_what_was_never_decoded_is_called_predicted_and_starred(hand):
+    answer = recommend(run_of(hand.manifest(), undecoded(hand.perfect())))
+    assert speed_up(answer) == (
+        "Speed-up 2.29× (2.29–2.29), decode only, predicted for 2 requests, never decoded"
+    )
+    text = render(answer, "table", 88)
+    assert "2.29 ±0.00 *" in text
+    assert "* never decoded" in text
+
+
+def test_a_measured_part_of_the_requests_is_counted(hand):
+    records = [
+        r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
+    ]
+    answer = recommend(run_of(hand.manifest(), records))
+    assert speed_up(answer).endswith("measured on 1 of 2 requests")
+
+
+def test_nothing_timed_is_told_instead_of_a_speed_up(hand):
+    records = [r for r in undecoded(hand.perfect()) if type(r).__name__ != "CostPoint"]
+    answer = recommend(run_of(hand.manifest(), records))
+    assert speed_up(answer).startswith("No candidate's speed is known: nothing was timed")
+
+
+def test_one_request_has_a_speed_up_without_an_interval(hand):
+    records = [r for r in hand.perfect() if getattr(r, "request", None) in (None, "r0")]
+    one = recommend(run_of(hand.manifest(), records))
+    assert headline(one) == "Inconclusive: 2.00×, but too few requests for an interval"
+    assert "unknown (too few requests for an interval)" in speed_up(one)
+
+
+def test_an_open_decision_names_what_would_settle_it(hand):
+    records = [
+        r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
+    ]
+    lines = lines_of(recommend(run_of(hand.manifest(), records)))
+    assert any("the same sweep with --measure-requests 2" in line for line in lines)
+
+
+def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
+    prefills = [
+        msgspec.structs.replace(hand.cost(model, 10, 1.0), what="prefill")
+        for model in (None, "small")
+    ]
+    run = run_of(hand.manifest(), [*hand.perfect(), *prefills])
+    answer = recommend(run, DecisionOptions(objective="latency"))
+    # 9 s without speculation, 6 s with it.
+    assert speed_up(answer).startswith("Speed-up 1.50× (1.50–1.50), prefills included")
+    (row,) = [line for line in lines_of(answer) if line.startswith("→")]
+    assert "1.50 ±0.00" in row
+
+
+def test_the_decision_of_a_clean_run_stands_without_a_proviso(clean):
     answer = recommend(clean)
-    assert answer.decisive_caveats == ()
-    assert render(answer, "table", 80).splitlines()[:2] == ["Speculate: small, k = 2", ""]
+    assert lines_of(answer)[:2] == [
+        "Speculate: small, k = 2",
+        "Speed-up 2.00× (2.00–2.00), decode only, measured on 30 requests",
+    ]
     assert "rovisional" not in render(answer, "markdown", 80)
 
 
-def test_what_rounds_took_is_said_beside_what_plain_steps_took(run):
-    # Eight steps of 1 s took 8 s; rounds of 3.5 s took 4.
-    (line,) = [line for line in checks(recommend(run)) if "Rounds" in line]
-    assert line == (
-        "Rounds took 1.14 times as long as their passes timed in isolation (median; at most 1.14), "
-        "target steps without speculation 1.00 times: only the difference between the two changes "
-        "a speed-up."
-    )
+def test_reasons_of_a_provisional_decision_are_not_repeated_as_caveats(run):
+    answer = recommend(run)
+    lines = lines_of(answer)
+    assert lines[1].startswith("Provisional: only 2 requests were replayed; only 2 requests were")
+    assert not any(line.startswith("Caveat: only") for line in lines)
 
 
-def test_tokens_of_a_round_have_one_name_which_the_legend_tells_from_tau(run):
-    text = " ".join(render(recommend(run), "table", 100).split())
-    assert "τ, the mean accepted length, is tokens per round that drafted" in text
-    assert "tokens per round, which costs" not in text
-    slower = recommend(run, DecisionOptions(min_speedup=3.0))
-    text = " ".join(render(slower, "table", 100).split())
-    # 8 / 3 tokens: three rounds of eight.
-    assert "2.67 tokens per round, which costs 1.33 plain steps" in text
+def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
+    # All are predicted alike; they took 4, 8 and 5 s.
+    records = []
+    for draft, seconds in (("a", 4.0), ("b", 8.0), ("c", 5.0)):
+        records += [
+            hand.decode(r.request, 2, seconds, draft) if getattr(r, "k", 0) else r
+            for r in hand.perfect(draft)
+        ]
+    answer = recommend(run_of(hand.manifest(drafts=("a", "b", "c")), records))
+    lines = lines_of(answer)
+    at = next(at for at, line in enumerate(lines) if line.split()[:1] == ["draft"])
+    assert [line.strip("→ ")[0] for line in lines[at + 1 : at + 4]] == ["a", "c", "b"]
+
+
+def test_json_and_csv_hold_every_figure_by_the_same_name(run):
+    answer = recommend(run)
+    (best, *_) = [e for e in json.loads(render(answer, "json", 80))["evaluations"] if e["best"]]
+    rows = csv.DictReader(render(answer, "csv", 80).splitlines())
+    (row, *_) = [row for row in rows if row["best"] == "1"]
+    for name in FIGURES:
+        value = None if best[name] is None else best[name]["value"]
+        assert row[name] == ("" if value is None else str(value))
+    assert best["speedup_expected"]["value"] == pytest.approx(2.0)
+
+
+def test_markdown_is_as_short_unless_everything_is_asked_for(kept):
+    answer = kept["qwen2.5-coder"]
+    short = render(answer, "markdown", 80)
+    assert short.startswith("## Speculate at concurrency 1: qwen0.5:int4, k = 5\n\nProvisional: ")
+    assert "| → | qwen0.5:int4 | 5 |" in short
+    assert "### Checks" not in short
+    assert "### Checks" in render(answer, "markdown", 80, everything=True)
