@@ -48,7 +48,7 @@ def demo(
     run, page, pinned = str(out), str(out / "report.html"), str(baseline)
     next_commands(
         watcher,
-        command("recommend", run),
+        command("recommend", run, "--all"),
         command("report", run, "--html", page),
         command("gate", "--baseline", pinned, run),
     )

@@ -338,7 +338,8 @@ def sweep(
     if dry_run:
         return _dry_run(options, watcher, output_format, output)
     code = run_sweep(options, out, as_called(), watcher, (output_format, output))
-    next_commands(watcher, command("recommend", str(out)))
+    page = command("report", str(out), "--html", str(out / "report.html"))
+    next_commands(watcher, command("recommend", str(out), "--all"), page)
     return code
 
 

@@ -31,7 +31,7 @@ def test_what_to_do_next_comes_last_as_commands_to_paste(command, monkeypatch, t
         "gate ran",
         "gate ran",
         "",
-        f"next: draftbench recommend '{run}'",
+        f"next: draftbench recommend '{run}' --all",
         f"      draftbench report '{run}' --html '{run}/report.html'",
         f"      draftbench gate --baseline '{run}/baseline.json' '{run}'",
     ]

@@ -166,6 +166,14 @@ def _runner_up(answer: Recommendation) -> str | None:
     return f"Runner-up: {_named(answer.runner_up)}, {second.reason}." if second.reason else None
 
 
+def _unknown(answer: Recommendation) -> str | None:
+    """Why the speed of the first candidate is unknown or out of the question, where none leads."""
+    if answer.leader is not None or not answer.by_candidate:
+        return None
+    first = answer.by_candidate[0]
+    return f"{_named(first.configuration)}: {first.reason}" if first.reason else None
+
+
 def schedule(answer: Recommendation) -> str | None:
     """k by concurrency with the leader's draft, which is what an engine loads."""
     if len(answer.schedule) < 2 or answer.leader is None:
@@ -177,6 +185,12 @@ def schedule(answer: Recommendation) -> str | None:
     off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), _NAME)
     return f"k by concurrency with {name}: {ks}{off}"
+
+
+def _below(answer: Recommendation) -> list[str]:
+    """What stands below the table."""
+    lines = (_unknown(answer), _runner_up(answer), schedule(answer))
+    return [line for line in lines if line]
 
 
 def _urgent(answer: Recommendation) -> list[str]:
@@ -236,7 +250,7 @@ def _fitting_table(answer: Recommendation, width: int) -> str:
 def _screen(answer: Recommendation, width: int, commands: Sequence[str]) -> str:
     width = min(width, SCREEN_COLUMNS)
     top = [_two_lines(line, width) for line in (headline(answer), *_reasons(answer))]
-    below = [_two_lines(line, width) for line in (_runner_up(answer), schedule(answer)) if line]
+    below = [_two_lines(line, width) for line in _below(answer)]
     following = [f"{'next:' if at == 0 else '     '} {c}" for at, c in enumerate(commands)]
     fixed = ["\n".join(top), _fitting_table(answer, width), "\n".join(following)]
     for caveat in _urgent(answer):
@@ -260,14 +274,14 @@ def _two_lines(text: str, width: int) -> str:
 
 def _markdown(answer: Recommendation) -> str:
     head, rows = _table(answer, 200, len(answer.by_candidate))
-    below = [_runner_up(answer), schedule(answer), *_urgent(answer)]
+    below = [*_below(answer), *_urgent(answer)]
     return "\n\n".join(
         [
             f"## {markdown_escaped(headline(answer))}",
             *map(markdown_escaped, _reasons(answer)),
             markdown_table(head, rows),
             markdown_escaped(_legend(rows)),
-            "\n".join(f"- {markdown_escaped(line)}" for line in below if line),
+            "\n".join(f"- {markdown_escaped(line)}" for line in below),
         ]
     ).rstrip()
 
