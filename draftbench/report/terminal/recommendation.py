@@ -57,8 +57,8 @@ _URGENT = (
     "suspected-fault",
     "failed",
     "revised",
-    "not-measured",
     "borrowed-costs",
+    "not-measured",
     "looping",
     "stalled",
     "throttled",
@@ -114,7 +114,11 @@ def headline(answer: Recommendation) -> str:
 
 
 def provisional(answer: Recommendation) -> str | None:
-    """Why a longer or quieter run could decide otherwise; None where nothing speaks for that."""
+    """Why a longer or quieter run could decide otherwise; None where nothing speaks for that, and
+    where no speed is known.
+    """
+    if answer.leader is None:
+        return None
     reasons = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
     return f"Provisional: {'; '.join(reasons)}." if reasons else None
 
