@@ -50,6 +50,8 @@ DROPPED: dict[str, list[str]] = {
         r"cards\[\d+\]\.breakdown\.groups\[(18|19|20|21)\]\..*",
         # Draft steps per round by temperature (tokens per round are in `rounds_by_group`).
         r"cards\[\d+\]\.temperatures.*",
+        # The share of rejections in each tenth of a response (α by third stays).
+        r"cards\[\d+\]\.breakdown\.rejections.*",
     ],
     "compare": [],
     "gate-self": [],

@@ -2,8 +2,7 @@
 
 α of the replayed drafting mode by groups of requests (segment, temperature, both) and of positions
 (third of the response, after an accepted or a rejected token, the draft's confidence), tokens per
-round by group of requests, where in a response tokens are rejected, and which wrong tokens cost the
-most rounds.
+round by group of requests, and which wrong tokens cost the most rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Figure, Sample, alpha, ratio
+from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Sample, alpha, ratio
 from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
 from draftbench.acceptance.rounds import (
     Floats,
@@ -30,12 +29,6 @@ from draftbench.records import Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
-TENTHS = 10
-REJECTIONS = Figure(
-    name="rejections in a tenth of the response",
-    symbol="",
-    formula="rejected tokens there / rejected tokens",
-)
 READINGS = {
     "early": "fewer tokens are accepted early in a response than late",
     "late": "fewer tokens are accepted late in a response than early: "
@@ -91,15 +84,12 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     `reading` explains it, and is None where the interval includes 0.
 
     `crossings` has every segment at every temperature, empty where one of the two splits nothing.
-    `rejections` is, for each tenth of the response, its share of the tokens that are rejected if
-    drafted: a tenth of them if position does not matter; empty where nothing is rejected.
     """
 
     groups: tuple[Group, ...]
     late_less_early: Estimate | None
     reading: str | None
     crossings: tuple[Crossing, ...] = ()
-    rejections: tuple[Estimate | None, ...] = ()
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +132,6 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         late_less_early=change,
         reading=_reading(change, templated),
         crossings=_crossings(model),
-        rejections=_rejections(model),
     )
 
 
@@ -264,23 +253,6 @@ def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
             )
         )
     return tuple(crossings)
-
-
-def _rejections(pairs: ModelPairs) -> tuple[Estimate | None, ...]:
-    """A position counts in each tenth for the part of it that lies there, so that responses of
-    fewer than ten tokens leave no tenth empty.
-    """
-    lost = np.zeros((len(pairs), TENTHS))
-    for row, (_, replay) in zip(lost, pairs, strict=True):
-        wrong = 1 - np.array(replay.accept[: replay.draftable])
-        below = np.concatenate([[0.0], wrong.cumsum()])
-        ends = np.linspace(0, len(replay.accept), TENTHS + 1)
-        row[:] = np.diff(np.interp(ends, np.arange(len(below)), below))
-    if not lost.any():
-        return ()
-    trajectories = [trajectory for trajectory, _ in pairs]
-    total = lost.sum(axis=1)
-    return tuple(estimate(ratio(REJECTIONS, trajectories, tenth, total)) for tenth in lost.T)
 
 
 def _reading(change: Estimate | None, templated: bool) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -189,15 +188,6 @@ def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) 
     """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
     accepted = rounds.survived[:, position - 1]
     return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
-
-
-def accepted_shares(trajectories: Sequence[Trajectory], rounds: Rounds) -> tuple[float, ...] | None:
-    """Of the rounds that drafted, the share that accepted exactly 0 … k tokens."""
-    values = [survival(trajectories, rounds, i).value for i in range(1, rounds.k + 1)]
-    known = [value for value in values if value is not None]
-    if len(known) < rounds.k:
-        return None
-    return tuple(before - after for before, after in pairwise([1.0, *known, 0.0]))
 
 
 def per_request_mean(sample: Sample) -> Sample:

@@ -92,31 +92,6 @@ def test_a_difference_that_some_requests_contradict_has_no_reading(
     assert broken_down(pairs).reading is None
 
 
-def test_rejections_are_counted_in_tenths_of_the_response(alike: Callable[..., Pairs]) -> None:
-    # Of twenty positions two are wrong in the first tenth, one in the last.
-    accept = [0.0, 0.0, *[1.0] * 17, 0.0]
-    found = broken_down(alike(accept, 3, "r", {})).rejections
-    assert [e.value for e in found if e] == pytest.approx([2 / 3, *[0] * 8, 1 / 3])
-
-
-def test_a_position_of_a_short_response_is_shared_by_the_tenths_that_it_spans(
-    alike: Callable[..., Pairs],
-) -> None:
-    # Four positions: the first spans tenths 1, 2 and half of 3.
-    found = broken_down(alike([0.0, 1.0, 1.0, 1.0], 2, "r", {})).rejections
-    assert [e.value for e in found if e] == pytest.approx([0.4, 0.4, 0.2, *[0] * 7])
-
-
-def test_nothing_rejected_falls_nowhere(alike: Callable[..., Pairs]) -> None:
-    assert broken_down(alike([1.0] * 4, 2, "r", {})).rejections == ()
-
-
-def test_what_the_draft_cannot_reach_is_no_rejection(trajectory: Make, replay: MakeReplay) -> None:
-    pairs = [(trajectory(r, 11), replay([0.0] * 10, r, draftable=5)) for r in "ab"]
-    found = broken_down(pairs).rejections
-    assert [e.value for e in found if e] == pytest.approx([0.2] * 5 + [0] * 5)
-
-
 def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected(
     alike: Callable[..., Pairs],
 ) -> None:

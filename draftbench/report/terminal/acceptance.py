@@ -6,14 +6,12 @@ per figure of the candidates and of their differences.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from draftbench.acceptance.breakdown import Breakdown, Disagreement
+from draftbench.acceptance.breakdown import Disagreement
 from draftbench.acceptance.definitions import (
     FIGURES,
     MEAN_ACCEPTED_LENGTH,
@@ -23,7 +21,7 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, FigureEstimate
 from draftbench.records import SELF
-from draftbench.report.terminal.text import Section, figure
+from draftbench.report.terminal.text import Section, csv_text, figure, json_text
 
 Texts = Mapping[int, str]
 
@@ -170,50 +168,37 @@ def _findings(report: AcceptanceReport) -> list[str]:
 
 def _all(report: AcceptanceReport) -> list[Section]:
     sections = [section for c in report.candidates for section in _of_candidate(c, report.width)]
-    if report.differences:
-        symbols = {known.name: known.symbol for known in FIGURES}
-        rows = [
-            [
-                f"{d.candidate} − {d.against}",
-                symbols.get(d.figure, d.figure),
-                "" if d.k is None else str(d.k),
-                str(d.requests),
-                _signed(d.value),
-            ]
-            for d in report.differences
+    symbols = {known.name: known.symbol for known in FIGURES}
+    rows = [
+        [
+            f"{d.candidate} − {d.against}",
+            symbols.get(d.figure, d.figure),
+            "" if d.k is None else str(d.k),
+            str(d.requests),
+            _signed(d.value),
         ]
-        head = ["candidates", "figure", "k", "requests", "difference"]
-        sections.append(Section("Differences, paired by request", head, rows))
-    return sections
+        for d in report.differences
+    ]
+    head = ["candidates", "figure", "k", "requests", "difference"]
+    differences = [Section("Differences, paired by request", head, rows)] if rows else []
+    return [*sections, *differences]
 
 
 def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
-    notes = [_alpha(c, width)]
+    drafting = f"{c.mode} drafting" if c.mode else "prompt lookup"
+    title = f"{c.candidate}: {drafting}, {c.requests} requests, {c.responses} responses"
+    if c.alpha is None:
+        notes = ["No α: what prompt lookup proposes depends on where a round starts."]
+    else:
+        means = f"α {figure(c.alpha.pooled)}, mean of requests {figure(c.alpha.per_request)}"
+        needed = c.alpha.requests_needed
+        enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
+        notes = [f"{means} ({c.alpha.figure}, {c.mode} drafting){enough}"]
     notes += [f"suspected fault: {fault.message}; {fault.advice}" for fault in c.faults]
     if c.requests < FEW_REQUESTS:
         notes.append(_FEW)
-    drafting = f"{c.mode} drafting" if c.mode else "prompt lookup"
-    title = f"{c.candidate}: {drafting}, {c.requests} requests, {c.responses} responses"
-    tables = [
-        *_at_each_k(c, width),
-        _positions(c),
-        *(_groups(c.candidate, c.breakdown) if c.breakdown else ()),
-        _rounds_by_group(c),
-        _stopping(c),
-        _trees(c),
-    ]
+    tables = [*_at_each_k(c, width), _positions(c), *_groups(c), _stopping(c), _trees(c)]
     return [Section(title, notes=notes), *(table for table in tables if table.rows)]
-
-
-def _alpha(c: CandidateAcceptance, width: float) -> str:
-    if c.alpha is None:
-        return "No α: what prompt lookup proposes depends on where a round starts."
-    needed = c.alpha.requests_needed
-    enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
-    return (
-        f"α {figure(c.alpha.pooled)}, mean of requests {figure(c.alpha.per_request)} "
-        f"({c.alpha.figure}, {c.mode} drafting){enough}"
-    )
 
 
 def _at_each_k(c: CandidateAcceptance, width: float) -> list[Section]:
@@ -240,50 +225,50 @@ def _positions(c: CandidateAcceptance) -> Section:
         [str(i), *(figure(e) for each in both for e in (each.pooled, each.per_request))]
         for i, both in enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     ]
-    k = c.hazards[0].k if c.hazards else None
     head = ["position", "hazard", "mean of requests", "survival", "mean of requests"]
-    return Section(f"{c.candidate} by draft position, k = {k}", head, rows)
+    return Section(f"{c.candidate} by draft position, k = {len(rows)}", head, rows)
 
 
-def _groups(candidate: str, groups: Breakdown) -> list[Section]:
-    rows = [
-        [
-            g.by,
-            g.name,
-            str(g.requests),
-            f"{g.positions:.0f}",
-            f"{g.confidence:.2f}",
-            figure(g.alpha),
+def _groups(c: CandidateAcceptance) -> list[Section]:
+    """α by group, by segment and temperature at once, and tokens per round by group."""
+    sections = []
+    if c.breakdown is not None:
+        change = c.breakdown.late_less_early
+        notes = [] if change is None else [f"late less early: {_signed(change)}"]
+        accepted = [
+            [g.by, g.name, f"{g.requests}", f"{g.positions:.0f}", f"{g.confidence:.2f}",
+             figure(g.alpha)]
+            for g in c.breakdown.groups
+        ]  # fmt: skip
+        crossed = [
+            [g.segment, f"{g.temperature:g}", f"{g.requests}", f"{g.positions:.0f}",
+             figure(g.alpha)]
+            for g in c.breakdown.crossings
+        ]  # fmt: skip
+        sections += [
+            Section(
+                f"{c.candidate}: where tokens are accepted",
+                ["by", "group", "requests", "positions", "confidence", "α"],
+                accepted,
+                [*notes, *([c.breakdown.reading] if c.breakdown.reading else [])],
+            ),
+            Section(
+                f"{c.candidate}: segment × temperature",
+                ["segment", "temperature", "requests", "positions", "α"],
+                crossed,
+            ),
         ]
-        for g in groups.groups
-    ]
-    change = groups.late_less_early
-    notes = [] if change is None else [f"late less early: {_signed(change)}"]
-    head = ["by", "group", "requests", "positions", "confidence", "α"]
-    crossed = [
-        [c.segment, f"{c.temperature:g}", str(c.requests), f"{c.positions:.0f}", figure(c.alpha)]
-        for c in groups.crossings
-    ]
-    notes += [groups.reading] if groups.reading else []
-    both = ["segment", "temperature", "requests", "positions", "α"]
-    return [
-        Section(f"{candidate}: where tokens are accepted", head, rows, notes),
-        Section(f"{candidate}: segment × temperature", both, crossed),
-    ]
-
-
-def _rounds_by_group(c: CandidateAcceptance) -> Section:
     ks = _shown_ks(group.k for group in c.rounds_by_group)
     rows: dict[tuple[str, str, int], dict[int, str]] = {}
     for group in c.rounds_by_group:
         row = rows.setdefault((group.by, group.name, group.requests), {})
         row[group.k] = figure(group.tokens_per_round)
-    head = ["by", "group", "requests", *(f"k = {k}" for k in ks)]
     lines = [
         [by, name, str(requests), *(row.get(k, "–") for k in ks)]
         for (by, name, requests), row in rows.items()
     ]
-    return Section(f"{c.candidate}: tokens per round by group", head, lines)
+    head = ["by", "group", "requests", *(f"k = {k}" for k in ks)]
+    return [*sections, Section(f"{c.candidate}: tokens per round by group", head, lines)]
 
 
 def _stopping(c: CandidateAcceptance) -> Section:
@@ -298,14 +283,13 @@ def _stopping(c: CandidateAcceptance) -> Section:
                 most + figure(rule.accepted_per_drafted),
             ]
         )
-    k = c.stopping[0].k if c.stopping else None
     note = (
         "Rounds are exact; what would be drafted after a wrong token is unknown. Whether a rule "
         "gains time takes a decoding run to tell."
     )
     head = ["confidence under", "tokens per round", "draft steps per round", "accepted/drafted"]
-    title = f"{c.candidate}: drafting that stops when unsure, k = {k}"
-    return Section(title, head, rows, [note])
+    k = c.stopping[0].k if c.stopping else None
+    return Section(f"{c.candidate}: drafting that stops when unsure, k = {k}", head, rows, [note])
 
 
 def _trees(c: CandidateAcceptance) -> Section:
@@ -318,13 +302,13 @@ def _trees(c: CandidateAcceptance) -> Section:
         ]
         for tree in c.trees
     ]
-    depth = c.trees[0].depth if c.trees else None
     note = (
         "What an engine that drafts fixed trees could reach at temperature 0. The target verifies "
         "all nodes, so these figures are not comparable with those of chains. Each tree is judged "
         "on the requests that did not choose it."
     )
     head = ["nodes", "tokens per round", "uncut accepted length", "nodes by depth"]
+    depth = c.trees[0].depth if c.trees else None
     return Section(f"{c.candidate}: best trees, at most {depth} deep", head, rows, [note])
 
 
@@ -360,7 +344,7 @@ def _json(report: AcceptanceReport, texts: Texts) -> str:
         for each in costly:
             each["drafted_text"] = texts.get(each["drafted"])
             each["target_text"] = texts.get(each["target"])
-    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+    return json_text(fields)
 
 
 def _csv(report: AcceptanceReport) -> str:
@@ -368,16 +352,15 @@ def _csv(report: AcceptanceReport) -> str:
         for each in estimates:
             yield from (None,) * 3 if each is None else (each.value, each.low, each.high)
 
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     spread = [f"{name}{end}" for name in ("pooled", "per_request") for end in ("", "_low", "_high")]
-    writer.writerow(["candidate", "against", "figure", "k", *spread, "requests", "requests_needed"])
+    head = ["candidate", "against", "figure", "k", *spread, "requests", "requests_needed"]
+    rows: list[list[object]] = []
     for c in report.candidates:
         alpha = () if c.alpha is None else (c.alpha,)
         for each in (*alpha, *c.at_each_k, *c.hazards, *c.survivals):
             row = [c.candidate, None, each.figure, each.k, *ends(each.pooled, each.per_request)]
-            writer.writerow([*row, c.requests, each.requests_needed])
+            rows.append([*row, c.requests, each.requests_needed])
     for d in report.differences:
         row = [d.candidate, d.against, d.figure, d.k, *ends(d.value, None)]
-        writer.writerow([*row, d.requests, None])
-    return stream.getvalue().rstrip("\n")
+        rows.append([*row, d.requests, None])
+    return csv_text(head, rows)
