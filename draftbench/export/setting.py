@@ -115,13 +115,13 @@ def _chosen(
     """What to export, and how it differs from what is recommended."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
-        cell = next((c for c in answer.evaluations if c.best and c.candidate == candidate), None)
-        if cell is None:
+        evaluation = next((c for c in answer.evaluations if c.best and c.candidate == candidate), None)
+        if evaluation is None:
             raise NotRecommendedError(
                 f"no k of `{candidate}` is known to be best, so there is nothing to export",
                 hint="`draftbench recommend` says why",
             )
-        pick = cell.configuration
+        pick = evaluation.configuration
         if answer.choice is not None and pick.candidate == answer.choice.candidate:
             return answer.choice, ()
         chosen = answer.choice and f"{answer.choice.candidate} at k = {answer.choice.k}"

@@ -216,11 +216,11 @@ def _output(responses: Sequence[Trajectory]) -> str:
 
 def _speeds(observed: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
     """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
-    cell = measurements(observed).get((candidate, k))
-    if cell is None:
+    measured = measurements(observed).get((candidate, k))
+    if measured is None:
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for at, runs in ((0, cell.runs), (2, cell.baseline)):
+    for at, runs in ((0, measured.runs), (2, measured.baseline)):
         for _, run in runs:
             if run.output_tokens > 1:
                 sums[run.request][at] += run.output_tokens - 1

@@ -46,7 +46,8 @@ def _costs(candidate, seconds):
 @pytest.fixture
 def make_run(tmp_path):
     """Thirty-two requests with one draft that is always right, or never; its step costs a tenth.
-    `others` are more drafts that are always right, each with the cost of its step.
+    `others` are more drafts that are always right, each with the cost of its step. `weights` are
+    the bytes of the first draft.
     """
 
     def make(
@@ -57,17 +58,17 @@ def make_run(tmp_path):
         timed=True,
         sizes=(100, 100),
         others=(),
+        weights=1,
     ):
         head = scenes.manifest(target="org/target", drafts=drafts)
         folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:
             writer.append(map(scenes.trajectory, names))
-            models = (None, Candidate(draft=draft))
-            writer.append(
-                scenes.facts(model, vocab_size=size)
-                for model, size in zip(models, sizes, strict=True)
-            )
+            writer.append([scenes.facts(None, vocab_size=sizes[0])])
+            first = Candidate(draft=draft)
+            writer.append([scenes.facts(first, vocab_size=sizes[1], weight_bytes=weights)])
+            writer.append(scenes.facts(Candidate(draft=name)) for name, _ in others)
             for each, rate, cost in ((draft, accept, 0.1), *((o, 1.0, c) for o, c in others)):
                 candidate = Candidate(draft=each)
                 accepted = (rate,) * 8

@@ -134,6 +134,18 @@ def test_another_candidate_is_exported_at_its_best_k_and_called_not_recommended(
     )
 
 
+def test_what_is_exported_keeps_the_limits_given_to_recommend(command, make_run, capsys):
+    """Known fault: export knew no limits, and one run had two recommended drafts."""
+    run = make_run(drafts=("org/small", "org/tiny"), others=[("tiny", 0.3)], weights=10**9)
+    limits = ("--max-memory", "500MB")
+    assert main(["recommend", str(run), *limits, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choice"]["draft"] == "tiny"
+    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "org/small"
+    code, out, err = command(run, "--engine", "vllm", *limits)
+    assert (code, json.loads(out)["model"]) == (0, "org/tiny")
+    assert "not recommended" not in err
+
+
 def test_an_unreached_speed_up_exits_1(command, make_run):
     failed(command(make_run(), "--engine", "vllm", "--min-speedup", "9"), 1)
 
@@ -156,7 +168,7 @@ def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
         (["--engine", "vlm"], "did you mean `vllm`?"),
         (["--engine", "lmdeploy"], "cannot do this for the engine `lmdeploy`"),
         (["--engine", "vllm", "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
-        (["--engine", "vllm", "--concurrency", "0"], "no list of numbers"),
+        (["--engine", "vllm", "--concurrency", "0"], "expected whole numbers from 1"),
         (["--engine", "vllm", "--costs", "none.yaml"], "cannot read `none.yaml`"),
         (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
         (["--engine", "vllm", "--draft", "a\x1b[31m"], "cannot be written into a command"),
