@@ -56,7 +56,7 @@ class Setting:
 
 def setting_of(
     answer: Recommendation,
-    observed: Run,
+    run: Run,
     *,
     candidate: Candidate | None = None,
     target: str | None = None,
@@ -75,7 +75,7 @@ def setting_of(
         UsageError: a name that cannot be written into a command, or is not known.
     """
     pick, differences = _chosen(answer, candidate, force=force)
-    question = observed.manifest.question
+    question = run.manifest.question
     served = target or question.target
     drafting = _draft_name(pick.draft, question.drafts, draft)
     names = tuple(filter(None, (served, drafting)))
@@ -90,7 +90,7 @@ def setting_of(
     # The schedule is that of the candidate that ranked first.
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
         schedule, notes = schedule_of(answer, pick.k)
-    facts, draft_facts = observed.facts_of(None), observed.facts_of(pick.candidate)
+    facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     return Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
@@ -98,7 +98,7 @@ def setting_of(
         quant=pick.quant,
         k=pick.k,
         mode=question.mode,
-        sampled=any(t.sampling.temperature > 0 for t in observed.trajectories),
+        sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
         lookup=(question.lookup_shortest, question.lookup_longest),
         vocabularies=(facts.vocab_size, draft_facts.vocab_size) if facts and draft_facts else None,
         on_gpu=question.device.startswith("cuda"),
@@ -115,7 +115,9 @@ def _chosen(
     """What to export, and how it differs from what is recommended."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
-        evaluation = next((c for c in answer.evaluations if c.best and c.candidate == candidate), None)
+        evaluation = next(
+            (c for c in answer.evaluations if c.best and c.candidate == candidate), None
+        )
         if evaluation is None:
             raise NotRecommendedError(
                 f"no k of `{candidate}` is known to be best, so there is nothing to export",

@@ -119,26 +119,26 @@ class Baseline(Record, frozen=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)] | None = None
 
 
-def tested_by(observed: Run, candidate: Candidate) -> dict[str, str]:
+def tested_by(run: Run, candidate: Candidate) -> dict[str, str]:
     """Models, machine and software of a run, by name; those that are unknown are left out."""
-    question, environment = observed.manifest.question, observed.manifest.environment
+    question, environment = run.manifest.question, run.manifest.environment
     tested = {
         # The name alone: a directory that was moved is no other target.
         "target": PurePath(question.target).name,
-        **_model("target", observed.facts_of(None)),
+        **_model("target", run.facts_of(None)),
         "draft": candidate.draft,
         "draft quant": candidate.quant,
-        **_model("draft", observed.facts_of(candidate)),
+        **_model("draft", run.facts_of(candidate)),
         "target quant": question.target_quant,
         "dtype": question.dtype,
         "device": question.device,
         "machine": f"{environment.platform}, {environment.processor}, {environment.cores} cores, "
         f"{environment.threads} threads, {environment.accelerator or 'no accelerator'}",
-        "draftbench": observed.manifest.draftbench,
+        "draftbench": run.manifest.draftbench,
         "python": environment.python,
         **environment.packages,
     }
-    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in observed.replays):
+    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
 

@@ -134,9 +134,9 @@ def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[Candidat
         ratios = [e.costs.draft_cost_ratio(e.context) if e.costs else None for e in (a, b)]
         if any(ratios):
             figures.append(_timed("c", ratios[0], ratios[1], different_times))
-        for k in sorted({k for cells in measured for c, k in cells if c == candidate}):
-            cells = measured[0].get((candidate, k)), measured[1].get((candidate, k))
-            figures.append(_speed(runs, cells, different_modes or different_times))
+        for k in sorted({k for side in measured for c, k in side if c == candidate}):
+            pair = measured[0].get((candidate, k)), measured[1].get((candidate, k))
+            figures.append(_speed(runs, pair, different_modes or different_times))
         changes.append(CandidateChange(str(candidate), tuple(figures)))
     return tuple(changes)
 
@@ -144,7 +144,7 @@ def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[Candidat
 def _lengths(
     best: tuple[int | None, int | None], largest: int, entrants: tuple[Entrant, Entrant]
 ) -> list[tuple[int, int]]:
-    """A common k (A's best, else B's, else A's largest), then each run's own best where those
+    """A common k (A's best, else B's, else A's largest), then the best of each run where they
     differ; no k beyond what prompt lookup was replayed for.
     """
     windows = [
@@ -197,15 +197,15 @@ def _timed(
 
 def _speed(
     runs: tuple[Run, Run],
-    cells: tuple[Measurement | None, Measurement | None],
+    measured: tuple[Measurement | None, Measurement | None],
     obstacle: str | None,
 ) -> FigureChange:
     """The change of a measured speed-up, where the gate would compare it, and as it would."""
-    known = [cell for cell in cells if cell is not None]
+    known = [one for one in measured if one is not None]
     k, candidate = known[0].k, known[0].candidate
-    a, b = (estimate(cell.speedup) if cell else None for cell in cells)
+    a, b = (estimate(one.speedup) if one else None for one in measured)
     change = FigureChange("S measured", k, k, a, b, None, None, 0, obstacle)
-    if len(known) < len(cells):
+    if len(known) < 2:
         return replace(change, obstacle=_ONE)
     if obstacle:
         return change

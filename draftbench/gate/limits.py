@@ -92,8 +92,8 @@ def _check_size(limit: Limit, text: str) -> None:
         )
     if not limit.relative and limit.value >= 1:
         raise UsageError(
-            f"the limit `{text}` has no % and would be a drop of {limit.value:g} in the metric's "
-            "own unit",
+            f"the limit `{text}` has no % and would be a drop of {limit.value:g} in the unit of "
+            "the metric",
             hint=f"{limit.value:g} percent is written {limit.metric}:{limit.value:g}%; "
             "two points of alpha are alpha:0.02",
         )

@@ -43,7 +43,7 @@ _Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
 
 def make_baseline(
-    observed: Run, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
+    run: Run, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
 ) -> Baseline:
     """What `candidate` did at draft length k on every request that it was replayed on.
 
@@ -54,15 +54,15 @@ def make_baseline(
         RunFolderError: no replay of the candidate, or one that does not fit its response.
         UsageError: k < 1, or more than prompt lookup was measured with.
     """
-    manifest, question = observed.manifest, observed.manifest.question
-    pairs = replays_of(candidate, observed.trajectories, observed.replays, question.mode)
-    _check(observed, candidate, pairs, k)
+    manifest, question = run.manifest, run.manifest.question
+    pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
+    _check(run, candidate, pairs, k)
     trajectories = [trajectory for trajectory, _ in pairs]
     rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
     rate = alpha(pairs)
-    counted = request_counts(trajectories, rounds, rate, _speeds(observed, candidate, k))
+    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k))
     silent = _silent(
-        observed.trajectories, {counts.id for counts in counted}, has_alpha=rate is not None
+        run.trajectories, {counts.id for counts in counted}, has_alpha=rate is not None
     )
     # As far as anything was drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
@@ -79,19 +79,19 @@ def make_baseline(
             samples=question.samples,
             max_new_tokens=question.max_new_tokens,
         ),
-        tested=tested_by(observed, candidate),
+        tested=tested_by(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
         faults=_faults(candidate, pairs, rounds, texts),
-        cost_ratios=_cost_ratios(observed.costs, candidate),
+        cost_ratios=_cost_ratios(run.costs, candidate),
         requests=tuple(sorted((*counted, *silent), key=lambda counts: counts.id)),
         threads=manifest.environment.threads,
     )
 
 
-def _check(observed: Run, candidate: Candidate, pairs: _Pairs, k: int) -> None:
+def _check(run: Run, candidate: Candidate, pairs: _Pairs, k: int) -> None:
     if not pairs:
-        measured = ", ".join(map(str, observed.candidates)) or "nothing"
+        measured = ", ".join(map(str, run.candidates)) or "nothing"
         raise RunFolderError(
             f"the run holds no replay of `{candidate}`; it measured {measured}",
             hint="choose one of these with --candidate, or sweep with that draft",
@@ -214,17 +214,17 @@ def _output(responses: Sequence[Trajectory]) -> str:
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
 
 
-def _speeds(observed: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
+def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
     """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
-    measured = measurements(observed).get((candidate, k))
+    measured = measurements(run).get((candidate, k))
     if measured is None:
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for at, runs in ((0, measured.runs), (2, measured.baseline)):
-        for _, run in runs:
-            if run.output_tokens > 1:
-                sums[run.request][at] += run.output_tokens - 1
-                sums[run.request][at + 1] += run.decode_seconds
+        for _, decode in runs:
+            if decode.output_tokens > 1:
+                sums[decode.request][at] += decode.output_tokens - 1
+                sums[decode.request][at + 1] += decode.decode_seconds
     return {
         request: Speed(
             tokens=tokens,
