@@ -34,14 +34,15 @@ def _chart(by: str, parts: Sequence[Part], k: int, answer: Recommendation) -> Ch
             line = drafts.index(part.candidate) - (len(drafts) - 1) / 2
             place = -groups.index(part.name) - 12 * line / tall
             plot.bar(part.tokens_per_round, place, series[part.candidate])
-    plot.key([(draft, series[draft]) for draft in drafts])
+    if len(drafts) > 1:
+        plot.key([(draft, series[draft]) for draft in drafts])
     head = (by, "requests", "candidate", "α", f"tokens per round, k = {k}")
     table = [[p.name, str(p.requests), p.candidate, p.alpha, p.tokens_per_round] for p in parts]
     return Chart(
         name=f"tokens-per-round-by-{by}",
-        title=f"Tokens per round by {by}",
+        title=f"Tokens per round by {by}{'' if len(drafts) > 1 else f': {drafts[0]}'}",
         caption="In parentheses the requests. Lines are 95 % intervals over the requests of a "
-        "group; a group of one request has none. Compare groups within a colour.",
+        "group; a group of one request has none.",
         plot=plot,
         table=Table(head, table, words=3),
     )

@@ -12,7 +12,7 @@ import msgspec
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.chart import Table
-from draftbench.report.html.tables import folded, table
+from draftbench.report.html.tables import coded, folded, table
 from draftbench.report.markup import Html, element, together
 from draftbench.run_folder.run import Run
 
@@ -104,16 +104,8 @@ def method(name: str, run: Run, answer: Recommendation) -> list[Html | None]:
 
 
 def _list(title: str, lines: Iterable[str]) -> list[Html]:
-    items = [element("li", *_coded(line)) for line in lines]
+    items = [element("li", coded(line)) for line in lines]
     return [element("h3", title), element("ul", *items)] if items else []
-
-
-def _coded(line: str) -> list[str]:
-    """A sentence with what stands in backticks as code."""
-    parts = line.split("`")
-    if len(parts) % 2 == 0:
-        return [line]
-    return [element("code", part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def _every(answer: Recommendation) -> Table:

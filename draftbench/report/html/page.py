@@ -61,12 +61,18 @@ def _head(run: Run, answer: Recommendation) -> Html:
         ),
         # A large line breaks before "concurrency 4" or behind it, not inside.
         element("h1", headline(answer).replace("concurrency ", "concurrency\N{NO-BREAK SPACE}")),
-        _deciding(answer, leader) if leader else None,
+        _deciding(answer, leader) if leader else element("p", _why_none(answer), class_="lead"),
         element("p", f"Provisional: {'; '.join(doubts)}.", class_="provisional")
         if doubts
         else None,
         class_=answer.decision,
     )
+
+
+def _why_none(answer: Recommendation) -> str:
+    if answer.decision == "do_not_speculate":
+        return "No candidate keeps the limits."
+    return "No candidate's speed is known."
 
 
 def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
@@ -117,46 +123,38 @@ def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
 
 def _rests_on(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up was computed from."""
-    name = f"{leader.candidate} at k = {leader.k}"
+    requests = "1 request" if answer.requests == 1 else f"all {answer.requests} requests"
     if not leader.requests_measured:
-        return (
-            f"Predicted for {name} from {_requests(answer.requests)} and timed passes; it was not "
-            "decoded."
-        )
+        return f"Predicted for {requests} from replay and timed passes; not decoded."
     if leader.requests_measured >= answer.requests:
-        return f"{name} was decoded with and without speculation on {_requests(answer.requests)}."
+        return f"Measured by decoding {requests} with and without speculation."
     return (
-        f"{name}: predicted for {_requests(answer.requests)} and corrected by decoding "
-        f"{leader.requests_measured} of them with and without speculation; evaluated on requests "
-        "that did not choose it."
+        f"Predicted for {requests} and corrected by decoding {leader.requests_measured} of them "
+        "with and without speculation; cross-validated: chosen on some requests, evaluated on the "
+        "others."
     )
 
 
 def _confidence(answer: Recommendation, leader: Evaluation) -> str:
     """How sure the decision is, or what would settle it."""
-    asked = f"{answer.min_speedup:g}×"
+    asked, plain = f"the asked {answer.min_speedup:g}×", answer.min_speedup == 1
+    name = f"{leader.candidate} at k = {leader.k}"
     if answer.decision == "inconclusive":
-        more = (
-            f"; about {answer.requests_needed} requests would settle it"
-            if answer.requests_needed
-            else ""
-        )
-        return f"These requests cannot tell whether it is above {asked}{more}."
+        whether = "pays" if plain else f"is above {asked}"
+        needed = answer.requests_needed
+        more = f"; about {needed} requests would settle it" if needed else ""
+        return f"These requests cannot tell whether {name}, the best candidate, {whether}{more}."
     if answer.decision == "do_not_speculate":
-        return f"The best candidate, {leader.candidate}, does not clearly exceed the asked {asked}."
+        result = "is no faster than decoding without it" if plain else f"does not reach {asked}"
+        return f"Even {name}, the best candidate, {result}."
     parts = []
     if answer.probability_best is not None:
         parts.append(f"{answer.probability_best:.0%} likely to be the best choice")
-    if answer.break_even is not None and answer.break_even.margin and answer.break_even.margin > 0:
-        parts.append(
-            f"acceptance could fall by {answer.break_even.margin:.0%} before it stops paying"
-        )
+    margin = answer.break_even and answer.break_even.margin
+    if margin and margin > 0:
+        parts.append(f"acceptance could fall by {margin:.0%} before speculation stops paying")
     words = "; ".join(parts)
     return f"{words[:1].upper()}{words[1:]}." if words else ""
-
-
-def _requests(count: int) -> str:
-    return "1 request" if count == 1 else f"all {count} requests"
 
 
 def _last(path: str) -> str:

@@ -11,7 +11,7 @@ from draftbench.report.charts.chart import Chart, Table
 from draftbench.report.charts.load import by_concurrency, milliseconds
 from draftbench.report.figures import Figures, Part
 from draftbench.report.html.method import method
-from draftbench.report.html.tables import figure, folded, table
+from draftbench.report.html.tables import coded, figure, folded, table
 from draftbench.report.markup import Html, element
 from draftbench.run_folder.run import Run
 
@@ -29,7 +29,11 @@ class Section:
         """The section under its number."""
         heading = element("h2", element("span", str(number), class_="number"), self.title)
         return element(
-            "section", heading, element("p", self.lead, class_="lead"), *self.parts, id=self.key
+            "section",
+            heading,
+            element("p", coded(self.lead), class_="lead"),
+            *self.parts,
+            id=self.key,
         )
 
 
@@ -64,15 +68,17 @@ def _drawn(charts: Sequence[Chart], *beside: Html | None) -> Html | None:
 
 
 def _candidates(answer: Recommendation, charts: Sequence[Chart]) -> Section:
-    speeds = [(e, e.speedup_expected or e.speedup_predicted) for e in answer.by_candidate]
-    gains = [e for e, s in speeds if s and s.low > 1 and e.draft != SELF]
-    several = [e for e in answer.by_candidate if e.draft != SELF]
-    lead = (
-        f"{len(gains)} of {len(several)} candidates clearly make decoding faster on this traffic."
-        if charts
-        else "No pass was timed, so no candidate's speed is known."
-    )
-    reasons = [element("li", f"{e.candidate}: {e.reason}") for e in several if e.reason]
+    drafts = [each for each in answer.by_candidate if each.draft != SELF]
+    speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
+    faster = sum(speed is not None and speed.low > 1 for speed in speeds)
+    if not charts:
+        lead = "No pass was timed, so no candidate's speed is known."
+    elif faster in (0, len(drafts)):
+        which = "The candidate is" if len(drafts) == 1 else f"All {len(drafts)} candidates are"
+        lead = f"{which if faster else 'No candidate is'} clearly faster than decoding without one."
+    else:
+        lead = f"{faster} of {len(drafts)} candidates are clearly faster than decoding without one."
+    reasons = [element("li", f"{e.candidate}: {e.reason}") for e in drafts if e.reason]
     parts = [
         _drawn(charts, *(table(chart.table) for chart in charts)),
         folded("Why not the others", element("ul", *reasons)) if reasons else None,

@@ -31,7 +31,14 @@ def table(of: Table) -> Html:
         ]
         rows.append(element("tr", *cells, class_="chosen" if at == of.chosen else None))
     inner = [element("thead", element("tr", *head)), element("tbody", *rows)]
-    return element("div", element("table", *inner), class_="table", tabindex="0")
+    return element(
+        "div",
+        element("table", *inner),
+        class_="table",
+        role="region",
+        tabindex="0",
+        aria_label=", ".join(of.head),
+    )
 
 
 def _cell(cell: Cell) -> str:
@@ -50,6 +57,14 @@ def figure(chart: Chart) -> Html:
         element("figcaption", chart.caption),
         below,
     )
+
+
+def coded(text: str) -> Html:
+    """A sentence with what stands in backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return together([text])
+    return together(element("code", part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def folded(title: str, *parts: Html) -> Html:

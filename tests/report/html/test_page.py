@@ -99,7 +99,19 @@ def test_a_speed_up_below_the_asked_one_is_no_reason_to_speculate(run):
     # 8 s without, 4 s with.
     text = page_of("run", run, min_speedup=3.0)
     assert "Do not speculate" in text
-    assert "does not clearly exceed the asked 3×" in text
+    assert "does not reach the asked 3×" in text
+
+
+def test_an_open_decision_says_what_the_requests_cannot_tell():
+    # The deciding speed-up is 2.10× (1.88–2.36).
+    text = page_of("reference", read_run(RunFolder(REFERENCE)), min_speedup=2.0)
+    assert "Inconclusive" in text
+    assert "cannot tell whether qwen0.5:int4 at k = 5, the best candidate, is above the asked 2×" in text
+
+
+def test_without_any_speed_the_head_says_so(hand):
+    records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
+    assert "No candidate&#x27;s speed is known." in page_of("run", run_of(hand.manifest(), records))
 
 
 def test_names_from_files_stay_text(hand):
