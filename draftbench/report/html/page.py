@@ -92,7 +92,8 @@ def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
         data_high=repr(speed.high),
     )
     low, high = min(0.9, speed.low), max(1.1, answer.min_speedup, speed.high)
-    scale = values_axis("1× is decoding without speculation", [low, high], "×")
+    asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
+    scale = values_axis(f"1× is decoding without speculation{asked}", [low, high], "×")
     plot = Plot(scale, Axis("", 0, 1, ()), height=80, upright=True)
     plot.shade_left_of(1.0)
     plot.mark_x(1.0)

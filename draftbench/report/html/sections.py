@@ -73,11 +73,15 @@ def _candidates(answer: Recommendation, charts: Sequence[Chart]) -> Section:
     faster = sum(speed is not None and speed.low > 1 for speed in speeds)
     if not charts:
         lead = "No pass was timed, so no candidate's speed is known."
+    elif len(drafts) == faster == 1:
+        lead = "The candidate clearly speeds up decoding."
     elif faster in (0, len(drafts)):
-        which = "The candidate is" if len(drafts) == 1 else f"All {len(drafts)} candidates are"
-        lead = f"{which if faster else 'No candidate is'} clearly faster than decoding without one."
+        which = (
+            f"All {faster} candidates clearly speed" if faster else "No candidate clearly speeds"
+        )
+        lead = f"{which} up decoding."
     else:
-        lead = f"{faster} of {len(drafts)} candidates are clearly faster than decoding without one."
+        lead = f"{faster} of {len(drafts)} candidates clearly speed up decoding."
     reasons = [element("li", f"{e.candidate}: {e.reason}") for e in drafts if e.reason]
     parts = [
         _drawn(charts, *(table(chart.table) for chart in charts)),

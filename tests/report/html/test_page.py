@@ -106,7 +106,10 @@ def test_an_open_decision_says_what_the_requests_cannot_tell():
     # The deciding speed-up is 2.10× (1.88–2.36).
     text = page_of("reference", read_run(RunFolder(REFERENCE)), min_speedup=2.0)
     assert "Inconclusive" in text
-    assert "cannot tell whether qwen0.5:int4 at k = 5, the best candidate, is above the asked 2×" in text
+    assert (
+        "cannot tell whether qwen0.5:int4 at k = 5, the best candidate, is above the asked 2×"
+        in text
+    )
 
 
 def test_without_any_speed_the_head_says_so(hand):

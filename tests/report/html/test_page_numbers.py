@@ -78,7 +78,9 @@ class Known:
             return json.loads(path.read_text())
 
         self.answer = printed("recommend")
-        self.cards = {card["candidate"]: card for card in printed("acceptance")["cards"]}
+        self.cards = {
+            card["candidate"]: card for card in printed("acceptance", "--all")["candidates"]
+        }
         best = [each for each in self.answer["evaluations"] if each["best"]]
         # The choice has no reason against it; the others follow by what they are ranked by.
         self.best = sorted(
