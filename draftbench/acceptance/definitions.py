@@ -191,7 +191,7 @@ def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) 
 
 
 def per_request_mean(sample: Sample) -> Sample:
-    """The same figure as the mean of each request's own; requests without a value are left out."""
+    """The mean of the figure over requests; requests without a value are left out."""
     values = sample.combine(sample.addends)
     known = np.isfinite(values)
     return Sample(

@@ -96,7 +96,7 @@ def _cliff(name: str, rounds: Rounds) -> Fault | None:
                 "hazard falls to zero",
                 f"draft position {i + 1} was never accepted in {reached[i]:.0f} tries at "
                 f"k = {rounds.k}; the positions before it have hazards of {before}",
-                "suspect the draft's own loop: cache positions, attention window "
+                "suspect the loop that drafts: cache positions, attention window "
                 "or a step that repeats itself",
             )
     return None
@@ -109,7 +109,7 @@ def _control(pairs: Pairs, near_tie: float) -> Fault | None:
         if trajectory.sampling.temperature > 0:
             continue
         end = 1 + min(replay.draftable, len(replay.accept))
-        # Where a logged response is not the target's best token, its own draft is rightly rejected.
+        # A logged token that is not the target's best one is rightly rejected.
         best = np.array(trajectory.argmax[1:end]) == 1
         margins = np.minimum(trajectory.margins[1:end], replay.margin[: end - 1])
         wrong += int((best & (margins > near_tie) & (np.array(replay.accept[: end - 1]) < 1)).sum())
@@ -119,7 +119,7 @@ def _control(pairs: Pairs, near_tie: float) -> Fault | None:
     return Fault(
         "self",
         "control failed",
-        f"the target rejects its own greedy draft at {wrong} of {tried} positions, "
+        f"the target rejects its greedy draft of itself at {wrong} of {tried} positions, "
         "near ties not counted",
         "replay and generation compute different things; trust no acceptance figure of this run",
     )

@@ -1,13 +1,10 @@
-"""Samples → figures with intervals, by bootstrap over requests.
+"""Intervals of figures, by bootstrap over requests (BCa).
 
 Tokens and rounds of one request depend on each other, requests do not: requests are resampled, and
-whatever is computed from sums over them is computed again (Efron 1987: BCa, bias-corrected and
-accelerated, acceleration by the jackknife). The resamples depend on nothing but the seed and the
-number of requests, so a figure read twice has the same interval, and two candidates share their
-resamples.
-
-The interval speaks for the sampling of requests alone: not for timing noise, nor for traffic that
-changes.
+whatever is computed from sums over them is computed again (Efron 1987: bias-corrected and
+accelerated, acceleration by the jackknife). The resamples depend only on the seed and the number of
+requests, so a figure computed twice has the same interval, and two candidates share their
+resamples. The interval covers the sampling of requests alone, not timing noise or changing traffic.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from draftbench.acceptance.rounds import Floats
 
 # Under so many requests the intervals tend to be too narrow (coverage measured at 24: 89 to 93 %).
 FEW_REQUESTS = 30
-# So often requests are drawn anew for an interval or a probability.
+# How many times requests are resampled for an interval or a probability.
 RESAMPLES = 2000
 # Resamples without a value are left out; past this share that would move the quantiles.
 _UNDEFINED_SHARE = 0.01
@@ -37,7 +34,7 @@ _Comparison = Callable[[Floats, Floats], Floats]
 
 
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure and the interval that holds it at the asked confidence."""
+    """A figure with its confidence interval."""
 
     value: float
     low: float
@@ -50,7 +47,7 @@ def estimate(
     """The pooled figure with its BCa interval.
 
     None where nothing can be said: fewer than two requests, a denominator of 0, or a figure that
-    hangs on one request. When all requests agree the interval has no width, which is no proof;
+    depends on one request. When all requests agree the interval has no width, which is no proof;
     under 30 requests intervals tend to be too narrow.
     """
     value = sample.value

@@ -101,7 +101,7 @@ def rank_rates(pairs: ModelPairs, ranks: int = _RANKS) -> Floats:
 def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> StartLaw:
     """How deep the response follows the tree from every start.
 
-    `depth` is at least the tree's own; a path that ends before it counts as rejected there, as an
+    `depth` is at least that of the tree; a path that ends before it counts as rejected there, as an
     engine's round would.
     """
     child, nowhere = _children(tree)

@@ -67,8 +67,8 @@ _TEMPLATE_RESERVED = frozenset({
     "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
 })
 # fmt: on
-"""Arguments of the renderer itself: a log must not set them (`chat_template` would run the log's
-own template)."""
+"""Arguments of the renderer itself, which a log must not set: `chat_template` would run a template
+of the log."""
 
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _INT64 = 2**63 - 1

@@ -128,7 +128,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A row taken apart by its form; `settings` holds the parameters beside the content."""
+    """A row taken apart by its form; `settings` holds its parameters."""
 
     form: str
     content: Any

@@ -1,6 +1,5 @@
 """Data sets: how they are named, and local folders read through the library."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,12 +63,6 @@ def test_a_folder_of_parquet_is_read_by_split(tmp_path: Path) -> None:
     with pytest.raises(TrafficError, match="has 2 splits") as raised:
         load(query(f"hf:{tmp_path}"))
     assert f"hf:{tmp_path}:train" in raised.value.hint
-
-
-def test_a_folder_of_jsonl_with_one_split_needs_no_name(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "a", "temperature": 0.5}) + "\n")
-    (request,) = load(query(f"hf:{tmp_path}")).requests
-    assert (request.prompt, request.sampling.temperature) == ("a", 0.5)
 
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
@@ -145,10 +138,11 @@ def test_a_folder_is_of_no_commit_and_may_have_an_at_sign_in_its_name(tmp_path: 
     assert not query(f"hf:{folder}").on_hub
 
 
-def test_every_name_that_is_no_folder_is_the_hubs() -> None:
-    assert query("hf:org/name").on_hub
-    assert not query("suite:code").on_hub
-    assert not query("prod.jsonl").on_hub
+@pytest.mark.parametrize(
+    ("source", "on_hub"), [("hf:org/name", True), ("suite:code", False), ("prod.jsonl", False)]
+)
+def test_a_name_after_hf_that_is_not_a_folder_is_on_the_hub(source: str, on_hub: bool) -> None:
+    assert query(source).on_hub == on_hub
 
 
 ONE, TWO = "1" * 40, "2" * 40
@@ -230,39 +224,6 @@ def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub: Hub, named: str
     hub.asked.clear()
     hub.config.data_files = {"train": [own]}
     assert load(query("hf:org/name")).revision == ONE
-
-
-@pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The library's cache with one data set at one commit, as a download leaves it."""
-    import datasets
-
-    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
-    made = tmp_path / "made"
-    datasets.load_dataset("json", data_files=str(tmp_path / "a.jsonl"), cache_dir=str(made))
-    (info,) = made.rglob("dataset_info.json")
-    (arrow,) = made.rglob("*.arrow")
-    folder = tmp_path / "cache" / "org___name" / "default" / "0.0.0" / ONE
-    folder.mkdir(parents=True)
-    described = json.loads(info.read_text()) | {"config_name": "default", "dataset_name": "name"}
-    (folder / "dataset_info.json").write_text(json.dumps(described))
-    arrow.rename(folder / "name-train.arrow")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", ["org/name", "org/name:train", f"org/name@{ONE}"])
-def test_without_a_network_the_cached_commit_is_read_and_recorded(cached: Path, name: str) -> None:
-    traffic = load(query(f"hf:{name}"))
-    assert ([request.prompt for request in traffic.requests], traffic.revision) == (["a"], ONE)
-
-
-@pytest.mark.parametrize("revision", [TWO, "v1"])
-def test_without_a_network_another_revision_than_the_cached_is_refused(
-    cached: Path, revision: str
-) -> None:
-    with pytest.raises(TrafficError, match=f"cached is {ONE}"):
-        load(query(f"hf:org/name@{revision}"))
 
 
 def test_a_folder_that_lies_here_by_chance_is_not_taken_for_the_hubs(

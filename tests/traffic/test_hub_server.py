@@ -19,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "a" * 40, "b" * 40
 FILES = {
     OLD: {"README.md": b"# old\n", "train.jsonl": b'{"prompt": "old"}\n'},

@@ -80,29 +80,21 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         {"body": body | {"logit_bias": {"2": 5}}},
         {"body": body | {"frobnicate": 1}},
         "no json",
-        {"prompt": ""},
+        *[{"prompt": ""}] * 9,
         {"prompt": "b"},
     )
     traffic = load(query(path, skip_bad=True))
     assert traffic.dropped == {
         "not representable: logit_bias": 2,
         "not representable: frobnicate": 1,
-        "bad row": 2,
+        "bad row": 10,
     }
-    assert traffic.rows == 7
-    assert traffic.bad_rows == (
+    assert traffic.rows == 15
+    assert traffic.bad_rows == (  # the first five
         "log.jsonl:5: not JSON (invalid character (byte 4))",
-        "log.jsonl:6: the prompt is empty",
+        *(f"log.jsonl:{line}: the prompt is empty" for line in (6, 7, 8, 9)),
     )
     assert traffic.form == "OpenAI request, prompt"
-
-
-def test_only_the_first_bad_rows_are_named(tmp_path: Path) -> None:
-    traffic = load(query(log(tmp_path, {"prompt": "a"}, *["x"] * 50), skip_bad=True))
-    assert traffic.dropped == {"bad row": 50}
-    assert [row.split(": ")[0] for row in traffic.bad_rows] == [
-        f"log.jsonl:{line}" for line in range(2, 7)
-    ]
 
 
 def test_a_bad_row_stops_the_reading_by_file_and_line(tmp_path: Path) -> None:
@@ -283,26 +275,32 @@ def heavy(shape: list[tuple[int, int]]) -> dict[str, Entry]:
     }
 
 
-def test_shares_follow_the_largest_remainder() -> None:
-    # quotas of 10: 4.7, 3.4, 1.9 -> floors 4, 3, 1 -> the two left go to .9 and .7
-    totals: dict[str | None, float] = {"a": 47.0, "b": 34.0, "c": 19.0}
-    assert allocate(totals, {"a": 47, "b": 34, "c": 19}, 10) == {"a": 5, "b": 3, "c": 2}
-
-
-def test_every_segment_gets_one_while_the_sample_has_room() -> None:
-    totals: dict[str | None, float] = {"big": 990.0, "x": 5.0, "y": 5.0}
-    assert allocate(totals, {"big": 990, "x": 5, "y": 5}, 10) == {"big": 8, "x": 1, "y": 1}
-
-
-def test_a_segment_never_gives_more_than_it_has() -> None:
-    # one prompt asked a thousand times is one request; its room goes to the others
-    totals: dict[str | None, float] = {"same": 1000.0, "x": 10.0, "y": 10.0}
-    assert allocate(totals, {"same": 1, "x": 10, "y": 10}, 9) == {"same": 1, "x": 4, "y": 4}
-
-
-def test_with_more_segments_than_requests_the_heaviest_get_one_each() -> None:
-    totals: dict[str | None, float] = {"a": 1.0, "b": 3.0, None: 2.0}
-    assert allocate(totals, {"a": 1, "b": 3, None: 2}, 2) == {"a": 0, "b": 1, None: 1}
+@pytest.mark.parametrize(
+    ("totals", "sizes", "sample", "shares"),
+    [
+        # Quotas of 10 are 4.7, 3.4 and 1.9: floors 4, 3 and 1; the two left go to .9 and .7.
+        ({"a": 47, "b": 34, "c": 19}, None, 10, {"a": 5, "b": 3, "c": 2}),
+        # Every segment gets one while the sample has room.
+        ({"big": 990, "x": 5, "y": 5}, None, 10, {"big": 8, "x": 1, "y": 1}),
+        # A prompt asked a thousand times is one request; its room goes to the others.
+        (
+            {"same": 1000, "x": 10, "y": 10},
+            {"same": 1, "x": 10, "y": 10},
+            9,
+            {"same": 1, "x": 4, "y": 4},
+        ),
+        # With more segments than requests the heaviest get one each.
+        ({"a": 1, "b": 3, None: 2}, None, 2, {"a": 0, "b": 1, None: 1}),
+    ],
+)
+def test_segments_share_a_sample_by_their_rows(
+    totals: dict[str | None, float],
+    sizes: dict[str | None, int] | None,
+    sample: int,
+    shares: dict[str | None, int],
+) -> None:
+    sizes = sizes or {segment: int(total) for segment, total in totals.items()}
+    assert allocate(totals, sizes, sample) == shares
 
 
 @given(strata, st.integers(1, 60), st.integers(0, 9))
