@@ -24,7 +24,7 @@ from draftbench.acceptance.summary import AcceptanceReport
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison
 from draftbench.gate.result import GateResult, HistoryEntry
-from draftbench.models.check_result import Preflight
+from draftbench.models.check_result import CheckResult
 from draftbench.planner import engine_costs
 from draftbench.planner.formula import Table
 from draftbench.planner.known_pairs import Suggestion
@@ -62,7 +62,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         (AcceptanceReport, Figure),
     ),
     ("`compare --format json`", "", (Comparison,)),
-    ("`check --format json`", "", (Preflight,)),
+    ("`check --format json`", "", (CheckResult,)),
     ("`gate --format json`", "", (GateResult,)),
     ("`suggest --format json`", "", (Suggestion,)),
     (

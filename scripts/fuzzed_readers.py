@@ -166,13 +166,13 @@ def _model_file(name: str, folder: Path) -> Reader:
     shutil.copytree(EMBEDDED / "draft", draft)
 
     def read(folder: Path, data: bytes) -> object:
-        from draftbench.models.check import preflight
+        from draftbench.models.check import check_models
         from draftbench.models.source import ModelSource, end_tokens
 
         (draft / name).write_bytes(data)
         source = ModelSource(str(draft))
         end_tokens(source)
-        return preflight(ModelSource(str(EMBEDDED / "target")), [source], 1 << 34)
+        return check_models(ModelSource(str(EMBEDDED / "target")), [source], 1 << 34)
 
     if not (draft / name).exists():
         index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-1.safetensors"}}

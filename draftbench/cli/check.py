@@ -72,7 +72,7 @@ def check(
                 f"`{name}` is not a model that can be checked",
                 hint="it works with every target; leave it out",
             )
-    from draftbench.models.check import memory_here, preflight
+    from draftbench.models.check import check_models, memory_here
     from draftbench.models.source import ModelSource, Trust
     from draftbench.report.terminal.check import render
 
@@ -86,7 +86,7 @@ def check(
                 "model hub unless they are cached"
             )
     tokens = None if traffic is None else _tokens(source, traffic, sample)
-    answer = preflight(source, models, memory_here() if size is None else size, tokens)
+    answer = check_models(source, models, memory_here() if size is None else size, tokens)
     write_result(render(answer, output_format, width(), everything=everything), output)
     return 1 if any(pair.obstacles for pair in answer.pairs) else 0
 

@@ -104,14 +104,14 @@ def _proposal(
     row: KnownPairing, target: ModelSource, draft: ModelSource | None
 ) -> tuple[Proposal, int | None]:
     """The row with what the files say, and the target's parameters; unchecked where they fail."""
-    from draftbench.models.check import preflight
+    from draftbench.models.check import check_models
     from draftbench.planner.known_pairs import Proposal
 
     if draft is None:
         return Proposal(pairing=row), None
     try:
         # Memory is `check`'s and `estimate`'s question.
-        found = preflight(target, [draft], sys.maxsize)
+        found = check_models(target, [draft], sys.maxsize)
     except ModelError as error:
         return Proposal(pairing=row, unchecked=_reason(draft, error)), None
     (pair,) = found.pairs

@@ -1,11 +1,10 @@
-"""Any transformers causal LM with an ordinary key-value cache → a runner, through the model's own
-forward pass.
+"""Runs any transformers causal LM with an ordinary key-value cache, through its forward pass.
 
-The cache is ours: one slab per layer, written in place and rewound by forgetting, since the
-library's own caches concatenate on every step, cannot be rewound past a sliding window, or have one
-length for all rows. For one row the masks are the library's, built from the sizes that our cache
-reports; for several rows at different lengths they are made here, one for each kind of layer. A
-sliding window is kept whole and masked. Recurrent and hybrid caches are refused by name.
+The cache is ours: one slab per layer, written in place and rewound by forgetting, since those of
+transformers concatenate on every step, cannot be rewound past a sliding window, or have one length
+for all rows. For one row transformers makes the masks from the sizes that our cache reports; for
+several rows at different lengths they are made here, one for each kind of layer. A sliding window
+is stored in full and masked. Recurrent and hybrid caches are refused by name.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from draftbench.decoder.linear import streams
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import only_row
 
-# Families that take the masks they are given, so that rows of different lengths may share a pass:
-# seen with random models of each, where every row gets the logits that it gets alone. Others build
+# Families that take the masks they are given, so that rows of different lengths may share a pass.
+# Tested with random models of each: every row gets the logits that it gets alone. Others derive
 # more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi) and run row by row.
 SIDE_BY_SIDE = frozenset(
     """
@@ -86,16 +85,14 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self) -> int:
-        """Valid entries of the row that is written; the masks' offset where the library makes
-        them.
-        """
+        """Valid entries of the row that is written: the offset of masks that transformers makes."""
         place = self.owner.place
         return 0 if isinstance(place, _LeftPadded) else self.owner.lengths[place]
 
 
 class SlabTransformersCache(Cache):  # type: ignore[misc]
-    """A transformers cache with a valid length per row, and where the tokens of a pass go: one row,
-    or several.
+    """A transformers cache with a valid length per row. `place` says where the tokens of a pass go:
+    one row, or several.
     """
 
     def __init__(self, layer_kinds: list[str], capacity: int, rows: int) -> None:
@@ -144,8 +141,7 @@ class _LeftPadded:
 
 
 class TransformersRunner:
-    """Runs a transformers model as it is, with its linear layers replaced by faster or smaller
-    ones.
+    """Runs a transformers model with its linear layers replaced by faster or smaller ones.
 
     Args:
         model: a loaded causal LM without `rewind_obstacle`.
@@ -235,7 +231,7 @@ class TransformersRunner:
         every: bool,
         mask: Tensor | dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """The model's own forward pass over [rows, width] ids; logits of all or the last."""
+        """The model's forward pass over [rows, width] ids; logits of all or the last."""
         return self.model(  # type: ignore[no-any-return]
             input_ids=ids,
             attention_mask=mask,

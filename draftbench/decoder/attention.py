@@ -1,5 +1,4 @@
-"""New tokens of one row, or of several rows at different lengths → keys and values in their place
-and what the tokens attend to.
+"""Attention over cached keys and values, for one row or several rows of different lengths.
 
 Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
 different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs
@@ -38,17 +37,16 @@ class Placement(Protocol):
         ...
 
 
-# What depends on a row's length, as functions that read it when they run: a trace holds the calls
-# and not the number.
+# Functions of a row's length that read it when they run: a trace holds the call, not the number.
 _SCRIPT = """
 def at(table: Tensor, start: Tensor, n: int) -> Tensor:
     return table.narrow(0, int(start), n)
 
 def mask(future: Tensor, start: Tensor, n: int, group: int) -> Tensor:
     past = int(start)
-    own = future.new_zeros([n, past + n])
-    own.narrow(1, past, n).copy_(future.narrow(0, 0, n).narrow(1, 0, n))
-    return own.repeat([group, 1])
+    mask = future.new_zeros([n, past + n])
+    mask.narrow(1, past, n).copy_(future.narrow(0, 0, n).narrow(1, 0, n))
+    return mask.repeat([group, 1])
 
 def attend(
     query: Tensor, new: Tensor, slab: Tensor, start: Tensor, mask: Optional[Tensor]
@@ -106,7 +104,7 @@ class ManyRows:
 
     Args:
         group: queries to a key.
-        like: what the mask is made like.
+        like: a tensor of the mask's type and device.
     """
 
     def __init__(
@@ -144,11 +142,11 @@ class EvenRows:
 
     Args:
         starts: [rows] valid tokens.
-        reach: keys that are looked at, at least every start + width; None: just as many, which a
-            host can read from the starts and a GPU not.
+        reach: number of keys to look at, at least every start + width; None: the least that does,
+            read from the starts, which would make a host wait for a GPU.
         group: queries to a key.
-        like: what the mask is made like.
-        last: the last position that the model knows; what lies beyond is never read.
+        like: a tensor of the mask's type and device.
+        last: the last position that the model knows; results beyond it are never read.
     """
 
     def __init__(
@@ -174,8 +172,8 @@ class EvenRows:
 
 
 def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
-    """[rows, 1, group · width, reach], -inf where what is seen, [reach], comes after the last place
-    of a query, [rows, width].
+    """[rows, 1, group · width, reach], -inf where a key of `seen` [reach] comes after the query's
+    `last` visible place [rows, width].
     """
     future = seen > last.unsqueeze(2)
     mask = torch.zeros_like(future, dtype=like.dtype).masked_fill_(future, float("-inf"))
@@ -183,7 +181,7 @@ def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
 
 
 def _mixed(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
-    """What queries [rows, width, heads, head] see, in their shape."""
+    """The values mixed for queries [rows, width, heads, head], in their shape."""
     rows, width, _, head = query.shape
     keys, values = slab.narrow(3, 0, mask.shape[3]).unbind(1)
     grouped = query.transpose(1, 2).reshape(rows, slab.shape[2], -1, head)

@@ -1,10 +1,10 @@
-"""Passes of a fixed shape over one cache → recorded once, launched whole.
+"""Records passes of fixed shapes over one cache as CUDA graphs, and lends caches from a pool.
 
 A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
 step is recorded as one CUDA graph. A recording is bound to its shapes and to the memory that it
 reads and writes. Hence caches are lent from a pool and come back to it, and a recorded pass takes
-as many tokens in every row, at least those of its widest: the surplus lands behind a row's valid
-tokens, where the next pass overwrites it. Knows nothing of layers.
+the same number of tokens in every row: the surplus of narrower rows lands behind their valid
+tokens, where the next pass overwrites it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from draftbench.decoder.runner import on_device
 
-# What is recorded: reads its inputs from where they were then.
+# A pass without arguments: its inputs are tensors that it holds.
 Pass = Callable[[], Tensor]
-# What does the same, with whatever the inputs hold by then.
+# Turns a pass into one that does the same with whatever its inputs hold by then.
 Recorder = Callable[[Pass], Pass]
 # A reach of keys, tokens [rows · width], starts [rows], slabs ... → a result for each token.
 Append = Callable[..., Tensor]
@@ -65,7 +65,7 @@ class RecordedPasses:
 
     Args:
         slabs: a layer each; dimension 0 are rows, dimension 3 tokens.
-        recorder: of these passes alone, so that its memory goes when they go.
+        recorder: for these passes alone, so that its memory is freed with them.
     """
 
     def __init__(self, slabs: list[Tensor], recorder: Recorder) -> None:
@@ -78,11 +78,11 @@ class RecordedPasses:
 
     @property
     def reaches(self) -> list[int]:
-        """How far a pass may look, each about twice as far as the one before."""
-        found = [STRIDE]
-        while found[-1] < self.capacity:
-            found.append(min(2 * found[-1], self.capacity))
-        return found
+        """Numbers of keys that passes are recorded for, each about twice the one before."""
+        reaches = [STRIDE]
+        while reaches[-1] < self.capacity:
+            reaches.append(min(2 * reaches[-1], self.capacity))
+        return reaches
 
     @property
     def widest(self) -> int:
@@ -91,8 +91,8 @@ class RecordedPasses:
 
     @torch.inference_mode()
     def record(self, widths: Collection[int], append: Append) -> None:
-        """Record what is missing."""
-        self._starts.zero_()  # what is left of another cache may lie too far for these
+        """Record the passes of these widths that are missing."""
+        self._starts.zero_()  # another cache's may lie too far for these
         for width in sorted(set(widths).difference(self._tokens)):
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
             for reach in self.reaches:
@@ -122,7 +122,7 @@ class RecordedPasses:
 @dataclass(frozen=True)
 class Lender:
     """Slabs with their recordings, lent to caches and taken back when a cache is forgotten. Slabs
-    that are too small or of other rows than the ones asked for are given up.
+    that are too small, or have another number of rows than wanted, are given up.
     """
 
     make_slabs: Callable[[int, int], list[Tensor]]
@@ -138,7 +138,7 @@ class Lender:
         self.idle[:] = [
             one
             for one in self.idle
-            # The surplus of its widest pass has to fit too, whoever had that recorded.
+            # The surplus of its widest pass has to fit too, also where this cache has no such pass.
             if one.rows == rows and one.capacity >= max(room, capacity + one.widest)
         ]
         passes = (

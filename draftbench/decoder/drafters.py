@@ -1,8 +1,7 @@
-"""What has been said so far → up to k proposed tokens for each row: a draft model, or prompt
-lookup.
+"""Drafters, which propose up to k tokens for each row: a draft model, or prompt lookup.
 
-A drafter keeps its own state along each response and is told after each round how much of its
-proposal stands. It does not know the target's logits and never decides what is accepted.
+A drafter keeps a state along each response; after each round it learns how much of its proposal was
+accepted. It does not know the target's logits and never decides on acceptance.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Ask:
-    """Up to `k` tokens are wanted after the context (prompt and output so far) of one row."""
+    """A request for up to `k` tokens after the context (prompt and output so far) of one row."""
 
     row: int
     context: list[int]
@@ -55,7 +54,7 @@ class Drafter(Protocol):
         ...
 
     def keep(self, row: int, length: int) -> None:
-        """The first `length` tokens of a row's context stand; forget what was drafted beyond."""
+        """Keep the first `length` tokens of a row's context and forget what was drafted beyond."""
         ...
 
 
@@ -65,9 +64,9 @@ class ModelDrafter:
 
     Args:
         runner: the draft (or the target itself, for the control).
-        mode: whether a row whose request samples is drafted by sampling, and from what.
+        mode: whether and how a row whose request samples is drafted by sampling.
         vocab_size: the target's; the draft's tokens beyond it are not proposed.
-        stop_below: drafting ends before the first token with a confidence below; None never.
+        stop_below: drafting ends before the first token with a confidence below; None: never.
     """
 
     def __init__(
@@ -85,38 +84,36 @@ class ModelDrafter:
         self._room = min(capacity, self.runner.context_length)
         # A round reads one new token, or two after a full one.
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
-        self._laws: list[_Law | None] = [None] * rows
+        self._samplers: list[_Sampler | None] = [None] * rows
 
     def begin(self, row: int, task: Task) -> None:
         """Prefill all of the prompt; the first round reads the first output token."""
         samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
-        self._laws[row] = _Law.of(task, self.mode, self.runner.device) if samples else None
+        self._samplers[row] = _Sampler.of(task, self.mode, self.runner.device) if samples else None
         self.cache.rewind(row, 0)
         if len(task.prompt) <= self._room:
             self._forward([row], self._readable(task.prompt), [len(task.prompt)])
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
-        """Greedy or sampled tokens; fewer than k where the draft's own context ends or it is
-        unsure.
-        """
+        """Greedy or sampled tokens; fewer than k where the draft's context ends or it is unsure."""
         drafts = [
-            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._laws[ask.row])
+            _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._samplers[ask.row])
             for ask in asks
         ]
-        going = [draft for draft in drafts if draft.wanted > 0]
-        unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in going]
+        active = [draft for draft in drafts if draft.wanted > 0]
+        unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in active]
         tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
-        while going:
-            logits = self._forward([draft.ask.row for draft in going], tokens, counts)
-            going, logits = self._sure(going, logits)
-            if not going:
+        while active:
+            logits = self._forward([draft.ask.row for draft in active], tokens, counts)
+            active, logits = self._sure(active, logits)
+            if not active:
                 break
-            tokens = _choose(going, logits)
-            for draft, token in zip(going, tokens.split(1), strict=True):
+            tokens = _choose(active, logits)
+            for draft, token in zip(active, tokens.split(1), strict=True):
                 draft.tokens.append(token)
-            on = [at for at, draft in enumerate(going) if len(draft.tokens) < draft.wanted]
-            tokens = tokens if len(on) == len(going) else tokens[on]
-            going, counts = [going[at] for at in on], [1] * len(on)
+            rest = [at for at, draft in enumerate(active) if len(draft.tokens) < draft.wanted]
+            tokens = tokens if len(rest) == len(active) else tokens[rest]
+            active, counts = [active[at] for at in rest], [1] * len(rest)
         return [draft.proposal(self.vocab_size) for draft in drafts]
 
     def keep(self, row: int, length: int) -> None:
@@ -127,19 +124,19 @@ class ModelDrafter:
     def _forward(self, rows: Sequence[int], tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Logits after the last new token of each of `rows`, over the target's vocabulary."""
         sizes = dict(zip(rows, counts, strict=True))
-        by_row = [sizes.get(row, 0) for row in range(len(self._laws))]
+        by_row = [sizes.get(row, 0) for row in range(len(self._samplers))]
         logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
         return logits[:, : self.vocab_size]
 
-    def _sure(self, going: list[_Draft], logits: Tensor) -> tuple[list[_Draft], Tensor]:
+    def _sure(self, drafts: list[_Draft], logits: Tensor) -> tuple[list[_Draft], Tensor]:
         """Those whose confidence, max q at temperature 1, reaches the threshold. It is looked at
         before anything is drawn, or sampling would not be lossless; the host waits for it.
         """
         if self.stop_below is None:
-            return going, logits
+            return drafts, logits
         confidence = logits.float().softmax(dim=-1).amax(dim=-1)
         sure = (confidence >= self.stop_below).nonzero()[:, 0].tolist()
-        return [going[at] for at in sure], logits[sure]
+        return [drafts[at] for at in sure], logits[sure]
 
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
@@ -148,49 +145,53 @@ class ModelDrafter:
 
 @dataclass
 class _Draft:
-    """A proposal in the making: at most `wanted` tokens, and what each was drawn from."""
+    """A proposal in the making, of at most `wanted` tokens, with their distributions if sampled."""
 
     ask: Ask
     wanted: int
-    law: _Law | None
+    sampler: _Sampler | None
     tokens: list[Tensor] = field(default_factory=list)
     drawn_from: list[Tensor] = field(default_factory=list)
 
     def proposal(self, vocab_size: int) -> Proposal | None:
-        """What was drafted; None where nothing was."""
+        """The drafted tokens; None where there are none. Tokens that only the target has get
+        q = 0.
+        """
         if not self.tokens:
             return None
-        q = _padded(self.drawn_from, vocab_size) if self.drawn_from else None
+        q = torch.cat(self.drawn_from) if self.drawn_from else None
+        if q is not None and q.shape[1] < vocab_size:
+            q = torch.nn.functional.pad(q, (0, vocab_size - q.shape[1]))
         return Proposal(torch.cat(self.tokens), q)
 
 
 def _choose(drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
     """The next token of each draft [n] after logits [n, vocab]."""
-    if not any(draft.law for draft in drafts):
+    if not any(draft.sampler for draft in drafts):
         return best(logits)
     return torch.cat([_next(d, z) for d, z in zip(drafts, logits.split(1), strict=True)])
 
 
 def _next(draft: _Draft, logits: Tensor) -> Tensor:
-    if draft.law is None:
+    if draft.sampler is None:
         return best(logits)
-    q = distribution(logits, draft.law.filters)
+    q = distribution(logits, draft.sampler.filters)
     draft.drawn_from.append(q)
-    return draw(q, draft.law.uniform(len(draft.ask.context) + len(draft.tokens)))
+    return draw(q, draft.sampler.uniform(len(draft.ask.context) + len(draft.tokens)))
 
 
 @dataclass(frozen=True)
-class _Law:
-    """What the draft samples from along one response, and with which numbers."""
+class _Sampler:
+    """The filters and the random numbers with which the draft samples along one response."""
 
     filters: Sampling
     uniforms: Tensor
     prompt_length: int
 
     @classmethod
-    def of(cls, task: Task, mode: DraftingMode, device: str) -> _Law:
-        whole = mode is DraftingMode.SAMPLED
-        filters = task.sampling if whole else temperature_only(task.sampling)
+    def of(cls, task: Task, mode: DraftingMode, device: str) -> _Sampler:
+        filtered = mode is DraftingMode.SAMPLED
+        filters = task.sampling if filtered else temperature_only(task.sampling)
         uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
         return cls(filters, uniforms, len(task.prompt))
 
@@ -199,15 +200,8 @@ class _Law:
         return self.uniforms.narrow(0, length - self.prompt_length, 1)
 
 
-def _padded(laws: list[Tensor], vocab_size: int) -> Tensor:
-    """Draft distributions over the target's vocabulary; tokens only the target has get q = 0."""
-    q = torch.cat(laws)
-    missing = vocab_size - q.shape[1]
-    return q if missing <= 0 else torch.nn.functional.pad(q, (0, missing))
-
-
 class LookupIndex:
-    """Where each n-gram of a growing sequence last began a continuation; longest n-grams first.
+    """Finds the most recent continuation of the longest n-gram that ends a growing sequence.
 
     Args:
         longest, shortest: n-gram sizes that are looked up (vLLM: prompt_lookup_max,
@@ -261,8 +255,8 @@ class LookupDrafter:
     def _copied(self, ask: Ask) -> Proposal | None:
         index = self.indexes[ask.row]
         index.extend(ask.context[len(index.tokens) :])
-        found = index.lookup(ask.k)
-        return Proposal(on_device(found, self.device)) if found else None
+        tokens = index.lookup(ask.k)
+        return Proposal(on_device(tokens, self.device)) if tokens else None
 
     def keep(self, row: int, length: int) -> None:
         """Nothing drafted is stored."""

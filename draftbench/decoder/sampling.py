@@ -1,4 +1,4 @@
-"""Logits → distributions → tokens, with random numbers that belong to a position and not to a run.
+"""Turns logits into distributions and tokens; random numbers belong to a position, not to a run.
 
 Filters apply in the order temperature, top-k, top-p, min-p. A uniform number is a function of
 (request, sample, purpose, position), so that a resumed run draws what an uninterrupted one would
@@ -36,7 +36,7 @@ class Uniforms:
     positions: int
 
     def stream(self, purpose: str) -> np.ndarray:
-        """[positions] float64; `purpose` is target, draft, accept or residual."""
+        """[positions] float64, for the purpose target, draft, accept or residual."""
         name = f"{self.request}/{self.sample}/{purpose}".encode()
         key = int.from_bytes(hashlib.sha256(name).digest()[:16], "big")
         return np.random.Generator(np.random.Philox(key=key)).random(self.positions)
@@ -92,25 +92,23 @@ def best(logits: Tensor) -> Tensor:
 
 
 def choose(logits: Tensor, sampling: Sampling, uniform: Tensor | None) -> Tensor:
-    """The target's own next tokens [n]: argmax at temperature 0, else drawn with `uniform` [n]."""
+    """The target's next tokens [n]: argmax at temperature 0, else drawn with `uniform` [n]."""
     if sampling.temperature == 0.0 or uniform is None:
         return best(logits)
     return draw(distribution(logits, sampling), uniform.to(logits.device))
 
 
 def temperature_only(sampling: Sampling) -> Sampling:
-    """The request's temperature without its filters: what vLLM's probabilistic drafting samples
-    from.
-    """
+    """The request's temperature without its filters, as vLLM's probabilistic drafting samples."""
     return Sampling(temperature=sampling.temperature)
 
 
 def target_tokens(
     p: Tensor, q: Tensor, proposed: Tensor, uniforms: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """The target's tokens [k+1] beside sampled proposals: d where it is accepted, with probability
-    min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which is never d; after a full
-    round a draw from p.
+    """The target's tokens [k+1] beside sampled proposals: a proposal d where it is accepted, with
+    probability min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which is never d;
+    after a full round a draw from p.
 
     Args:
         p: target distributions [k+1, vocab].
@@ -132,21 +130,21 @@ def target_tokens(
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a round ended: the first `accepted` proposals stand, then `token` follows."""
+    """How a round ended: the first `accepted` proposals are kept, then `token` follows."""
 
     accepted: int
     token: int
 
 
-def verify(own: Sequence[int], proposed: Sequence[int]) -> Verdict:
-    """Accept while the proposal [k] equals the target's own tokens [k+1].
+def verify(target: Sequence[int], proposed: Sequence[int]) -> Verdict:
+    """Accept while the proposal [k] equals the target's tokens [k+1].
 
-    For greedy drafting, at any temperature, these are the target's own choices: a proposal that is
-    certain (q is one-hot) is accepted with probability p(d) and its residual is p without d, which
-    is the same as drawing y from p and accepting where y = d. For sampled drafting they are
-    `target_tokens`.
+    For greedy drafting, at any temperature, these are drawn by the target alone (`choose`): a
+    proposal that is certain (q is one-hot) is accepted with probability p(d) and its residual is p
+    without d, which is the same as drawing y from p and accepting where y = d. For sampled drafting
+    they are `target_tokens`.
     """
     accepted = 0
-    while accepted < len(proposed) and own[accepted] == proposed[accepted]:
+    while accepted < len(proposed) and target[accepted] == proposed[accepted]:
         accepted += 1
-    return Verdict(accepted, own[accepted])
+    return Verdict(accepted, target[accepted])

@@ -1,9 +1,8 @@
-"""A runner that follows a script, and a clock that it moves: the whole decoder with exact, known
-numbers and no model.
+"""A model that is a function, with a clock that only it moves: for tests with exact numbers.
 
-The seam for tests, shipped with the package so that users of the library can test against it too. A
-script is any function from the tokens so far to next-token logits; every pass takes the scripted
-time, and nothing else does.
+It ships with the package so that users of the library can test against it too. A script is any
+function from the tokens so far to next-token logits; every pass takes the scripted time, and
+nothing else does.
 """
 
 from __future__ import annotations
@@ -35,27 +34,25 @@ class ScriptedClock:
 
 
 class ScriptedCache:
-    """The tokens that each row read so far."""
+    """The tokens that each row has read."""
 
     def __init__(self, rows: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens each row read."""
+        """Tokens read by each row."""
         return [len(tokens) for tokens in self.tokens]
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget what a row read after `length` tokens."""
+        """Forget a row's tokens after the first `length`."""
         del self.tokens[row][length:]
 
 
 @dataclass
 class ScriptedRunner:
-    """A model that is a function.
-
-    `seconds_per_pass` and `seconds_per_token` are what a pass over n tokens takes on `clock`: first
-    + n · second.
+    """A model that is a function. On `clock`, a pass over n tokens takes `seconds_per_pass` +
+    n · `seconds_per_token`.
     """
 
     script: Script
@@ -83,15 +80,15 @@ class ScriptedRunner:
     ) -> Tensor:
         """Append tokens [n]; the script's logits after every one or after each row's last."""
         self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
-        found, new = [], tokens.tolist()
+        logits, new = [], tokens.tolist()
         for row, count in enumerate(counts or [len(new)]):
             have = cache.tokens[row]
             for token in new[:count]:
                 have.append(token)
-                found.append(self.script(have))
+                logits.append(self.script(have))
             del new[:count]
             assert len(have) <= self.context_length
-        return torch.stack(found)[... if every else last_of_each(counts or [len(tokens)])]
+        return torch.stack(logits)[... if every else last_of_each(counts or [len(tokens)])]
 
     def modules(self) -> Iterator[nn.Module]:
         """A script has no layers."""

@@ -1,8 +1,7 @@
-"""Does this decoder leave the target's law alone? A small scripted pair decoded many times → the
-outputs' shares against the exact law.
+"""Monte Carlo check that speculative sampling leaves the target's distribution unchanged.
 
-At temperature 0 real models show it, by comparing outputs; above it only a vocabulary so small that
-every output has a known probability can.
+At temperature 0 real models show it, by comparing outputs. Above it, a scripted pair is decoded
+many times, with a vocabulary so small that every output has a known probability.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from draftbench.records import DraftingMode, Sampling
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4
 SAMPLINGS = (Sampling(temperature=1.0), Sampling(temperature=0.8, top_p=0.8))
 OUTPUTS, FALSE_ALARMS = 2000, 1e-7
-# χ² is near its law where every outcome is expected so often; rarer ones are counted together.
+# χ² is near its distribution where every outcome is expected so often; rarer ones count together.
 LEAST_EXPECTED = 5.0
 
 
-def law_fault(mode: DraftingMode) -> str | None:
-    """What is wrong with sampled outputs in this drafting mode, or None."""
+def distribution_fault(mode: DraftingMode) -> str | None:
+    """How sampled outputs in this drafting mode differ from the target's distribution, or None."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
@@ -48,11 +47,11 @@ def law_fault(mode: DraftingMode) -> str | None:
             (a, b, c): OUTPUTS * float(step[0, a] * step[a, b] * step[b, c])
             for a, b, c in product(range(VOCABULARY), repeat=3)
         }
-        distance, most = _chi_squared(seen, expected)
-        if distance > most:
+        distance, limit = _chi_squared(seen, expected)
+        if distance > limit:
             return (
-                f"{OUTPUTS} outputs of {mode} drafting at temperature {sampling.temperature:g} lie "
-                f"{distance:.0f} from the target's law (χ², at most {most:.0f})"
+                f"{OUTPUTS} outputs of {mode} drafting at temperature {sampling.temperature:g} "
+                f"differ from the target's distribution (χ² {distance:.0f}, limit {limit:.0f})"
             )
     return None
 
@@ -60,7 +59,7 @@ def law_fault(mode: DraftingMode) -> str | None:
 def _chi_squared(
     seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
 ) -> tuple[float, float]:
-    """Pearson's distance, and the one that chance exceeds with probability FALSE_ALARMS (Wilson and
+    """Pearson's χ², and the value that chance exceeds with probability FALSE_ALARMS (Wilson and
     Hilferty 1931).
     """
     often = {outcome: n for outcome, n in expected.items() if n >= LEAST_EXPECTED}

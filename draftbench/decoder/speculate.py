@@ -1,11 +1,9 @@
-"""Prompts → responses, by rounds of drafting and verification; k = 0 is plain decoding through the
-same code, one response at a time the same as many.
+"""Decodes prompts into responses by rounds of drafting and verification; k = 0 is plain decoding.
 
 In each round every active row drafts up to k tokens, the target runs once over the last token and
-the proposal of all rows, each row keeps what the acceptance rule accepts plus one token of the
-target's, and both caches are rewound row by row. A row whose response ended takes the next task at
-once. Nothing is drafted past a length limit. Proposals after an accepted end of the response are
-cut.
+the proposal of all rows, each row keeps the accepted tokens plus one of the target's, and both
+caches are rewound row by row. A row whose response ended takes the next task at once. Nothing is
+drafted past a length limit. Proposals after an accepted end of the response are cut.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -45,9 +43,9 @@ def decode_all(
 ) -> list[Response]:
     """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
 
-    With k = 0 or no drafter every round is one plain step. At temperature 0 the output is the
-    target's own greedy output up to near ties of its logits; with greedy drafting so is the sampled
-    output above temperature 0.
+    With k = 0 or no drafter every round is one target step. At temperature 0 the output is the
+    target's greedy output up to near ties of its logits; with greedy drafting, the sampled output
+    above temperature 0 equals the target's in the same way.
     """
     batch = Batch(tasks, target, drafter, k, clock, rows)
     while batch.advance():
@@ -72,13 +70,13 @@ class _Row:
         return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
 
     def ask(self, k: int) -> Ask:
-        """What a drafter is asked for: nothing beyond the length limit."""
+        """A request for up to k tokens, none beyond the length limit."""
         left = self.task.limit - len(self.response.tokens)
         return Ask(self.slot, self.context, min(k, left - 1))
 
     def answer(self, logits: Tensor, proposal: Proposal | None) -> Tensor:
-        """The target's own tokens [n] for n logits, or beside a sampled proposal what stands of it
-        and what replaces it.
+        """The target's tokens [n] for n logits; beside a sampled proposal, the accepted tokens and
+        the one that replaces the first rejected.
         """
         at = len(self.response.tokens)
         uniforms = {p: stream[at : at + len(logits)] for p, stream in self.streams.items()}
@@ -101,14 +99,14 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of one row's proposal."""
+    """One row's proposal and its verdict."""
 
     proposed: list[int]
     verdict: Verdict
 
 
 class Batch:
-    """Tasks on their way through `rows` rows of one target and one drafter."""
+    """Decodes tasks in `rows` rows of one target and one drafter."""
 
     def __init__(
         self,
@@ -126,7 +124,8 @@ class Batch:
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
         capacity = max((task.capacity for task in tasks), default=0)
-        # Between the two: the last rounds of a response, in a batch too rare to make ready for.
+        # Widths between 1 and k + 1 occur in the last rounds of a response: too rare in a batch to
+        # prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
         self.cache: KVCache = target.new_cache(capacity, len(self.rows), widths)
         if self.drafter is not None:
@@ -198,31 +197,29 @@ class Batch:
         lasts = on_device([row.context[-1] for row in active], self.target.device)
         drafted = [p.tokens if p else lasts[:0] for p in proposals]
         sizes = [1 + len(tokens) for tokens in drafted]
-        parts = [part for pair in zip(lasts.split(1), drafted, strict=True) for part in pair]
-        read = torch.cat(parts)
+        read = torch.cat(list(chain(*zip(lasts.split(1), drafted, strict=True))))
         counts = self._counts(active, sizes)
         logits = self.target.forward(read, self.cache, every=True, counts=counts).split(sizes)
-        own = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
-        # Here the host waits for the device: once a round, whatever the rows.
-        tokens, said = torch.stack([read, torch.cat(own)]).tolist()
-        ends = list(accumulate(sizes))
+        answers = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
+        # The host waits for the device here, once a round for any number of rows.
+        tokens, answered = torch.stack([read, torch.cat(answers)]).tolist()
         return [
             _Outcome(
                 tokens[end - size + 1 : end],
-                verify(said[end - size : end], tokens[end - size + 1 : end]),
+                verify(answered[end - size : end], tokens[end - size + 1 : end]),
             )
-            for end, size in zip(ends, sizes, strict=True)
+            for end, size in zip(accumulate(sizes), sizes, strict=True)
         ]
 
     def _settle(self, row: _Row, outcome: _Outcome) -> None:
-        """Emit what stands and forget the rest."""
+        """Emit the accepted tokens and forget the rest."""
         verdict, response = outcome.verdict, row.response
         emitted = row.emit([*outcome.proposed[: verdict.accepted], verdict.token])
         proposed = len(outcome.proposed)
         response.proposed.append(proposed)
         response.accepted.append(min(emitted, verdict.accepted))
-        # Without the target's own token the response ended inside the proposal: the rest of it is
-        # cut, not rejected.
+        # Where the target's token was not emitted, the response ended inside the proposal: the rest
+        # of it is cut, not rejected.
         response.cut.append(proposed - emitted if emitted <= verdict.accepted else 0)
         self.cache.rewind(row.slot, len(row.context) - 1)
         if self.drafter is not None:

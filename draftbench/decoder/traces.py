@@ -1,10 +1,9 @@
-"""A pass of a fixed number of tokens → traced once, run without Python.
+"""TorchScript traces: passes of a fixed number of tokens run without Python.
 
 Between layers that each empty the processor's cache, Python's interpreter takes 20 to 45 µs for
-every call, a fifth of a small draft's step. A TorchScript trace repeats the same operations from
-C++. It needs no compiler, but holds sizes as they were: what changes between two passes is read
-inside `scripted` functions, and what oneDNN packed is given to it each time. Knows nothing of
-layers.
+every call, a fifth of a small draft's step. A trace repeats the same operations from C++. It needs
+no compiler, but holds sizes as they were: values that change between two passes are read inside
+`scripted` functions, and weights that oneDNN packed are arguments.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ def scripted(source: str) -> Any:
 
 
 def trace(work: Traceable, example: Sequence[Tensor], given: Sequence[Tensor]) -> Traceable:
-    """What does the same as `work` does for tensors of the example's shapes.
+    """A function that repeats `work` for tensors of the example's shapes.
 
     Args:
-        work: uses tensors that it holds and never changes, besides its arguments.
+        work: besides its arguments it uses only tensors that it holds and never changes.
         given: tensors that `work` holds and a trace cannot.
 
     Raises:
@@ -39,14 +38,14 @@ def trace(work: Traceable, example: Sequence[Tensor], given: Sequence[Tensor]) -
     """
     taken = len(example)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # sizes that it holds are what it is made for
+        warnings.simplefilter("ignore")  # it is meant to hold sizes
         # `torch.jit.trace` would keep its functions, and with them the weights, for good.
         graph, _ = torch._C._create_graph_by_tracing(
             lambda *tensors: work(*tensors[:taken]),
             [*example, *given],
             lambda _: "",
-            True,  # a result of other than tensors is refused
-            False,  # what is changed in place stays so
+            True,  # refuse a result of anything but tensors
+            False,  # keep changes in place
         )
     first = next(graph.nodes())
     for node in graph.nodes():

@@ -1,8 +1,7 @@
-"""Configurations and tokenizers of a target and its drafts → whether each pair can work, and what
-it takes, before any weights load.
+"""Checks whether pairs of target and drafts can work, and their sizes, before any weights load.
 
-Sizes are counted on a model without storage, so every architecture that transformers can build has
-them. Knows neither how good a draft is nor how fast.
+Reads configurations and tokenizers only. Sizes are counted on a model without storage, so every
+architecture that transformers can build has them. How good or fast a draft is, is not known here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from draftbench.decoder.any_transformer import rewind_obstacle
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import LEVELS, Footprint, cache_tokens, kv_bytes_per_token, matrix_bytes
-from draftbench.models.check_result import ModelSheet, PairSheet, Preflight, Room
+from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import caveats_of, context_of, pair_facts, refusal_of
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
@@ -30,31 +29,52 @@ from draftbench.models.source import ModelSource
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def preflight(
+def check_models(
     target: ModelSource,
     drafts: Sequence[ModelSource],
     memory_bytes: int,
     traffic: Mapping[int, float] | None = None,
     dtype: torch.dtype | None = None,
-) -> Preflight:
-    """Look at every pair.
+) -> CheckResult:
+    """Check every pair.
 
     Args:
-        memory_bytes: what target and draft share.
-        traffic: how often each of the target's tokens stands in the traffic.
-        dtype: what both are to run in (default: each in its checkpoint's).
+        memory_bytes: shared by target and draft.
+        traffic: how often each of the target's tokens occurs in the traffic.
+        dtype: the type that both run in (default: each in its checkpoint's).
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
     """
     skeleton = _skeleton(target)
-    sheet, own = _sheet(target, skeleton, dtype), _obstacles(target, skeleton)
-    pairs = tuple(
-        _pair((target, sheet, own), draft, memory_bytes, traffic, dtype) for draft in drafts
-    )
+    sheet, obstacles = _sheet(target, skeleton, dtype), _obstacles(target, skeleton)
+    pairs = []
+    for draft in drafts:
+        skeleton = _skeleton(draft)
+        drafted = _sheet(draft, skeleton, dtype)
+        facts = pair_facts(target, draft, traffic)
+        refusal = refusal_of(facts)
+        reasons = [*([refusal] if refusal else []), *obstacles, *_obstacles(draft, skeleton)]
+        if min(sheet.weight_bytes.values()) + min(drafted.weight_bytes.values()) > memory_bytes:
+            reasons.append("the weights of both do not fit the memory at any quantization")
+        caveats = [*caveats_of(facts), *_stored_caveats(target), *_stored_caveats(draft)]
+        rooms = _rooms(sheet, drafted, memory_bytes)
+        stored = stored_level(draft)
+        if stored and rooms:
+            rooms = (replace(rooms[0], level=stored),)
+        pairs.append(
+            PairSheet(
+                draft=drafted,
+                facts=facts,
+                obstacles=tuple(reasons),
+                caveats=(*caveats, *_size_caveats(sheet, drafted)),
+                rooms=rooms,
+                engines=engine_answers(facts),
+            )
+        )
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table("cuda" if torch.cuda.is_available() else "cpu")
-    return Preflight(sheet, memory_bytes, total, pairs, levels)
+    return CheckResult(sheet, memory_bytes, total, tuple(pairs), levels)
 
 
 def memory_here() -> int:
@@ -66,44 +86,6 @@ def memory_here() -> int:
     return min(physical, int(limit)) if limit.isdigit() else physical
 
 
-def _pair(
-    served: tuple[ModelSource, ModelSheet, tuple[str, ...]],
-    draft: ModelSource,
-    memory_bytes: int,
-    traffic: Mapping[int, float] | None,
-    dtype: torch.dtype | None,
-) -> PairSheet:
-    """A draft beside `served`: the target, its sheet, and its own obstacles."""
-    target, sheet, own = served
-    skeleton = _skeleton(draft)
-    drafted = _sheet(draft, skeleton, dtype)
-    facts = pair_facts(target, draft, traffic)
-    rooms = _rooms(sheet, drafted, memory_bytes)
-    stored = stored_level(draft)
-    if stored and rooms:
-        rooms = (replace(rooms[0], level=stored),)
-    refusal = refusal_of(facts)
-    obstacles = [*([refusal] if refusal else []), *own, *_obstacles(draft, skeleton)]
-    least = min(sheet.weight_bytes.values()) + min(drafted.weight_bytes.values())
-    if least > memory_bytes:
-        obstacles.append("the weights of both do not fit the memory at any quantization")
-    caveats = [*caveats_of(facts), *_stored_caveats(target), *_stored_caveats(draft)]
-    if sheet.family != drafted.family:
-        caveats.append(f"another family: {drafted.family} for {sheet.family}")
-    if drafted.parameters >= sheet.parameters:
-        caveats.append(
-            "the draft is not smaller than the target: drafting costs more than it saves"
-        )
-    return PairSheet(
-        draft=drafted,
-        facts=facts,
-        obstacles=tuple(obstacles),
-        caveats=tuple(caveats),
-        rooms=rooms,
-        engines=engine_answers(facts),
-    )
-
-
 def _skeleton(source: ModelSource) -> Any:
     """The model without storage."""
     from transformers import AutoModelForCausalLM
@@ -112,7 +94,7 @@ def _skeleton(source: ModelSource) -> Any:
     try:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
-    # A configuration is written by anyone, and code that builds from it raises what it likes.
+    # Anyone may have written the configuration, and code that builds from it raises anything.
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         raise ModelError(
@@ -123,30 +105,42 @@ def _skeleton(source: ModelSource) -> Any:
 
 def _obstacles(source: ModelSource, skeleton: Any) -> tuple[str, ...]:
     """Why draftbench cannot measure this model."""
-    found = []
-    obstacle = rewind_obstacle(skeleton)
-    if obstacle:
-        found.append(f"`{source.name}` cannot speculate: {obstacle}")
+    obstacles = []
+    stateful = rewind_obstacle(skeleton)
+    if stateful:
+        obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
     level = stored_level(source)
-    lacking = missing_packages(level) if level else []
-    if lacking:
-        found.append(f"`{source.name}` is stored as {level}: pip install {' '.join(lacking)}")
-    return tuple(found)
+    missing = missing_packages(level) if level else []
+    if missing:
+        obstacles.append(f"`{source.name}` is stored as {level}: pip install {' '.join(missing)}")
+    return tuple(obstacles)
 
 
 def _stored_caveats(source: ModelSource) -> list[str]:
-    """What is left unknown of a checkpoint that is stored quantized."""
     level = stored_level(source)
     if level is None:
         return []
-    known = format_of(level)
-    own = "measured as it is" if known and known.computes else "unpacked here, its cost unknown"
-    return [f"{source.name} is stored as {level}: {own}"]
+    stored_format = format_of(level)
+    computes = stored_format is not None and stored_format.computes
+    how = "measured as it is" if computes else "unpacked here, its cost unknown"
+    return [f"{source.name} is stored as {level}: {how}"]
+
+
+def _size_caveats(target: ModelSheet, draft: ModelSheet) -> list[str]:
+    caveats = []
+    if target.family != draft.family:
+        caveats.append(f"another family: {draft.family} for {target.family}")
+    if draft.parameters >= target.parameters:
+        caveats.append(
+            "the draft is not smaller than the target: drafting costs more than it saves"
+        )
+    return caveats
 
 
 def _sheet(source: ModelSource, skeleton: Any, wanted: torch.dtype | None) -> ModelSheet:
     config = source.config.get_text_config()
     dtype = wanted or getattr(config, "dtype", None) or torch.float32
+    stored = stored_bytes(source) if stored_level(source) else None
     return ModelSheet(
         name=source.name,
         family=config.model_type,
@@ -154,19 +148,13 @@ def _sheet(source: ModelSource, skeleton: Any, wanted: torch.dtype | None) -> Mo
         width=config.hidden_size,
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
-        weight_bytes=_sizes(source, skeleton, dtype.itemsize),
+        weight_bytes={
+            level: _bytes_at(skeleton, level, dtype.itemsize) if stored is None else stored
+            for level in LEVELS
+        },
         kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
         context=context_of(source),
     )
-
-
-def _sizes(source: ModelSource, skeleton: nn.Module, itemsize: int) -> dict[str, int]:
-    """Bytes by level; those of its files at all of them where a checkpoint is stored quantized."""
-    stored = stored_bytes(source) if stored_level(source) else None
-    return {
-        level: _bytes_at(skeleton, level, itemsize) if stored is None else stored
-        for level in LEVELS
-    }
 
 
 def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:

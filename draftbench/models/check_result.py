@@ -1,6 +1,6 @@
-"""What is known of two models before any weights load, as plain records.
+"""The records that `check` returns: facts about models and pairs before any weights load.
 
-Imports neither torch nor transformers, so that the reports can read it.
+Imports neither torch nor transformers, so that reports can read them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Standing = Literal["accepts", "with an option", "refuses"]
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """An id that two tokenizers read differently; None is no token there."""
+    """An id that two tokenizers read differently; None: no token has it."""
 
     id: int
     target: str | None
@@ -32,13 +32,12 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Two vocabularies beside each other. Rows are the configurations', tokens the tokenizers'.
+    """Two vocabularies compared. Rows are the configurations', tokens the tokenizers'.
 
     `same` counts ids with the same text in both, `missing` ids that the draft has no token for,
     `unreadable` ids that it has no row for; the first of each is named. `first_difference` is the
-    first id with two different tokens. `first_regular_difference` is what llama.cpp looks at: rows
-    that both have, from id 5 on, empty ones too. `traffic` weighs each token by how often the
-    traffic has it.
+    first id with two different tokens. `first_regular_difference` is llama.cpp's: among rows that
+    both have, from id 5 on, empty ones too. `traffic` weighs each token by its frequency there.
     """
 
     target_rows: int
@@ -58,8 +57,8 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """How one model reads text beside its vocabulary. `special` maps roles (bos_token …) to tokens,
-    `ids` the same roles to ids; `adds_bos` and `adds_eos` are what it does to plain text.
+    """A tokenizer's settings besides its vocabulary. `special` maps roles (bos_token …) to tokens,
+    `ids` the same roles to ids; `adds_bos` and `adds_eos` say what it adds to plain text.
     """
 
     kind: str
@@ -72,7 +71,7 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """A target and a draft beside each other, from configurations and tokenizers alone.
+    """A target and a draft compared, from configurations and tokenizers alone.
 
     `template_difference` holds the lines of a unified diff, empty where one side has no template.
     A context of None is unlimited.
@@ -148,8 +147,8 @@ class PairSheet:
 
 @dataclass(frozen=True)
 class LevelRow:
-    """What a level is on one device. `kernel` None: acceptance can be simulated, its cost is
-    unknown. `bytes_per_weight` None: as loaded.
+    """A quantization level on one device. `kernel` None: none is fast there, so that acceptance can
+    be simulated and the cost is unknown. `bytes_per_weight` None: as loaded.
     """
 
     level: str
@@ -160,9 +159,9 @@ class LevelRow:
 
 
 @dataclass(frozen=True)
-class Preflight:
-    """The answer of `check`. `memory_bytes` is the device's or the given one, `levels` what each
-    quantization level is on it.
+class CheckResult:
+    """The answer of `check`. `memory_bytes` is the device's or the given size, `levels` are the
+    quantization levels on it.
     """
 
     target: ModelSheet

@@ -1,8 +1,8 @@
-"""A checkpoint's files → refused before a library reads them, where they could lead out of the
-folder, swell, or be read without end.
+"""Refuses a checkpoint's files that could lead out of its folder, swell, or be read without end.
 
-Looks at names, sizes and headers only; whether the model works is the libraries' to say. Links are
-followed, since the hub's own cache is made of them, but only to plain files.
+Looks at names, sizes and headers before any library reads the files; whether the model works is for
+the libraries to say. Links are followed, since the hub's cache is made of them, but only to plain
+files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _OTHER_TEXTS = {
     "merges.txt": MAX_TOKENIZER_BYTES,
     "vocab.txt": MAX_TOKENIZER_BYTES,
 }
-# Counts of parts that code builds one by one: far above any model, far below a machine's memory.
+# Most layers, blocks or experts, which code builds one by one: far above any model, far below a
+# machine's memory.
 MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000}
 MOST = 1 << 40
 
@@ -35,10 +36,10 @@ _LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
 
 
 def check_files(path: Path) -> None:
-    """Look at a model's folder, or at a .gguf file.
+    """Check a model's folder, or a .gguf file.
 
     Raises:
-        UnreadableError: a file that must not be handed to a library; names it, and the key in it.
+        UnreadableError: names a file that must not be handed to a library, and the key in it.
         OSError: a file that cannot be opened.
     """
     if path.is_file():
@@ -57,7 +58,7 @@ def check_files(path: Path) -> None:
 
 
 def _check_json(file: Path) -> None:
-    """Sizes of all JSON files; numbers of the configuration; names in an index of weights."""
+    """Check the size, the numbers of a configuration, and the names in an index of weights."""
     kinds = {"config.json": MAX_CONFIG_BYTES, "generation_config.json": MAX_CONFIG_BYTES}
     index = file.name.endswith(".index.json")
     most = MAX_INDEX_BYTES if index else kinds.get(file.name, MAX_TOKENIZER_BYTES)
@@ -86,7 +87,7 @@ def _check_numbers(where: str, value: Any) -> None:
 
 
 def _check_index(index: Any) -> None:
-    """Shards lie beside their index: a name with a path would be opened wherever it leads."""
+    """Check that shards are beside their index: a path in a name could lead anywhere."""
     names = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(names, dict):
         raise UnreadableError("no `weight_map`")
@@ -113,7 +114,7 @@ def _check_gguf(path: Path) -> None:
 
 
 class _Header:
-    """Reads on from the front of a file of `size` bytes."""
+    """Reads the front of a file of `size` bytes."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self.stream, self.size, self.at = stream, size, 0
@@ -130,11 +131,11 @@ class _Header:
             self.stream.seek(self.at)
 
     def number(self, form: str) -> int:
-        found: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
-        return found
+        number: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return number
 
     def counted(self, count: int, least: int) -> Iterator[int]:
-        """`count` things of at least so many bytes each."""
+        """Indices of `count` entries of at least so many bytes each."""
         if count * least > self.size - self.at:
             raise UnreadableError(f"its header promises {count} entries, more than the file holds")
         return iter(range(count))

@@ -1,9 +1,8 @@
-"""Two models' configurations and tokenizers → whether one can draft for the other, before any
-weights load.
+"""Decides from configurations and tokenizers whether one model can draft for another.
 
-Draft and target exchange token ids, so what decides is that every id means the same text in both;
-the sizes of the vocabularies may differ by rows that only pad (no token there, or a token the other
-lacks: it is then never proposed).
+Draft and target exchange token ids, so every id must mean the same text in both. The sizes of the
+vocabularies may differ by rows that only pad: no token there, or a token that the other lacks,
+which is then never proposed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from draftbench.models.source import ModelSource
 # A draft that lacks more of the target's tokens than this has another tokenizer, not an older
 # revision of the same one.
 MOST_MISSING = 0.01
-# llama.cpp compares token texts from this id on: the ones before are control tokens by habit.
+# llama.cpp compares token texts from this id on: the ones before are usually control tokens.
 FIRST_REGULAR = 5
-# Of two chat templates: the time for a difference grows with the square of their length or worse.
+# Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
 HINT = "take a draft of the target's own family and generation, or `ngram` (no model)"
 
@@ -52,7 +51,7 @@ def pair_facts(
     """Read both sides.
 
     Args:
-        traffic: how often each of the target's tokens stands in the traffic.
+        traffic: how often each of the target's tokens occurs in the traffic.
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded.
@@ -99,21 +98,39 @@ def refusal_of(facts: PairFacts) -> str | None:
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
-    """What to know of a pair that works."""
-    return (
-        *_vocabulary_caveats(facts.vocabulary),
-        *_special_token_caveats(facts.target_tokenizer.special, facts.draft_tokenizer.special),
-        *_template_caveats(facts),
-        *_context_caveats(facts.target_context, facts.draft_context),
-    )
+    """Caveats of a pair that works."""
+    caveats = []
+    missing = facts.vocabulary.missing
+    if missing:
+        caveats.append(f"the draft lacks {missing} of the target's tokens and never proposes them")
+    target, draft = facts.target_tokenizer, facts.draft_tokenizer
+    for name in ("bos_token", "eos_token"):
+        special = target.special.get(name), draft.special.get(name)
+        if special[0] != special[1]:
+            caveats.append(
+                f"{name} is {special[0]!r} in the target and {special[1]!r} in the draft; "
+                "the target's is used"
+            )
+    if target.has_template and not draft.has_template:
+        caveats.append(
+            "the draft has no chat template: it was probably not trained on this dialogue format"
+        )
+    elif facts.template_difference:
+        caveats.append("the chat templates differ; the target's is used for both")
+    ours, theirs = facts.target_context, facts.draft_context
+    if ours is not None and theirs is not None and theirs < ours:
+        caveats.append(
+            f"the draft's context ends at {theirs} tokens (target: {ours}); no draft beyond"
+        )
+    return tuple(caveats)
 
 
 def context_of(source: ModelSource) -> int | None:
     """Tokens of context; None for a recurrent model, which has no such limit (and is refused where
     its layers are known).
     """
-    found: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
-    return found
+    context: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
+    return context
 
 
 def _vocabulary(
@@ -193,8 +210,8 @@ def _kind(tokenizer: Any) -> str:
 
 def _template(tokenizer: Any) -> str | None:
     """The chat template; the default one where there are several."""
-    found = getattr(tokenizer, "chat_template", None)
-    return found.get("default") if isinstance(found, dict) else found
+    template = getattr(tokenizer, "chat_template", None)
+    return template.get("default") if isinstance(template, dict) else template
 
 
 def _unified(ours: str | None, theirs: str | None) -> Iterable[str]:
@@ -203,34 +220,3 @@ def _unified(ours: str | None, theirs: str | None) -> Iterable[str]:
     yield from difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)
     if one[MOST_LINES:] != other[MOST_LINES:]:
         yield f"(not compared after line {MOST_LINES})"
-
-
-def _vocabulary_caveats(words: Vocabulary) -> list[str]:
-    if words.missing:
-        return [f"the draft lacks {words.missing} of the target's tokens and never proposes them"]
-    return []
-
-
-def _special_token_caveats(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name} is {ours.get(name)!r} in the target and {theirs.get(name)!r} in the draft; "
-        "the target's is used"
-        for name in ("bos_token", "eos_token")
-        if ours.get(name) != theirs.get(name)
-    ]
-
-
-def _template_caveats(facts: PairFacts) -> list[str]:
-    if facts.target_tokenizer.has_template and not facts.draft_tokenizer.has_template:
-        return [
-            "the draft has no chat template: it was probably not trained on this dialogue format"
-        ]
-    if facts.template_difference:
-        return ["the chat templates differ; the target's is used for both"]
-    return []
-
-
-def _context_caveats(ours: int | None, theirs: int | None) -> list[str]:
-    if ours is not None and theirs is not None and theirs < ours:
-        return [f"the draft's context ends at {theirs} tokens (target: {ours}); no draft beyond"]
-    return []

@@ -1,10 +1,8 @@
-"""A checkpoint whose weights are stored quantized (GPTQ, AWQ, compressed-tensors, bitsandbytes,
-torchao, GGUF …) → the level that it counts as, what it takes to load it, and its layers as their
-library made them.
+"""Checkpoints whose weights are stored quantized: GPTQ, AWQ, bitsandbytes, GGUF and others.
 
-transformers' own quantizers load it. Whether a layer computes with the stored weights or unpacks
-them is seen by the type of its weights after a pass; what was unpacked has the right acceptance and
-no cost of its own here.
+Each counts as a level of its own (`gptq-int4`). transformers' quantizers load it. The type of a
+layer's weights after a pass shows whether it computes with the stored weights or unpacked them;
+unpacked weights have the right acceptance, but their cost is that of the unquantized model.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from draftbench.models.source import ModelSource
 @dataclass(frozen=True)
 class Format:
     """A way to store weights quantized: the packages that read it, by import name, and whether they
-    compute with the stored weights rather than unpack them first.
+    compute with the stored weights instead of unpacking them first.
     """
 
     packages: tuple[str, ...]
@@ -47,13 +45,13 @@ FORMATS = {
     # Stays packed only with kernels that transformers would download at run time.
     "gguf": Format(("gguf",), False),
 }
-# Any other is left to transformers, which names the package that it lacks, and counts as unpacked.
+# Any other is left to transformers, which names the missing package, and counts as unpacked.
 OTHER = Format((), False)
 
 
 def stored_level(source: ModelSource) -> str | None:
-    """The level of stored weights as `format-kind`: `gptq-int4`, `bitsandbytes-nf4`, `gguf-q4_k`;
-    None where they are plain numbers. Reads no weights.
+    """The level of stored weights as `format-type`: `gptq-int4`, `bitsandbytes-nf4`, `gguf-q4_k`;
+    None where they are not quantized. Reads no weights.
 
     Raises:
         ModelError: the configuration or the file cannot be read.
@@ -72,15 +70,15 @@ def stored_level(source: ModelSource) -> str | None:
 
 
 def format_of(level: str) -> Format | None:
-    """The format of a stored level, None where the name is not one of those."""
+    """The format of a stored level, None where the name is not that of one."""
     method, _, kind = level.rpartition("-")
     return FORMATS.get(method) or (OTHER if method and kind == "stored" else None)
 
 
 def missing_packages(level: str) -> list[str]:
-    """What would have to be installed to load this level, by the names that pip knows."""
-    wanted = (format_of(level) or OTHER).packages
-    return [name.replace("_", "-") for name in wanted if find_spec(name) is None]
+    """Packages to install for loading this level, by their names for pip."""
+    packages = (format_of(level) or OTHER).packages
+    return [name.replace("_", "-") for name in packages if find_spec(name) is None]
 
 
 def stored_bytes(source: ModelSource) -> int | None:
@@ -100,21 +98,26 @@ def load_stored(
     Raises:
         ModelError: a package is missing, or the weights cannot be loaded or run here.
     """
-    lacking = missing_packages(level)
-    if lacking:
+    missing = missing_packages(level)
+    if missing:
         raise ModelError(
-            f"`{source.name}` is stored as {level}, which is read by {' and '.join(lacking)}: "
+            f"`{source.name}` is stored as {level}, which is read by {' and '.join(missing)}: "
             "not installed",
-            hint=f"pip install {' '.join(lacking)}, or give the unquantized checkpoint and name a "
+            hint=f"pip install {' '.join(missing)}, or give the unquantized checkpoint and name a "
             "level with --quant or --target-quant",
         )
     with _silence():
         model = source.load(dtype, device)
-        places = _places(model)
+        places = [
+            (parent, name)
+            for parent in model.modules()
+            for name, child in parent.named_children()
+            if _is_stored(child)
+        ]
         try:
             with torch.inference_mode():
                 model(torch.zeros(1, 1, dtype=torch.long, device=model.device))
-        # Kernels of any library: a missing one shows only here.
+        # A missing kernel, of any library, shows only here.
         except Exception as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ModelError(
@@ -122,7 +125,11 @@ def load_stored(
                 hint="give the unquantized checkpoint and name a level with --quant",
             ) from error
     # After the pass: some libraries unpack all layers of a model in its first.
-    return model, [_keep(parent, name) for parent, name in places]
+    layers = []
+    for parent, name in places:
+        layers.append(StoredLinear(getattr(parent, name)))
+        setattr(parent, name, layers[-1])
+    return model, layers
 
 
 class StoredLinear(nn.Module):
@@ -139,7 +146,7 @@ class StoredLinear(nn.Module):
 
     @property
     def size(self) -> int:
-        """Parameters before they were quantized, the bias included."""
+        """Parameters before quantization, the bias included."""
         bias = getattr(self._held[0], "bias", None)
         return self.in_features * self.out_features + (0 if bias is None else bias.numel())
 
@@ -148,9 +155,9 @@ class StoredLinear(nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """Weights, scales and offsets as they are kept now."""
-        kept = self._held[0].state_dict().values()
-        return sum(tensor_bytes(value) for value in kept if isinstance(value, Tensor))
+        """Bytes of weights, scales and offsets as they are in memory now."""
+        values = self._held[0].state_dict().values()
+        return sum(tensor_bytes(value) for value in values if isinstance(value, Tensor))
 
     @property
     def packed(self) -> bool:
@@ -166,44 +173,27 @@ def tensor_bytes(tensor: Tensor) -> int:
     return sum(tensor_bytes(getattr(made_of, name)) for name in made_of.__tensor_flatten__()[0])
 
 
-def _places(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Where the layers with stored weights are: a module and the name of its child."""
-    return [
-        (parent, name)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if _is_stored(child)
-    ]
-
-
-def _keep(parent: nn.Module, name: str) -> StoredLinear:
-    """Swap a layer for one that keeps it from being replaced."""
-    kept = StoredLinear(getattr(parent, name))
-    setattr(parent, name, kept)
-    return kept
-
-
 def _is_stored(layer: nn.Module) -> bool:
-    own = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
-    return hasattr(layer, "in_features") and any(_quantized(t) for t in own if t.ndim > 1)
+    tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+    return hasattr(layer, "in_features") and any(_quantized(t) for t in tensors if t.ndim > 1)
 
 
 def _quantized(tensor: Tensor) -> bool:
-    """Whole numbers, floats of one byte, or a tensor class of torchao's."""
+    """Whether it holds integers or floats of one byte, or is a tensor class of torchao's."""
     plain = type(tensor.data) is Tensor
     return not plain or not tensor.is_floating_point() or tensor.element_size() == 1
 
 
 def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
-    """What a configuration says of its weights' type. It may have been written by anyone."""
+    """The weights' type by the configuration, which anyone may have written."""
     if method == "bitsandbytes":
         return "int8" if facts.get("load_in_8bit") else facts.get("bnb_4bit_quant_type")
     if method == "compressed-tensors":
         return "+".join(sorted(set(_group_kinds(facts.get("config_groups"))))) or None
     if method == "torchao":
-        wanted = facts.get("quant_type")
-        named = wanted.get("default") if isinstance(wanted, dict) else None
-        kind = named.get("_type") if isinstance(named, dict) else wanted
+        quant_type = facts.get("quant_type")
+        default = quant_type.get("default") if isinstance(quant_type, dict) else None
+        kind = default.get("_type") if isinstance(default, dict) else quant_type
         return kind.removesuffix("Config") if isinstance(kind, str) else None
     bits = facts.get("bits")
     return f"int{bits}" if method in FORMATS and isinstance(bits, int) else None
@@ -234,8 +224,6 @@ def _gguf_kind(path: Path) -> str | None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what quantization libraries say off stderr, which is the command's, and off stdout,
-    which is its result's.
-    """
+    """Keep the output of quantization libraries off stderr and stdout, which are the command's."""
     with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         yield

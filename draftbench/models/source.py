@@ -1,9 +1,8 @@
-"""A model's name on the command line → its configuration, tokenizer and weights, through
-transformers.
+"""Loads a model's configuration, tokenizer and weights by its name, through transformers.
 
-Local directories, GGUF files and hub ids (`org/name`, `org/name@revision`). Weights come from
-safetensors or GGUF only and no code from a checkpoint is run, unless the user opened either by an
-explicit flag. Knows nothing of runners or quantization.
+A name is a local directory, a GGUF file or a hub id (`org/name`, `org/name@revision`). Weights come
+from safetensors or GGUF only and no code from a checkpoint is run, unless the user allowed it by an
+explicit flag.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
 SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
-_UNSOUND = "take the whole checkpoint from whoever made it; an adapter is first merged into a model"
+_UNSOUND = "download the checkpoint again from its author; merge an adapter into its model first"
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class ModelSource:
         return self.spec.partition("@")[0].rsplit("/", 1)[-1]
 
     def _arguments(self) -> tuple[str, dict[str, Any]]:
-        """Where transformers finds it, and its keyword arguments."""
+        """Where transformers loads it from, and with which keyword arguments."""
         options: dict[str, Any] = {"trust_remote_code": self.trust.remote_code}
         if self.local:
             path = self._path.resolve()
@@ -78,8 +77,8 @@ class ModelSource:
                 hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
             )
         repository, _, revision = self.spec.partition("@")
-        # Once the configuration is there its commit is known, and all the rest comes from the same,
-        # even if the branch moves on meanwhile.
+        # Once the configuration is loaded its commit is known, and the rest comes from the same,
+        # even if the branch changes meanwhile.
         commit = getattr(self.__dict__.get("config"), "_commit_hash", None)
         return repository, {**options, "revision": commit or revision or "main"}
 
@@ -96,13 +95,13 @@ class ModelSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer, which has read a letter; reads no weights."""
+        """The transformers tokenizer, tried on a letter; reads no weights."""
         from transformers import AutoTokenizer
 
         def tried(where: str, **options: Any) -> Any:
-            found = AutoTokenizer.from_pretrained(where, **options)
-            found("a")  # settings of a wrong type are only noticed here
-            return found
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
+            tokenizer("a")  # settings of a wrong type are only noticed here
+            return tokenizer
 
         return self._load("tokenizer", tried)
 
@@ -156,16 +155,16 @@ class ModelSource:
             return "check the id, or download the model and give its directory"
         if what == "weights":
             return (
-                "weights must be whole *.safetensors or .gguf files; `--allow-pickle` opens older "
-                "formats"
+                "weights must be complete *.safetensors or .gguf files; `--allow-pickle` opens "
+                "older formats"
             )
-        return "the directory needs config.json and the tokenizer's files beside the weights"
+        return "the directory must hold config.json and the tokenizer's files with the weights"
 
     def fingerprint(self) -> str:
         """Hash of names, sizes and both ends of the model's files; the commit for a hub model.
 
-        Both ends, since reading a 70B model twice to name it costs minutes; a change of weights
-        inside one file alone would go unseen.
+        Only the ends, since reading a 70B model twice to identify it costs minutes: a change in
+        the middle of a file that keeps its size is not seen.
         """
         if not self.local:
             commit = getattr(self.config, "_commit_hash", None)
@@ -185,27 +184,27 @@ class ModelSource:
         return digest.hexdigest()[:16]
 
     def parts(self) -> dict[str, str]:
-        """Hashes of the tokenizer and of the chat template: what may change beside the weights.
+        """Hashes of the tokenizer and of the chat template, which may change without the weights.
         Empty where the model comes without a tokenizer.
         """
         try:
             tokenizer = self.tokenizer
-        except ModelError:  # whoever needs its words says so; a draft may do without
+        except ModelError:  # raised again where it is needed; a draft may do without
             return {}
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        words = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
-        texts = {"tokenizer": words, "chat template": repr(tokenizer.chat_template)}
+        text = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
+        texts = {"tokenizer": text, "chat template": repr(tokenizer.chat_template)}
         return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
 
 
 def _fetched(repository: str, revision: str) -> Path:
-    """The folder in the cache that holds all of a hub's model but the weights, fetched if need be,
-    so that every file is looked at before a library reads it.
+    """The cache folder of a hub model without its weights, fetched where it is missing: every file
+    is checked before a library reads it.
     """
     import huggingface_hub
     from transformers.utils.hub import cached_file
 
-    cached_file(repository, "config.json", revision=revision)  # its errors are in words
+    cached_file(repository, "config.json", revision=revision)  # its errors are readable
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=list(SMALL_FILES), ignore_patterns="*/*"
     )
@@ -213,10 +212,12 @@ def _fetched(repository: str, revision: str) -> Path:
 
 
 def _first_sentence(error: Exception) -> str:
-    """transformers adds advice for its own users; of torch's errors the end says what happened."""
-    whole = " ".join(str(error).split())
-    said = whole if isinstance(error, RuntimeError) else whole.split(". ")[0]
-    return said[:300] or type(error).__name__
+    """The first sentence, since transformers adds advice for its users; all of a torch error, whose
+    reason comes last.
+    """
+    text = " ".join(str(error).split())
+    reason = text if isinstance(error, RuntimeError) else text.split(". ")[0]
+    return reason[:300] or type(error).__name__
 
 
 def _quiet_libraries() -> None:
@@ -236,17 +237,17 @@ def end_tokens(source: ModelSource) -> frozenset[int]:
     Raises:
         ModelError: one of them names no token ids.
     """
-    found: set[int] = set()
+    tokens: set[int] = set()
     named = [source.config.get_text_config().eos_token_id, source.tokenizer.eos_token_id]
     for value in [*named, _generation_end(source)]:
         ids = value if isinstance(value, list | tuple) else [] if value is None else [value]
         if not all(isinstance(token, int) for token in ids):
             raise ModelError(
                 f"the end tokens of `{source.spec}` are not token ids",
-                hint="mend `eos_token_id` in its generation_config.json or config.json",
+                hint="correct `eos_token_id` in its generation_config.json or config.json",
             )
-        found.update(ids)
-    return frozenset(found)
+        tokens.update(ids)
+    return frozenset(tokens)
 
 
 def _generation_end(source: ModelSource) -> Any:
@@ -259,10 +260,10 @@ def _generation_end(source: ModelSource) -> Any:
         return GenerationConfig.from_pretrained(where, revision=revision).eos_token_id
     except OSError:
         return None
-    # It is made from any values that the file has, by code that does not look at them.
+    # transformers does not check the file's values.
     except Exception as error:
         reason = _first_sentence(error)
         raise ModelError(
             f"cannot read generation_config.json of `{source.spec}`: {reason}",
-            hint="mend or remove the file",
+            hint="correct or remove the file",
         ) from error

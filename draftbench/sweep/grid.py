@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.decoder.self_check import law_fault
+from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
@@ -58,7 +58,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
 
 def _audit(mode: DraftingMode) -> None:
-    fault = law_fault(mode)
+    fault = distribution_fault(mode)
     if fault is not None:
         raise AuditError(
             f"the decoder changes the law of the output: {fault}",

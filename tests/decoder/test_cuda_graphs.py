@@ -14,7 +14,7 @@ from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
 from draftbench.decoder.llama import LlamaRunner
 from tests.decoder.test_runners import (
-    LEAN,
+    LLAMA,
     assert_agrees_with_full_pass,
     assert_close,
     assert_rows_do_not_meet,
@@ -61,9 +61,9 @@ def recorded_runner(model, recorder):
     return runner
 
 
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", LLAMA)
 def test_a_recorded_pass_gives_the_logits_of_transformers(name):
-    model = random_model(LEAN[name])
+    model = random_model(LLAMA[name])
     ids, expected = full_pass(model)
     recorder = Traced()
     runner = recorded_runner(model, recorder)
@@ -77,7 +77,7 @@ def test_a_recorded_pass_gives_the_logits_of_transformers(name):
 
 @pytest.mark.parametrize("recorder", [Frozen(), Unable()], ids=["frozen", "unable"])
 def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(recorder):
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     ids, expected = full_pass(model)
     runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     why = runner.record_with(lambda: recorder)
@@ -97,7 +97,7 @@ def test_a_row_may_be_full_while_others_go_on():
     """The surplus of a narrow row lands beyond the capacity that was asked for, and beyond the
     positions that the model knows.
     """
-    model = random_model(LEAN["qwen2"])
+    model = random_model(LLAMA["qwen2"])
     texts = torch.randint(3, 128, (2, 128), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         expected = model(texts).logits
@@ -115,7 +115,7 @@ def test_a_row_may_be_full_while_others_go_on():
 
 def test_a_pass_reaches_as_far_as_its_rows():
     model = random_model(
-        type(LEAN["llama"])(**{**vars(LEAN["llama"]), "max_position_embeddings": 900})
+        type(LLAMA["llama"])(**{**vars(LLAMA["llama"]), "max_position_embeddings": 900})
     )
     ids = torch.randint(3, 128, (800,), generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_a_pass_reaches_as_far_as_its_rows():
 
 def test_slabs_come_back_with_their_recordings():
     recorder = Traced()
-    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    runner = recorded_runner(random_model(LLAMA["llama"]), recorder)
     cache = runner.new_cache(64, rows=2, widths=(1, 2, 3))
     made, place = recorder.recorded, cache.slabs[0].data_ptr()
     other = runner.new_cache(64, rows=2, widths=(1, 2, 3))
@@ -145,7 +145,7 @@ def test_slabs_come_back_with_their_recordings():
 
 
 def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
-    runner = recorded_runner(random_model(LEAN["llama"]), Traced())
+    runner = recorded_runner(random_model(LLAMA["llama"]), Traced())
     assert runner.new_cache(STRIDE - 9, widths=(9,)).slabs[0].shape[3] == STRIDE
     assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs[0].shape[3] == STRIDE
     # One row's full length, and nine tokens of surplus behind it.
@@ -155,7 +155,7 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
 
 def test_slabs_of_another_shape_are_given_up():
     recorder = Traced()
-    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    runner = recorded_runner(random_model(LLAMA["llama"]), recorder)
     assert runner.new_cache(64, rows=2, widths=(1,)).slabs[0].shape[0] == 2
     assert runner.new_cache(64, rows=1, widths=(1,)).slabs[0].shape[0] == 1
     gc.collect()
@@ -164,7 +164,7 @@ def test_slabs_of_another_shape_are_given_up():
 
 def test_a_cache_for_untimed_passes_is_not_recorded():
     recorder = Traced()
-    runner = recorded_runner(random_model(LEAN["llama"]), recorder)
+    runner = recorded_runner(random_model(LLAMA["llama"]), recorder)
     made = recorder.recorded
     cache = runner.new_cache(64)
     runner.forward(torch.arange(3, 5), cache, every=False)
@@ -173,7 +173,7 @@ def test_a_cache_for_untimed_passes_is_not_recorded():
 
 
 def test_what_cannot_be_recorded_later_runs_call_by_call():
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     ids, expected = full_pass(model)
     recorder = Traced()
     runner = recorded_runner(model, recorder)
@@ -197,6 +197,6 @@ def test_results_of_attention_may_lie_as_a_gpu_lays_them_out(monkeypatch):
         return plain(*tensors).transpose(1, 2).contiguous().transpose(1, 2)
 
     monkeypatch.setattr(attention, "_attention", laid_out)
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     assert_rows_do_not_meet(recorded_runner(model, Traced()), model, widths=(1, 2))
     assert_rows_do_not_meet(LlamaRunner(copy.deepcopy(model), "none", simulate=False), model)

@@ -7,6 +7,8 @@ import os
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
@@ -26,7 +28,14 @@ from transformers import (
 )
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.llama import (
+    LlamaRunner,
+    RootMeanSquare,
+    add_mirrored,
+    llama_obstacle,
+    mirror_signs,
+    mirrored,
+)
 from draftbench.decoder.runner import set_threads
 
 SIZES = {
@@ -44,7 +53,7 @@ SIZES = {
 WINDOWS = {"sliding_window": 8, "head_dim": 16}
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 GPT2 = {"vocab_size": 128, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
-LEAN = {
+LLAMA = {
     "llama": LlamaConfig(**SIZES),
     "llama with biases": LlamaConfig(**SIZES, attention_bias=True),
     "llama, tied": LlamaConfig(**SIZES, tie_word_embeddings=True),
@@ -52,7 +61,7 @@ LEAN = {
     "qwen3": Qwen3Config(**SIZES, head_dim=32),
     "mistral": MistralConfig(**SIZES, sliding_window=None),
 }
-GENERAL = {
+OTHERS = {
     "mistral with a window": MistralConfig(**SIZES, sliding_window=8),
     "gemma": GemmaConfig(**SIZES, head_dim=16),
     "gemma2": Gemma2Config(**SIZES, **WINDOWS),
@@ -142,9 +151,9 @@ def full_pass(model):
         return ids, model(ids[None]).logits[0]
 
 
-@pytest.mark.parametrize("name", LEAN)
-def test_the_lean_runner_agrees_with_transformers(name):
-    model = random_model(LEAN[name])
+@pytest.mark.parametrize("name", LLAMA)
+def test_the_llama_runner_agrees_with_transformers(name):
+    model = random_model(LLAMA[name])
     ids, expected = full_pass(model)
     assert llama_obstacle(model) is None
     runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
@@ -152,9 +161,9 @@ def test_the_lean_runner_agrees_with_transformers(name):
     assert_rows_do_not_meet(runner, model)
 
 
-@pytest.mark.parametrize("name", GENERAL)
-def test_the_general_runner_agrees_with_transformers(name):
-    model = random_model(GENERAL[name])
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_transformers_runner_agrees_with_transformers(name):
+    model = random_model(OTHERS[name])
     ids, expected = full_pass(model)
     assert llama_obstacle(model) is not None
     assert rewind_obstacle(model) is None
@@ -171,7 +180,7 @@ def test_a_recurrent_model_is_refused_by_name():
 
 
 def test_a_rewind_copies_nothing():
-    runner = LlamaRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    runner = LlamaRunner(random_model(LLAMA["llama"]), "none", simulate=False)
     cache = runner.new_cache(16)
     before = [slab.data_ptr() for slab in cache.slabs]
     runner.forward(torch.arange(3, 13), cache, every=False)
@@ -179,6 +188,42 @@ def test_a_rewind_copies_nothing():
     runner.forward(torch.arange(3, 7), cache, every=False)
     assert [slab.data_ptr() for slab in cache.slabs] == before
     assert cache.lengths == [8]
+
+
+def test_a_norm_by_hand():
+    """Mean square of (3, 4) is 12.5, and 12.5 + 3.5 = 16: a quarter of each, times its weight."""
+    norm = RootMeanSquare(torch.tensor([2.0, 10.0]), eps=3.5)
+    torch.testing.assert_close(norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[1.5, 10.0]]))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_one_large_mean_does_not_disturb_it(seed, rows, spread):
+    """What a layer norm subtracts is 0 here, wherever the values lie."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 64, generator=generator) * spread + 100
+    weight = torch.randn(64, generator=generator)
+    expected = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+    torch.testing.assert_close(RootMeanSquare(weight, 1e-6)(x), expected.float())
+
+
+def test_bfloat16_is_rounded_once():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 96, generator=generator).bfloat16()
+    weight = torch.randn(96, generator=generator).bfloat16()
+    expected = torch.nn.functional.rms_norm(x, (96,), weight, 1e-6)
+    torch.testing.assert_close(RootMeanSquare(weight, 1e-6)(x), expected, rtol=2**-8, atol=0)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3))
+def test_a_sum_and_its_negative_grow_together(seed, rows):
+    """In bfloat16 too: rounding does not see a sign."""
+    generator = torch.Generator().manual_seed(seed)
+    x, more = (torch.randn(rows, 32, generator=generator).bfloat16() for _ in range(2))
+    both = mirrored(x)
+    add_mirrored(both, more, mirror_signs(x))
+    assert torch.equal(both, mirrored(x + more))
+    norm = RootMeanSquare(torch.ones(32).bfloat16(), 1e-6)
+    assert torch.equal(norm.of_mirrored(both), norm(x + more))
 
 
 def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):

@@ -26,25 +26,25 @@ def logits(*probs: float) -> torch.Tensor:
     return torch.tensor([probs]).log()
 
 
-def test_temperature_divides_logits():
-    # At T = 0.5 probabilities are squared and renormalized: .64 : .04 of .8, .2.
-    p = distribution(logits(0.8, 0.2), Sampling(temperature=0.5))
-    assert p[0].tolist() == pytest.approx([0.64 / 0.68, 0.04 / 0.68])
-
-
-def test_top_k_keeps_the_k_largest():
-    p = distribution(logits(0.4, 0.3, 0.2, 0.1), Sampling(temperature=1.0, top_k=2))
-    assert p[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
-
-
-def test_top_p_keeps_the_smallest_set_that_reaches_p():
-    p = distribution(logits(0.4, 0.3, 0.2, 0.1), Sampling(temperature=1.0, top_p=0.6))
-    assert p[0].tolist() == pytest.approx([4 / 7, 3 / 7, 0, 0])
-
-
-def test_top_p_counts_the_token_that_crosses_the_threshold():
-    p = distribution(logits(0.5, 0.3, 0.2), Sampling(temperature=1.0, top_p=0.55))
-    assert p[0].tolist() == pytest.approx([5 / 8, 3 / 8, 0])
+@pytest.mark.parametrize(
+    ("given", "settings", "expected"),
+    [
+        # At T = 0.5 probabilities are squared and renormalized.
+        ((0.8, 0.2), {"temperature": 0.5}, (0.64 / 0.68, 0.04 / 0.68)),
+        ((0.4, 0.3, 0.2, 0.1), {"top_k": 2}, (4 / 7, 3 / 7, 0, 0)),
+        ((0.4, 0.3, 0.2, 0.1), {"top_p": 0.6}, (4 / 7, 3 / 7, 0, 0)),
+        # The token that crosses the threshold is in the nucleus.
+        ((0.5, 0.3, 0.2), {"top_p": 0.55}, (5 / 8, 3 / 8, 0)),
+        # min-p is relative to the largest probability.
+        ((0.5, 0.3, 0.2), {"min_p": 0.5}, (5 / 8, 3 / 8, 0)),
+        # In this order: top-k 3 → .5 .3 .2; top-p .75 keeps .5 and .3 → .625 .375; min-p .7 drops
+        # .375.
+        ((0.45, 0.27, 0.18, 0.1), {"top_k": 3, "top_p": 0.75, "min_p": 0.7}, (1, 0, 0, 0)),
+    ],
+)
+def test_filters_renormalize_what_they_keep(given, settings, expected):
+    p = distribution(logits(*given), Sampling(**{"temperature": 1.0} | settings))
+    assert p[0].tolist() == pytest.approx(expected)
 
 
 def test_top_p_is_exact_where_the_nucleus_is_larger_than_the_partial_sort():
@@ -57,19 +57,6 @@ def test_top_p_is_exact_where_the_nucleus_is_larger_than_the_partial_sort():
     expected = int((ordered.cumsum(0) - ordered < 0.9).sum())
     assert abs(int((p > 0).sum()) - expected) <= 1
     assert expected > TOP_P_CANDIDATES
-
-
-def test_min_p_is_relative_to_the_largest_probability():
-    p = distribution(logits(0.5, 0.3, 0.2), Sampling(temperature=1.0, min_p=0.5))
-    assert p[0].tolist() == pytest.approx([5 / 8, 3 / 8, 0])
-
-
-def test_filters_apply_in_the_order_top_k_top_p_min_p():
-    # top-k 3 → .5 .3 .2 of 1 → renormalized; top-p .75 keeps .5 and .3 → .625 .375; min-p .7 drops
-    # .375.
-    settings = Sampling(temperature=1.0, top_k=3, top_p=0.75, min_p=0.7)
-    p = distribution(logits(0.45, 0.27, 0.18, 0.1), settings)
-    assert p[0].tolist() == pytest.approx([1.0, 0, 0, 0])
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6), st.integers(0, 5))
@@ -92,17 +79,17 @@ def test_temperature_zero_is_the_argmax():
     assert choose(logits(0.2, 0.5, 0.3), Sampling(), None).tolist() == [1]
 
 
-def test_a_proposal_stands_up_to_the_first_difference_then_the_own_token_follows():
-    assert verify([3, 1, 4, 1], [3, 1, 5]) == Verdict(accepted=2, token=4)
-    assert verify([3, 1, 4, 1], [3, 1, 5]) == verify([3, 1, 4, 1], [3, 1, 0])
-
-
-def test_a_full_round_adds_the_bonus_token():
-    assert verify([3, 1, 4], [3, 1]) == Verdict(accepted=2, token=4)
-
-
-def test_a_later_match_does_not_revive_a_rejected_proposal():
-    assert verify([3, 1, 4], [2, 1]) == Verdict(accepted=0, token=3)
+@pytest.mark.parametrize(
+    ("target", "proposed", "verdict"),
+    [
+        ([3, 1, 4, 1], [3, 1, 5], Verdict(accepted=2, token=4)),
+        ([3, 1, 4], [3, 1], Verdict(accepted=2, token=4)),
+        # A later match does not revive a rejected proposal.
+        ([3, 1, 4], [2, 1], Verdict(accepted=0, token=3)),
+    ],
+)
+def test_a_proposal_is_kept_up_to_the_first_difference(target, proposed, verdict):
+    assert verify(target, proposed) == verdict
 
 
 def at(value: float, n: int = 2) -> torch.Tensor:

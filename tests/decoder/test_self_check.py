@@ -1,4 +1,4 @@
-"""The decoder's own audit passes, and fails when the acceptance rule is broken."""
+"""The self-check passes, and fails when the acceptance rule is broken."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from draftbench.records import DraftingMode
 
 @pytest.mark.parametrize("mode", list(DraftingMode))
 def test_the_outputs_have_the_targets_law(mode):
-    assert self_check.law_fault(mode) is None
+    assert self_check.distribution_fault(mode) is None
 
 
 def accept_all(p, q, proposed, uniforms):
@@ -25,4 +25,6 @@ def one_number_for_everything(p, q, proposed, uniforms):
 @pytest.mark.parametrize("broken", [accept_all, one_number_for_everything])
 def test_a_broken_rule_is_found(monkeypatch, broken):
     monkeypatch.setattr(speculate, "target_tokens", broken)
-    assert "from the target's law" in self_check.law_fault(DraftingMode.SAMPLED)
+    assert "differ from the target's distribution" in self_check.distribution_fault(
+        DraftingMode.SAMPLED
+    )

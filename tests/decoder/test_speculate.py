@@ -2,8 +2,6 @@
 predicts, exact times.
 """
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.acceptance.stopping import stopped
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decoder.runner import Task
-from draftbench.decoder.sampling import Uniforms, distribution
+from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
 from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.replay import replay_lookup, replay_model
@@ -66,6 +64,21 @@ def replayed(response, limit: int, sampling: Sampling) -> tuple[PrivateText, Tra
     )
 
 
+def assert_predicted(trajectory, record, k, response):
+    rounds = expected_rounds([law_of(trajectory, record)], k)
+    assert rounds.rounds[0] + rounds.plain[0] == pytest.approx(len(response.proposed))
+    assert rounds.proposed[0] == pytest.approx(sum(response.proposed))
+    assert rounds.accepted[0] == pytest.approx(sum(response.accepted))
+    assert rounds.cut[0] == pytest.approx(sum(response.cut))
+
+
+def always(token: int):
+    """A script that continues everything with this token."""
+    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
+    table[:, token] = 0.0
+    return markov(table)
+
+
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.8)]
 
 
@@ -103,11 +116,7 @@ def test_replay_predicts_every_round_of_the_decoder(seed, noise, k, limit, how):
     record = replay_model(draft, target, [(text, trajectory)], Candidate(draft="d"), GREEDY)[0][0]
     if len(plain.tokens) < 2:
         return
-    rounds = expected_rounds([law_of(trajectory, record)], k)
-    assert rounds.rounds[0] + rounds.plain[0] == pytest.approx(len(fast.proposed))
-    assert rounds.proposed[0] == pytest.approx(sum(fast.proposed))
-    assert rounds.accepted[0] == pytest.approx(sum(fast.accepted))
-    assert rounds.cut[0] == pytest.approx(sum(fast.cut))
+    assert_predicted(trajectory, record, k, fast)
 
 
 @settings(deadline=None, max_examples=60)
@@ -122,37 +131,10 @@ def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
         return
     text, trajectory = replayed(plain, limit, Sampling())
     record = replay_lookup(text, trajectory, Candidate(draft="ngram"), (3, 1), 16)
-    rounds = expected_rounds([law_of(trajectory, record)], k)
-    assert rounds.rounds[0] + rounds.plain[0] == pytest.approx(len(fast.proposed))
-    assert rounds.proposed[0] == pytest.approx(sum(fast.proposed))
-    assert rounds.accepted[0] == pytest.approx(sum(fast.accepted))
-    assert rounds.cut[0] == pytest.approx(sum(fast.cut))
+    assert_predicted(trajectory, record, k, fast)
 
 
-@pytest.mark.parametrize("mode", list(DraftingMode))
-@pytest.mark.parametrize("top_p", [None, 0.7])
-def test_speculation_keeps_the_targets_distribution(mode, top_p):
-    """Two-token outputs of 1,500 runs against the target's own law; a false alarm has odds under
-    4e-6.
-
-    Hoeffding: P(|share - p| > .075) <= 2 exp(-2 · 1500 · .075²) = 1e-7 for each of 36 outputs.
-    """
-    target, draft = pair(3, 1.0)
-    how = Sampling(temperature=1.0, top_p=top_p)
-    seen: Counter[tuple[int, ...]] = Counter()
-    runs = 1500
-    for sample in range(runs):
-        work = Task([0, 1], 4, how, Uniforms("law", sample, 5), lambda output: False)
-        response = decode(work, target, drafter(draft, mode), 2, target.clock)
-        seen[tuple(response.tokens[1:3])] += 1
-    first = distribution(target.script([1])[None], how)[0].numpy()
-    step = np.stack([distribution(target.script([t])[None], how)[0].numpy() for t in range(6)])
-    law = np.einsum("a,ab,bc->bc", first, step, step)
-    for b in range(VOCABULARY):
-        for c in range(VOCABULARY):
-            assert abs(seen[b, c] / runs - law[b, c]) < 0.075
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [DraftingMode.SAMPLED, DraftingMode.SAMPLED_TEMPERATURE_ONLY])
 def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
     """Accepted tokens of 500 decoder runs against the recursion on 500 replays; p and q cut
@@ -181,9 +163,7 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
 
 def test_nothing_is_drafted_past_the_limit():
     target, _ = pair(0, 0.0)
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    table[:, 2] = 0.0
-    target.script = markov(table)
+    target.script = always(2)
     work = task(6, Sampling())
     response = decode(work, target, drafter(target, GREEDY), 4, target.clock)
     # y0 by the prefill; 4 accepted + 1; with 6 of 6 tokens out nothing is left.
@@ -212,10 +192,8 @@ def test_times_are_those_of_the_passes():
     each.
     """
     target, _ = pair(0, 0.0)
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    table[:, 2] = 0.0
-    target.script = markov(table)
-    draft = ScriptedRunner(markov(table), VOCABULARY, target.clock, seconds_per_pass=0.25)
+    target.script = always(2)
+    draft = ScriptedRunner(always(2), VOCABULARY, target.clock, seconds_per_pass=0.25)
     work = task(9, Sampling())
     response = decode(work, target, drafter(draft, GREEDY), 3, target.clock)
     assert response.draft_seconds == [0.75, 0.75]
@@ -303,9 +281,7 @@ def test_a_finished_row_takes_the_next_task_at_once():
     place in the next one.
     """
     target, _ = pair(0, 0.0)
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    table[:, 2] = 0.0
-    target.script = markov(table)
+    target.script = always(2)
     tasks = [task(limit, Sampling()) for limit in (2, 5, 4)]
     first, second, third = decode_all(tasks, target, None, 0, target.clock, rows=2)
     assert (first.active, second.active, third.active) == ([2], [2, 2, 2, 2], [2, 2, 2])
@@ -316,9 +292,7 @@ def test_a_finished_row_takes_the_next_task_at_once():
 def test_rows_without_a_match_ride_along():
     """Prompt lookup in one row, nothing to copy in the other: one pass of 1 + 1 and 1 tokens."""
     target, _ = pair(0, 0.0)
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    table[:, 2] = 0.0
-    target.script, target.seconds_per_token = markov(table), 0.25
+    target.script, target.seconds_per_token = always(2), 0.25
     sure = Task([2, 2, 2], 4, Sampling(), Uniforms("a", 0, 5), lambda output: False)
     blind = Task([0, 1], 4, Sampling(), Uniforms("b", 0, 5), lambda output: False)
     found, plain = decode_all([sure, blind], target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)

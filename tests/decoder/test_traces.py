@@ -12,7 +12,7 @@ from draftbench.decoder import linear, llama
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.traces import trace
 from tests.decoder.test_runners import (
-    LEAN,
+    LLAMA,
     SIZES,
     assert_agrees_with_full_pass,
     assert_close,
@@ -45,9 +45,9 @@ def traced_runner(model, level="none"):
     return runner
 
 
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", LLAMA)
 def test_a_traced_pass_gives_the_logits_of_transformers(name):
-    model = random_model(LEAN[name])
+    model = random_model(LLAMA[name])
     ids, expected = full_pass(model)
     runner = traced_runner(model)
     assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 8))
@@ -60,7 +60,7 @@ def test_a_traced_pass_gives_the_logits_of_transformers(name):
 def test_a_trace_repeats_every_bit_at_every_level(level, n):
     """Large enough for layers that oneDNN packs, in the type that they are packed in."""
     sizes = {**SIZES, "hidden_size": 512, "intermediate_size": 1024, "head_dim": 16}
-    config = type(LEAN["llama"])(**sizes)
+    config = type(LLAMA["llama"])(**sizes)
     model = random_model(config).bfloat16()
     runner = traced_runner(model, level)
     text = torch.randint(3, 128, (60,), generator=torch.Generator().manual_seed(5))
@@ -100,7 +100,7 @@ def test_a_trace_of_several_rows_repeats_every_bit(level):
 
 def test_a_runner_that_goes_takes_its_traced_weights_along():
     """PyTorch keeps what its own `torch.jit.trace` makes for as long as the process lives."""
-    runner = traced_runner(random_model(LEAN["llama"]))
+    runner = traced_runner(random_model(LLAMA["llama"]))
     runner.new_cache(8, widths=(1, 2))
     weight = weakref.ref(runner._model.linears[0])
     norm = weakref.ref(runner._model.layers[0].input_norm.weight.untyped_storage())
@@ -115,7 +115,7 @@ def test_passes_that_cannot_be_traced_run_call_by_call_and_say_why(monkeypatch):
         raise RuntimeError("unsupported value kind\nand more")
 
     monkeypatch.setattr(llama, "trace", unable)
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     ids, expected = full_pass(model)
     runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     assert runner.speed_up_short_passes() == CALL_BY_CALL + "RuntimeError: unsupported value kind"
@@ -130,7 +130,7 @@ def test_a_trace_that_holds_what_it_should_read_is_found_out(monkeypatch):
         return lambda *_: result
 
     monkeypatch.setattr(llama, "trace", holding)
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     ids, expected = full_pass(model)
     runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     slow = runner.speed_up_short_passes()
@@ -149,7 +149,7 @@ def test_what_onednn_packed_has_to_be_given_to_a_trace():
 
 
 def test_a_width_that_cannot_be_traced_later_runs_call_by_call(monkeypatch):
-    model = random_model(LEAN["llama"])
+    model = random_model(LLAMA["llama"])
     ids, expected = full_pass(model)
     runner = traced_runner(model)
 
@@ -168,7 +168,7 @@ def test_an_exception_of_any_name_is_an_obstacle_and_no_crash(monkeypatch):
         raise OutOfResources("shared memory")
 
     monkeypatch.setattr(llama, "trace", unable)
-    runner = LlamaRunner(random_model(LEAN["llama"]), "none", simulate=False)
+    runner = LlamaRunner(random_model(LLAMA["llama"]), "none", simulate=False)
     assert runner.speed_up_short_passes() == CALL_BY_CALL + "OutOfResources: shared memory"
 
 

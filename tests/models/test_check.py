@@ -10,7 +10,7 @@ import torch
 
 from draftbench.errors import ModelError
 from draftbench.models import prequantized
-from draftbench.models.check import memory_here, preflight
+from draftbench.models.check import check_models, memory_here
 from draftbench.models.check_result import Overlap
 from draftbench.models.compatibility import pair_facts
 from draftbench.models.quantize import Build, build_runner
@@ -21,7 +21,7 @@ PLENTY = 10**12
 
 
 def look(target, *drafts, memory=PLENTY, traffic=None):
-    return preflight(target, drafts, memory, traffic)
+    return check_models(target, drafts, memory, traffic)
 
 
 def test_sizes_are_those_of_the_loaded_model(embedded):

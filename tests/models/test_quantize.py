@@ -28,7 +28,7 @@ from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
 from draftbench.models.quantize import Build, build_runner, check_level, level_table
 from draftbench.models.source import ModelSource
-from tests.decoder.test_runners import GENERAL, LEAN, random_model
+from tests.decoder.test_runners import LLAMA, OTHERS, random_model
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
@@ -235,7 +235,7 @@ def test_a_kernel_that_could_not_be_built_is_a_caveat(workshop, monkeypatch, lev
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])
 def test_a_runner_says_that_it_streams_whatever_streams_in_it(family, level):
     """The wide twin of an int4 layer too: prompts and verification run by it."""
-    model = random_model({**LEAN, **GENERAL}[family]).bfloat16()
+    model = random_model({**LLAMA, **OTHERS}[family]).bfloat16()
     kind = LlamaRunner if family == "llama" else TransformersRunner
     assert ", streamed" in kind(model, level, simulate=False).name
-    assert ", streamed" not in kind(random_model(LEAN["llama"]), "none", simulate=False).name
+    assert ", streamed" not in kind(random_model(LLAMA["llama"]), "none", simulate=False).name

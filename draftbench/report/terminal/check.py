@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.memory import format_size
-from draftbench.models.check_result import LevelRow, ModelSheet, Overlap, PairSheet, Preflight
+from draftbench.models.check_result import CheckResult, LevelRow, ModelSheet, Overlap, PairSheet
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,
@@ -22,7 +22,7 @@ _NAME = 28
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
 
-def render(answer: Preflight, style: str, width: int, *, everything: bool = False) -> str:
+def render(answer: CheckResult, style: str, width: int, *, everything: bool = False) -> str:
     """As table, json (which always holds everything) or markdown."""
     if style == "json":
         return json_text(answer)
@@ -40,7 +40,7 @@ def render(answer: Preflight, style: str, width: int, *, everything: bool = Fals
     return clipped(screen, "--all")
 
 
-def _one(answer: Preflight, pair: PairSheet) -> list[Section]:
+def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
     rows = _side_by_side(answer, pair)
     same = [name for name, target, draft in rows if target == draft]
     differing = [
@@ -58,7 +58,7 @@ def _one(answer: Preflight, pair: PairSheet) -> list[Section]:
     ]
 
 
-def _several(answer: Preflight) -> Section:
+def _several(answer: CheckResult) -> Section:
     rows, notes = [], []
     for pair in answer.pairs:
         name = shortened(pair.draft.name, _NAME)
@@ -89,7 +89,7 @@ def _several(answer: Preflight) -> Section:
     return Section(title, head, rows, [*notes, _MORE])
 
 
-def _all(answer: Preflight) -> list[Section]:
+def _all(answer: CheckResult) -> list[Section]:
     sections = []
     for pair in answer.pairs:
         options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
@@ -122,7 +122,7 @@ def _excerpt(diff: Sequence[str]) -> list[str]:
     return [*lines[:_DIFF_LINES], *([f"… {left_out} more lines"] if left_out > 0 else [])]
 
 
-def _side_by_side(answer: Preflight, pair: PairSheet) -> list[list[str]]:
+def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
     facts, sizes = pair.facts, pair.facts.vocabulary
     target, draft = facts.target_tokenizer, facts.draft_tokenizer
     roles = dict.fromkeys((*target.special, *draft.special))
@@ -148,7 +148,7 @@ def _side_by_side(answer: Preflight, pair: PairSheet) -> list[list[str]]:
     ]
 
 
-def _tokens(answer: Preflight, pair: PairSheet) -> list[str]:
+def _tokens(answer: CheckResult, pair: PairSheet) -> list[str]:
     vocabulary = pair.facts.vocabulary
     all_tokens = _overlap(vocabulary.all_tokens, "the target's tokens")
     notes = [f"The draft has {all_tokens}."]
@@ -166,7 +166,7 @@ def _engines(pair: PairSheet) -> list[str]:
     ]
 
 
-def _memory_left(answer: Preflight, pair: PairSheet) -> Section:
+def _memory_left(answer: CheckResult, pair: PairSheet) -> Section:
     rows = [
         [
             room.level,
@@ -180,7 +180,7 @@ def _memory_left(answer: Preflight, pair: PairSheet) -> Section:
     return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows)
 
 
-def _sizes(answer: Preflight) -> Section:
+def _sizes(answer: CheckResult) -> Section:
     sheets = [answer.target, *(p.draft for p in answer.pairs if p.draft != answer.target)]
     levels = list(answer.target.weight_bytes)
     rows = [

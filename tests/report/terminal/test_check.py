@@ -3,13 +3,13 @@
 import pytest
 
 from draftbench.models.check_result import (
+    CheckResult,
     EngineAnswer,
     LevelRow,
     ModelSheet,
     Overlap,
     PairFacts,
     PairSheet,
-    Preflight,
     Room,
     TokenizerFacts,
     Vocabulary,
@@ -55,7 +55,7 @@ def pair(name, *, works=True, diff=()):
 
 def answer(*pairs):
     level = LevelRow("none", "as loaded", "oneDNN", None, "all")
-    return Preflight(sheet("big", 8), 16_000_000_000, None, pairs, (level,))
+    return CheckResult(sheet("big", 8), 16_000_000_000, None, pairs, (level,))
 
 
 @pytest.mark.parametrize(
