@@ -15,7 +15,7 @@ from draftbench import Run
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "results/reference/qwen2.5-coder"
-WIDTH, HEIGHT = 1000, 1190
+WIDTH, HEIGHT = 1080, 1110
 
 
 def main() -> None:

@@ -78,21 +78,22 @@ def throughput(answer: Recommendation) -> list[Chart]:
 
 def by_concurrency(answer: Recommendation) -> Table:
     """What to run at each concurrency."""
-    head = ("concurrency", "decision", "draft and k", "speed-up ×", "ms per token, without → with")
-    return Table(head, [_level(level) for level in answer.levels], words=3)
+    head = ("concurrency", "answer", "speed-up ×", "ms per token, without → with")
+    return Table(head, [_level(level) for level in answer.levels], words=2)
 
 
 def _level(level: LoadLevel) -> list[Cell]:
-    leader, decision = level.leader, level.decision
+    best = None if level.leader is None else f"{level.leader.candidate}, k = {level.leader.k}"
+    if level.decision == "speculate":
+        words = best
+    elif level.decision is None:
+        words = "costs unknown"
+    else:
+        found = "inconclusive" if level.decision == "inconclusive" else "do not speculate"
+        words = found if best is None else f"{found} (best: {best})"
     times = [level.seconds_per_token_plain, level.seconds_per_token]
     shown = " → ".join("–" if time is None else milliseconds(time) for time in times)
-    return [
-        str(level.concurrency),
-        "costs unknown" if decision is None else decision.replace("_", " "),
-        None if leader is None else f"{leader.candidate}, k = {leader.k}",
-        level.speedup_expected,
-        shown,
-    ]
+    return [str(level.concurrency), words, level.speedup_expected, shown]
 
 
 def milliseconds(seconds: float) -> str:

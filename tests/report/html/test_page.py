@@ -178,6 +178,7 @@ def test_a_provisional_decision_says_so_below_its_figure(run, text):
     assert "Provisional" not in page("run", run, sure, figures_of(run, sure))
 
 
+@pytest.mark.slow
 def test_a_page_of_the_reference_run_takes_under_four_seconds_of_processor_time(tmp_path):
     code = (
         "import sys, time; from draftbench.cli import main; "
