@@ -58,7 +58,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "`acceptance --format json`",
         "The report's fields and `definitions`, a list of the definitions in use with each "
         "engine's name for them. With `--show-text` each disagreement also has `drafted_text` and "
-        "`target_text`, null where the tokenizer is not at hand.",
+        "`target_text`, null where the tokenizer cannot be loaded.",
         (AcceptanceReport, Figure),
     ),
     ("`compare --format json`", "", (Comparison,)),

@@ -1,5 +1,6 @@
-"""`draftbench acceptance`: every figure of acceptance that a run's replays give. No model
-runs here; `--show-text` loads the target's tokenizer.
+"""`draftbench acceptance`: every figure of acceptance that a run's replays give.
+
+No model runs here; `--show-text` loads the target's tokenizer.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def acceptance(
     report = acceptance_report(observed, chosen, ks, width)
     texts: dict[int, str] = {}
     if show_text:
-        found = _disagreements(folder, observed, chosen, max(ks))
-        report = msgspec.structs.replace(report, disagreements=found)
-        tokens = {t for every in found.values() for d in every for t in (d.drafted, d.target)}
+        costliest = _disagreements(folder, observed, chosen, max(ks))
+        report = msgspec.structs.replace(report, disagreements=costliest)
+        tokens = {t for each in costliest.values() for d in each for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
     text = render(report, output_format, columns(), texts, everything=everything)
     write_result(text, output)
@@ -97,15 +98,15 @@ def _chosen(observed: Run, names: Sequence[str] | None) -> list[Candidate]:
 def _disagreements(
     folder: RunFolder, observed: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[str, tuple[Disagreement, ...]]:
-    """By candidate; those whose drafted tokens were not kept are left out."""
+    """By candidate; those whose drafted tokens the run does not hold are left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.rounds import replays_of
 
     written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
-    for kept in folder.private_drafts():
-        along = drafted.setdefault(kept.candidate, {})
-        along[kept.request, kept.sample] = kept.tokens
+    for draft in folder.private_drafts():
+        by_response = drafted.setdefault(draft.candidate, {})
+        by_response[draft.request, draft.sample] = draft.tokens
     if not written or not drafted:
         raise RunFolderError(
             "this run holds no drafted tokens to show",
@@ -124,7 +125,7 @@ def _disagreements(
 
 
 def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
-    """What the tokens read; nothing, and a note, where the tokenizer is not at hand any more."""
+    """The texts of tokens; none, with a note, where the tokenizer cannot be loaded any more."""
     from draftbench.models.source import ModelSource
 
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from draftbench.acceptance import definitions as d
 from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import DraftingMode, Replay, Trajectory
 
 Make = Callable[..., Trajectory]
 MakeReplay = Callable[..., Replay]
@@ -98,7 +98,7 @@ def test_survival_vectors_give_lengths_rates_and_hazards(
     assert [d.survival(one, rounds, i).value for i in (1, 2, 3)] == pytest.approx(survival)
 
 
-def test_the_three_lengths_part_where_the_end_of_the_response_cuts_a_round(
+def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round(
     trajectory: Make,
 ) -> None:
     # One round proposes 4; tokens 1 and 2 are accepted, the second ends the response.
@@ -121,14 +121,9 @@ def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length(trajectory: Ma
     assert length < 2.7
 
 
-def test_a_draft_that_is_always_wrong_has_an_uncut_length_of_one(trajectory: Make) -> None:
-    rounds = expected_rounds([PositionLaw(9, 9, np.zeros(8), 8)], 4)
-    assert d.uncut_accepted_length([trajectory("r", 9)], rounds).value == 1
-
-
-def test_plain_steps_count_as_rounds_for_speed_but_not_for_the_engines(trajectory: Make) -> None:
+def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines(trajectory: Make) -> None:
     rounds = expected_rounds([PositionLaw(5, 9, np.ones(4), 1)], 1)
-    one = [trajectory("r", 5)]  # one round emits two tokens, two plain steps one each
+    one = [trajectory("r", 5)]  # one round emits two tokens, two target steps one each
     assert d.tokens_per_round(one, rounds).value == pytest.approx(4 / 3)
     assert d.mean_accepted_length(one, rounds).value == 2
 
@@ -167,12 +162,6 @@ def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere(
     assert (greedy.figure, greedy.value) == (d.ALPHA_EMITTED, 0.5)
 
 
-def test_prompt_lookup_has_no_alpha(trajectory: Make) -> None:
-    fields: dict[str, Any] = {"request": "r", "sample": 0, "candidate": Candidate(draft="ngram")}
-    record = LookupReplay(**fields, window=1, proposed=(1,), matched=(1,))
-    assert d.alpha([(trajectory("r", 2), record)]) is None
-
-
 def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests(trajectory: Make) -> None:
     long, short = PositionLaw(101, 101, np.zeros(100), 100), PositionLaw(3, 3, np.ones(2), 2)
     rounds = expected_rounds([long, short], 1)
@@ -204,7 +193,3 @@ def test_without_a_denominator_a_figure_is_unknown(trajectory: Make) -> None:
 def test_counts_of_other_responses_are_refused(trajectory: Make) -> None:
     with pytest.raises(ValueError, match="1 rows of counts for 2 responses"):
         d.tokens_per_round([trajectory("a"), trajectory("b")], rounds_of([0.5]))
-
-
-def test_every_definition_has_its_own_name() -> None:
-    assert len({figure.name for figure in d.FIGURES}) == len(d.FIGURES) == 9

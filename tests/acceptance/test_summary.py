@@ -69,21 +69,6 @@ def test_every_definition_of_one_run_by_hand(run: Callable[..., Run]) -> None:
     assert [r.symbol for r in (*card.hazards, *card.survivals)] == ["h_1", "h_2", "s_1", "s_2"]
 
 
-def test_the_per_request_mean_stands_beside_the_pooled_figure(
-    trajectory: Make, replay: MakeReplay
-) -> None:
-    lengths = {"a": 3, "b": 3, "c": 9}
-    records = [trajectory(r, n, limit=20) for r, n in lengths.items()]
-    replays = [replay([float(n == 3)] * (n - 1), r, draftable=20) for r, n in lengths.items()]
-    seen = run_of(manifest(), [*records, *replays])
-    alpha = only(acceptance_report(seen, [SMALL], (1,), 0.02)).alpha
-    assert alpha is not None
-    assert alpha.pooled is not None
-    assert alpha.per_request is not None
-    assert alpha.pooled.value == pytest.approx(4 / 12)
-    assert alpha.per_request.value == pytest.approx(2 / 3)
-
-
 def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Run]) -> None:
     half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
     needed = []
