@@ -29,7 +29,6 @@ TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY = (
     "Output",
     "Safety",
 )
-PANELS = (TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY)
 
 MODES = ("greedy", "sampled", "sampled-temperature-only")
 OBJECTIVES = ("speedup", "latency", "throughput", "cost")
@@ -272,6 +271,7 @@ class Decision:
 
 
 _DECISION_FLAGS = dict(inspect.signature(Decision, eval_str=True).parameters)
+DECISION_FLAGS = frozenset(_DECISION_FLAGS)
 
 
 def require_measured(observed: Run) -> Run:

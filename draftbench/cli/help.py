@@ -9,10 +9,12 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from draftbench.cli.flags import PANELS
+from draftbench.cli.flags import DECISION, OUTPUT, SAFETY
 
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
+# Headings that stand last; the others stand as the flags were declared.
+_LAST = (DECISION, SAFETY, OUTPUT)
 
 
 def help_of(command: Callable[..., object]) -> str:
@@ -26,23 +28,20 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the flags, each under its heading."""
-        headings: dict[str, list[tuple[str, str]]] = {
-            heading: [] for heading in ("Arguments", "Options", *PANELS)
-        }
+        headings: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for known in self.get_params(ctx):
             record = known.get_help_record(ctx)
             if record is not None:
                 argument = known.param_type_name == "argument"
-                heading = (
-                    "Arguments"
-                    if argument
-                    else getattr(known, "rich_help_panel", None) or "Options"
-                )
-                headings[heading].append((_name(record[0], known), _words(record[1])))
-        for heading, rows in headings.items():
-            if rows:
+                panel = getattr(known, "rich_help_panel", None) or "Options"
+                row = (_name(record[0], known), _words(record[1]))
+                headings.setdefault("Arguments" if argument else panel, []).append(row)
+        for heading in sorted(
+            headings, key=lambda each: _LAST.index(each) if each in _LAST else -1
+        ):
+            if headings[heading]:
                 with formatter.section(heading):
-                    formatter.write_dl(rows, col_max=_FLAGS_WIDTH)
+                    formatter.write_dl(headings[heading], col_max=_FLAGS_WIDTH)
 
 
 def _name(shown: str, known: Any) -> str:

@@ -21,12 +21,17 @@ DECISION = {
 }
 
 
-def choice(command, name, words):
+def choice(command, name, words, tmp_path):
     """The candidate and k that a command arrives at; None: do not speculate."""
     if name in ("recommend", "report"):
         answer = json.loads(command(name, RUN, *words, "--format", "json").out)
         picked = answer["choice"]
         return picked and (f"{picked['draft']}:{picked['quant']}", picked["k"])
+    if name == "gate":
+        outcome = command("gate", "--save", tmp_path / "b.json", RUN, *words)
+        assert outcome.code == 0, outcome.err
+        baseline = json.loads((tmp_path / "b.json").read_text())
+        return baseline["candidate"], baseline["question"]["k"]
     outcome = command("export", RUN, "--engine", "transformers", *words)
     if outcome.code == 1:
         assert "`draftbench recommend` says why" in outcome.err
@@ -34,7 +39,7 @@ def choice(command, name, words):
     return outcome
 
 
-@pytest.mark.parametrize("name", ["recommend", "report", "export"])
+@pytest.mark.parametrize("name", ["recommend", "report", "export", "gate"])
 def test_every_command_that_decides_has_the_same_flags(command, name):
     shown = command(name, "--help").out
     assert [flag for flag in DECISION if flag not in shown] == []
@@ -49,10 +54,12 @@ def test_every_command_that_decides_has_the_same_flags(command, name):
         (["--max-memory", "1GB"], None),
     ],
 )
-@pytest.mark.parametrize("name", ["recommend", "report", "export"])
-def test_the_same_flags_lead_to_the_same_decision(command, name, words, decided):
+@pytest.mark.parametrize("name", ["recommend", "report", "export", "gate"])
+def test_the_same_flags_lead_to_the_same_decision(command, tmp_path, name, words, decided):
     """A run must not have one recommended draft here and another there."""
-    found = choice(command, name, words)
+    if name == "gate" and decided is None:
+        return  # a baseline of what ranks first is saved all the same
+    found = choice(command, name, words, tmp_path)
     if name == "export" and decided is not None:
         draft, k = decided
         assert f"num_assistant_tokens = {k}\n" in found.out

@@ -246,6 +246,10 @@ def test_what_was_probably_meant(failing, words, meant):
             ["--save", "b.json", "--max-drop", "alpha:2%", "--junit", "j.xml", "RUN"],
             "--save cannot be combined with --junit, --max-drop",
         ),
+        (
+            ["--baseline", "a.json", "--min-speedup", "1.0", "RUN"],
+            "--baseline cannot be combined with --min-speedup",
+        ),
         (["--baseline", "a.json", "--k", "2", "RUN"], "--baseline cannot be combined with --k"),
         (["--old", "OTHER", "--new", "THIRD", "RUN"], "--old cannot be combined with RUN"),
     ],

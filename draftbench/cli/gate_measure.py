@@ -1,6 +1,4 @@
-"""What `draftbench gate` compares: baseline files and run folders → two baselines at one k, with
-what is not measured yet measured first.
-"""
+"""`draftbench gate --target …`: measure one draft on the requests of a baseline."""
 
 from __future__ import annotations
 
@@ -11,19 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
-from draftbench.cli.flags import candidate_named
 from draftbench.cli.signals import kept_in
 from draftbench.cli.sweep import describe_load
-from draftbench.errors import IncomparableError, UsageError
+from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from draftbench.gate.baseline import Baseline
-    from draftbench.planner.options import DecisionOptions
-    from draftbench.run_folder.run import Run
     from draftbench.sweep import SweepOptions
     from draftbench.sweep.preparation import Prepared
 
@@ -44,71 +38,6 @@ class Job:
     timed: bool
 
 
-def save(
-    run: Path,
-    file: Path,
-    candidate: str | None,
-    k: int | None,
-    options: DecisionOptions | None = None,
-) -> None:
-    """Pin a run."""
-    from draftbench.gate.baseline import write_baseline
-
-    pinned = pin(run, candidate, k, options)
-    write_baseline(pinned, file)
-    typer.echo(
-        f"saved {pinned.candidate} at k = {pinned.question.k} on {len(pinned.requests)} requests "
-        f"to {file}",
-        err=True,
-    )
-    for fault in pinned.faults:
-        typer.echo(f"suspected fault in this baseline: {fault.message}", err=True)
-
-
-def pin(
-    run: Path, candidate: str | None, k: int | None, options: DecisionOptions | None = None
-) -> Baseline:
-    """A run reduced to one candidate at one k; by default what the run recommends."""
-    from draftbench.gate.pin import make_baseline
-    from draftbench.planner.recommend import recommend
-    from draftbench.run_folder.folder import RunFolder
-
-    observed = _read(run)
-    texts = RunFolder(run).private_texts()
-    if candidate is not None and k is not None:
-        return make_baseline(observed, candidate_named(observed, candidate), k, texts)
-    answer = recommend(observed, options)
-    if candidate is None:
-        best = answer.choice or answer.leader
-        if best is None:
-            raise UsageError(
-                "this run recommends no candidate", hint="name one with --candidate and --k"
-            )
-        chosen = best.candidate
-        return make_baseline(observed, chosen, k or best.k, texts)
-    chosen = candidate_named(observed, candidate)
-    cells = [c for c in answer.evaluations if (c.draft, c.quant) == (chosen.draft, chosen.quant)]
-    best_k = k or next((c.k for c in cells if c.best), None)
-    if best_k is None:
-        raise UsageError(f"no k of `{candidate}` is known to be best", hint="give one with --k")
-    return make_baseline(observed, chosen, best_k, texts)
-
-
-def require(run: Path, candidate: str) -> None:
-    """A run holds the candidate that a baseline is of.
-
-    Raises:
-        IncomparableError: it does not.
-    """
-    known = list(map(str, _read(run).candidates))
-    if candidate not in known:
-        raise IncomparableError(
-            f"the baseline is of `{candidate}`, which this run did not measure",
-            hint=f"its candidates are {', '.join(known) or 'none'}; name the successor with "
-            "--candidate, or gate a run of the same draft and level",
-        )
-
-
 def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
     """Run one draft as the baseline asks, on the baseline's requests; the run folder and the
     candidate's name. What cannot be compared is refused before a model is loaded.
@@ -116,6 +45,8 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
     from rich.console import Console
 
     from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare, run
 
     out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
@@ -128,7 +59,7 @@ def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]
-    failed = [f for f in _read(out).failures if f.candidate == candidate]
+    failed = [f for f in read_run(RunFolder(out)).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
@@ -193,10 +124,3 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     traffic = msgspec.structs.replace(traffic, requests=len(prompts), dropped=dropped)
     manifest = msgspec.structs.replace(prepared.manifest, traffic=traffic)
     return dataclasses.replace(prepared, prompts=prompts, manifest=manifest)
-
-
-def _read(path: Path) -> Run:
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
-
-    return read_run(RunFolder(path))
