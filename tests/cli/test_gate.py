@@ -314,7 +314,7 @@ def test_a_draft_that_cannot_draft_is_an_error_with_its_reason(command, measured
 )
 def test_flags_of_measuring_stand_together(failing, pinned, words):
     said = failing(2, "gate", "--baseline", pinned, *words)
-    assert "`draftbench gate --baseline FILE --target T" in said
+    assert "`draftbench gate --baseline FILE --target MODEL" in said
 
 
 @pytest.mark.parametrize(
