@@ -1,49 +1,45 @@
-"""`draftbench demo`: in which order it says what; what it runs is tested where it lives."""
+"""`draftbench demo`: what it runs is tested where it lives; here what it adds."""
 
 from __future__ import annotations
 
-import typer
+from types import SimpleNamespace
+
+import pytest
 
 from draftbench.cli import demo
 
 
-def say_instead(monkeypatch, codes):
-    """Stand-ins of the sweep and of the gate that say that they ran."""
-
-    def of(name):
-        def ran(*args, **flags):
-            typer.echo(f"{name} ran", err=True)
-            return codes[name]
-
-        return ran
-
-    monkeypatch.setattr(demo, "run_sweep", of("sweep"))
-    monkeypatch.setattr(demo, "gate", of("gate"))
+def evaluation(draft, speedup, c, v, k=3):
+    values = {"draft_cost_ratio": c, "verify_ratio": v, "speedup_expected": speedup}
+    figures = {name: SimpleNamespace(value=value) for name, value in values.items()}
+    return SimpleNamespace(draft=draft, k=k, best=True, speedup_predicted=None, **figures)
 
 
-def test_what_to_do_next_comes_last_as_commands_to_paste(command, monkeypatch, tmp_path):
-    say_instead(monkeypatch, {"sweep": 1, "gate": 0})
-    run = tmp_path / "a run"
-    outcome = command("demo", "--out", run)
-    assert outcome.code == 0
-    assert outcome.err.splitlines() == [
-        "sweep ran",
-        "gate ran",
-        "gate ran",
-        "",
-        f"next: draftbench recommend '{run}' --all",
-        f"      draftbench report '{run}' --html '{run}/report.html'",
-        f"      draftbench gate --baseline '{run}/baseline.json' '{run}'",
-    ]
+def test_where_no_draft_pays_its_own_figures_say_why():
+    answer = SimpleNamespace(evaluations=[evaluation("distilled", 0.9, c=0.25, v=1.75)])
+    said = " ".join(" ".join(demo._why_not(answer)).split())
+    # Four tokens for 3 · 0.25 + 1.75 = 2.5 target steps.
+    assert "c = 0.25 target steps and verifying v(4) = 1.75" in said
+    assert "would reach 1.60×, this one reaches 0.90×" in said
 
 
-def test_quiet_says_nothing_of_it(command, monkeypatch, tmp_path):
-    say_instead(monkeypatch, {"sweep": 0, "gate": 0})
-    outcome = command("demo", "--quiet", "--out", tmp_path / "run")
-    assert "next:" not in outcome.err
+def test_where_a_draft_pays_there_is_nothing_to_explain():
+    drafts = [evaluation("draft", 0.9, 0.1, 1.5), evaluation("distilled", 1.2, 0.1, 1.5)]
+    assert demo._why_not(SimpleNamespace(evaluations=drafts)) == []
 
 
 def test_a_sweep_that_ended_in_an_error_is_not_judged(command, monkeypatch, tmp_path):
-    say_instead(monkeypatch, {"sweep": 3, "gate": 0})
+    monkeypatch.setattr(demo, "run_sweep", lambda *_: 3)
     outcome = command("demo", "--out", tmp_path / "run")
-    assert (outcome.code, outcome.err) == (3, "sweep ran\n")
+    assert (outcome.code, outcome.out, outcome.err) == (3, "", "")
+
+
+@pytest.mark.slow
+def test_the_tour_fits_a_screen_and_shows_a_gate_that_passes_and_one_that_fails(command, tmp_path):
+    outcome = command("demo", "--out", tmp_path / "run")
+    assert outcome.code == 0
+    assert len((outcome.out + outcome.err).splitlines()) <= 60
+    assert "replaced `draft` (exit code 0):\n  PASS" in outcome.out
+    assert "replaced `distilled` (exit code 1):\n  FAIL" in outcome.out
+    assert "next: draftbench recommend" in outcome.err
+    assert (tmp_path / "run" / "baseline.json").exists()
