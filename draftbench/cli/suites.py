@@ -22,8 +22,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
     draftbench suites
     draftbench suites --format json | jq -r '.[].name'
     """
-    import msgspec
-
+    from draftbench.records import to_json
     from draftbench.report.terminal.text import Section
     from draftbench.traffic.suites import suites as built_in
 
@@ -31,7 +30,7 @@ def suites(output_format: TextFormatOption = "table", output: OutputOption = "-"
     check_output(output)
     found = built_in()
     if output_format == "json":
-        text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+        text = to_json(found)
     elif output_format == "markdown":
         head = ("suite", "title", "requests", "description")
         rows = [(f"suite:{s.name}", s.title, str(s.requests), s.description) for s in found]

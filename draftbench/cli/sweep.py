@@ -353,6 +353,7 @@ def run_sweep(
     """Measure, print the recommendation, and say what could not be measured completely."""
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.recommendation import render
+    from draftbench.report.terminal.text import counted
     from draftbench.run_folder.run import read_run
 
     output_format, output = rendering
@@ -362,6 +363,9 @@ def run_sweep(
         # The models' modules refer to each other: without this they stay in memory meanwhile.
         gc.collect()
         observed = read_run(folder)
+        requests = len({trajectory.request for trajectory in observed.trajectories})
+        candidates = counted(len(observed.candidates), "candidate")
+        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`\n")
         try:
             answer = recommend(require_measured(observed))
             write_result(render(answer, output_format, width()), output)
@@ -433,11 +437,15 @@ def describe(prepared: Prepared, note: Callable[[str], None]) -> None:
     """Say what the traffic became and which drafts are out, before anything is loaded."""
     describe_load(prepared, note)
     facts = prepared.manifest.traffic
-    note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}), {facts.merged} merged")
+    merged = f", {facts.merged} merged" if facts.merged else ""
+    note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}){merged}")
     for reason, count in facts.dropped.items():
         note(f"left out, {reason}: {count}")
+    refused: dict[str, list[str]] = {}
     for failure in prepared.failures:
-        note(f"refused {failure.candidate}: {failure.reason}")
+        refused.setdefault(failure.reason, []).append(str(failure.candidate))
+    for reason, names in refused.items():
+        note(f"refused {', '.join(names)}: {reason}")
     for draft, caveats in prepared.caveats.items():
         for caveat in caveats:
             note(f"note on {draft}: {caveat}")

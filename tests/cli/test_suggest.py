@@ -89,7 +89,7 @@ def test_a_target_that_is_usually_left_alone_is_said_to_be(command):
 def test_an_unknown_target_gets_no_guess(command):
     outcome = command("suggest", "--target", "org/unheard-of-70b")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("No known pairing for org/unheard-of-70b\n")
+    assert outcome.out.startswith("No known draft for org/unheard-of-70b\n")
     assert "same" not in outcome.out
 
 

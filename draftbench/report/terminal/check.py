@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from draftbench.memory import format_size
 from draftbench.models.check_result import CheckResult, LevelRow, ModelSheet, Overlap, PairSheet
+from draftbench.records import to_json
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,
     clipped,
     counted,
-    json_text,
     shortened,
 )
 
@@ -25,7 +25,7 @@ _MORE = "Chat templates, sizes, memory and options of engines: the same command 
 def render(answer: CheckResult, style: str, width: int, *, everything: bool = False) -> str:
     """As table, json (which always holds everything) or markdown."""
     if style == "json":
-        return json_text(answer)
+        return to_json(answer)
     if everything:
         sections = _all(answer)
     elif len(answer.pairs) == 1:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
+from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, figure
 
 LEGEND = (
@@ -20,7 +19,7 @@ _WIDE = 74
 def render(comparison: Comparison, style: str, width: int) -> str:
     """The comparison as table, json or markdown; `width` wraps the table's sentences."""
     if style == "json":
-        return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
+        return to_json(comparison)
     sections = _sections(comparison)
     if style == "markdown":
         return "\n\n".join(section.markdown() for section in sections)

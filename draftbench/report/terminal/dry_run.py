@@ -12,13 +12,12 @@ import msgspec
 
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
-from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.records import LOOKUP, SELF, Candidate, to_json
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,
     clipped,
     counted,
-    json_text,
     ranges,
     shortened,
 )
@@ -135,7 +134,7 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
 def render(plan: DryRun, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
-        return json_text(plan)
+        return to_json(plan)
     sections = (_grid(plan), _work(plan), _memory(plan))
     if style == "markdown":
         return "\n\n".join(section.markdown() for section in sections)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
+from draftbench.records import to_json
 from draftbench.report.terminal.details import all_sections
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
@@ -19,7 +20,6 @@ from draftbench.report.terminal.text import (
     counted,
     csv_text,
     figure,
-    json_text,
     markdown_table,
     paragraph,
     plain,
@@ -80,7 +80,7 @@ def render(
     `commands` are what to run next, named below a table.
     """
     if style == "json":
-        return json_text(answer)
+        return to_json(answer)
     if style == "csv":
         return _csv(answer)
     if everything and style == "markdown":
