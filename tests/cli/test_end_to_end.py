@@ -30,7 +30,7 @@ def test_a_sweep_prints_its_answer_and_says_the_rest_on_stderr(swept):
     # The foreign draft failed: the answer to "could all be measured" is no.
     assert outcome.code == 1
     assert "draft" in outcome.out
-    assert "Not measured" in outcome.out
+    assert "Caveat: foreign was not measured to the end" in outcome.out
     assert "refused foreign" in outcome.err
     assert f"next: draftbench recommend {folder}" in outcome.err
     assert "next:" not in outcome.out

@@ -179,7 +179,7 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
         outcome = command(*small_words)
     assert outcome.code == 1
     said = [line for line in outcome.err.splitlines() if line]
-    assert said[-2] == f"not completely measured: draft; {goes_on(small_words)}"
+    assert said[-3] == f"not completely measured: draft; {goes_on(small_words)}"
     assert said[-2] == f"next: draftbench recommend {small_words[-1]} --all"
     outcome = command(*small_words)
     assert (outcome.code, "not completely measured" in outcome.err) == (0, False)
