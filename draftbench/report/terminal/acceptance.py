@@ -20,8 +20,8 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, FigureEstimate
-from draftbench.records import SELF
-from draftbench.report.terminal.text import Section, csv_text, figure, json_text
+from draftbench.records import SELF, to_json
+from draftbench.report.terminal.text import Section, csv_text, figure
 
 Texts = Mapping[int, str]
 
@@ -344,7 +344,7 @@ def _json(report: AcceptanceReport, texts: Texts) -> str:
         for each in costly:
             each["drafted_text"] = texts.get(each["drafted"])
             each["target_text"] = texts.get(each["target"])
-    return json_text(fields)
+    return to_json(fields)
 
 
 def _csv(report: AcceptanceReport) -> str:

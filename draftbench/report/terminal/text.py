@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from draftbench.acceptance.intervals import Estimate
 from draftbench.safe_files import markdown_escaped
 
@@ -114,11 +112,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
-
-
-def json_text(value: Any) -> str:
-    """Indented JSON of records."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
