@@ -53,8 +53,8 @@ def figures_of(run: Run, answer: Recommendation) -> Figures:
     order = [each.candidate for each in answer.by_candidate]
     pairs = {c: replays_of(c, run.trajectories, run.replays, mode) for c in order}
     k = answer.leader.k if answer.leader else max(ks)
-    parts = [p for c, own in pairs.items() if c.draft != SELF for p in _parts(c, own, k)]
-    return Figures({str(c): _survival(own, max(ks)) for c, own in pairs.items()}, k, tuple(parts))
+    parts = [part for c in order if c.draft != SELF for part in _parts(c, pairs[c], k)]
+    return Figures({str(c): _survival(pairs[c], max(ks)) for c in order}, k, tuple(parts))
 
 
 def _survival(pairs: Pairs, k: int) -> tuple[Estimate | None, ...]:
@@ -68,8 +68,7 @@ def _parts(candidate: Candidate, pairs: Pairs, k: int) -> list[Part]:
     rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
     found = []
     for group in rounds_by_group(trajectories, {k: rounds}):
-        own = [pair for pair in pairs if GROUPINGS[group.by](pair[0]) == group.name]
-        rate = alpha(own)
+        rate = alpha([pair for pair in pairs if GROUPINGS[group.by](pair[0]) == group.name])
         found.append(
             Part(
                 by=group.by,

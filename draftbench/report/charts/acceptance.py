@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
-from draftbench.report.charts.chart import Chart, Table, series_of
-from draftbench.report.charts.svg import Plot, counts_axis, room_for, shares_axis, values_axis
+from draftbench.report.charts.chart import Chart, Table, first_drawn, series_of
+from draftbench.report.charts.svg import (
+    SERIES,
+    Plot,
+    counts_axis,
+    room_for,
+    shares_axis,
+    values_axis,
+)
 from draftbench.report.figures import Figures
 
 
@@ -19,13 +26,12 @@ def survival(figures: Figures, answer: Recommendation) -> list[Chart]:
         return []
     k = max(map(len, known.values()))
     places = counts_axis("draft position i", range(1, k + 1))
-    plot = Plot(
-        places, shares_axis("rounds that accept their first i tokens"), room=room_for(list(known))
-    )
-    names = []
-    for at, (name, values) in enumerate(known.items()):
-        shift = 0.08 * (at - (len(known) - 1) / 2)
-        points = [(i + shift, e) for i, e in enumerate(values, 1) if e is not None]
+    drawn, names = list(known)[:SERIES], []
+    shares = shares_axis("rounds that accept their first i tokens")
+    plot = Plot(places, shares, room=room_for(drawn))
+    for at, name in enumerate(drawn):
+        shift = 0.08 * (at - (len(drawn) - 1) / 2)
+        points = [(i + shift, e) for i, e in enumerate(known[name], 1) if e is not None]
         plot.line([(x, e.value) for x, e in points], series[name])
         for x, e in points:
             plot.point(x, e, series[name])
@@ -38,7 +44,8 @@ def survival(figures: Figures, answer: Recommendation) -> list[Chart]:
             name="survival-by-position",
             title="Acceptance by draft position",
             caption=f"Replay of {answer.requests} requests at k = {k}; lines are 95 % intervals. "
-            "An even decline is normal; a drop to 0 at one position means a broken draft.",
+            "An even decline is normal; a drop to 0 at one position means a broken draft."
+            + first_drawn(len(known)),
             plot=plot,
             table=Table(head, rows),
         )
@@ -61,10 +68,12 @@ def tokens_by_k(answer: Recommendation) -> list[Chart]:
     ks = sorted({k for curve in known.values() for k, _ in curve})
     if not ks:
         return []
-    ends = [1.0, *(e.high for curve in known.values() for _, e in curve)]
+    drawn = list(known)[:SERIES]
+    ends = [1.0, *(e.high for name in drawn for _, e in known[name])]
     scale = values_axis("tokens per round", ends)
-    plot = Plot(counts_axis("draft length k (tokens)", ks), scale, room=room_for(list(known)))
-    for name, curve in known.items():
+    plot = Plot(counts_axis("draft length k (tokens)", ks), scale, room=room_for(drawn))
+    for name in drawn:
+        curve = known[name]
         plot.band([(float(k), e) for k, e in curve], series[name])
         plot.line([(float(k), e.value) for k, e in curve], series[name])
         names.append((curve[-1][1].value, name, series[name]))
@@ -76,7 +85,7 @@ def tokens_by_k(answer: Recommendation) -> list[Chart]:
             name="tokens-per-round-by-k",
             title="Tokens per round by k",
             caption="1 means the draft never helps, k + 1 that it is always right. Bands are 95 % "
-            f"intervals over {answer.requests} requests.",
+            f"intervals over {answer.requests} requests." + first_drawn(len(known)),
             plot=plot,
             table=Table(head, [[name, *map(c.get, ks)] for name, c in by_name.items()]),
         )

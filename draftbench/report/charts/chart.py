@@ -58,6 +58,11 @@ class Chart:
         return path
 
 
+def first_drawn(count: int) -> str:
+    """What a caption adds where there are more candidates than colours: the table has them all."""
+    return "" if count <= SERIES else f" Drawn are the first {SERIES} of {count} candidates."
+
+
 def series_of(answer: Recommendation) -> dict[str, int]:
     """The colour of each candidate by its name: the same in every chart, the first the leader's."""
     return {str(each.candidate): at % SERIES for at, each in enumerate(answer.by_candidate)}

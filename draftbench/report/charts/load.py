@@ -85,12 +85,12 @@ def by_concurrency(answer: Recommendation) -> Table:
 def _level(level: LoadLevel) -> list[Cell]:
     best = None if level.leader is None else f"{level.leader.candidate}, k = {level.leader.k}"
     if level.decision == "speculate":
-        words = best
+        words = best or ""
     elif level.decision is None:
         words = "costs unknown"
     else:
-        found = "inconclusive" if level.decision == "inconclusive" else "do not speculate"
-        words = found if best is None else f"{found} (best: {best})"
+        words = "inconclusive" if level.decision == "inconclusive" else "do not speculate"
+        words += "" if best is None else f" (best: {best})"
     times = [level.seconds_per_token_plain, level.seconds_per_token]
     shown = " → ".join("–" if time is None else milliseconds(time) for time in times)
     return [str(level.concurrency), words, level.speedup_expected, shown]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.planner.recommendation import Recommendation
-from draftbench.report.charts.chart import Chart, Table, series_of
-from draftbench.report.charts.svg import Plot, rows_axis, short, values_axis
+from draftbench.report.charts.chart import Chart, Table, first_drawn, series_of
+from draftbench.report.charts.svg import SERIES, Plot, rows_axis, short, values_axis
 from draftbench.report.figures import Figures, Part
 
 
@@ -21,19 +21,19 @@ def by_group(figures: Figures, answer: Recommendation) -> list[Chart]:
 def _chart(by: str, parts: Sequence[Part], k: int, answer: Recommendation) -> Chart:
     series = series_of(answer)
     groups = list(dict.fromkeys(part.name for part in parts))
-    drafts = list(dict.fromkeys(part.candidate for part in parts))
-    known = [part.tokens_per_round for part in parts if part.tokens_per_round]
-    ends = [1.0, *(end for e in known for end in (e.low, e.high))]
+    candidates = list(dict.fromkeys(part.candidate for part in parts))
+    drafts = candidates[:SERIES]
+    drawn = [(p, e) for p in parts if p.candidate in drafts and (e := p.tokens_per_round)]
+    ends = [1.0, *(end for _, e in drawn for end in (e.low, e.high))]
     counts = {part.name: part.requests for part in parts}
     rows = rows_axis([f"{short(group)} ({counts[group]})" for group in groups])
     tall = 14.0 + 12.0 * len(drafts)
     scale = values_axis(f"tokens per round at k = {k}", ends)
     plot = Plot(scale, rows, height=44.0 + tall * len(groups), upright=True)
-    for part in parts:
-        if part.tokens_per_round:
-            line = drafts.index(part.candidate) - (len(drafts) - 1) / 2
-            place = -groups.index(part.name) - 12 * line / tall
-            plot.bar(part.tokens_per_round, place, series[part.candidate])
+    for part, tokens in drawn:
+        line = drafts.index(part.candidate) - (len(drafts) - 1) / 2
+        place = -groups.index(part.name) - 12 * line / tall
+        plot.bar(tokens, place, series[part.candidate])
     if len(drafts) > 1:
         plot.key([(draft, series[draft]) for draft in drafts])
     head = (by, "requests", "candidate", "α", f"tokens per round, k = {k}")
@@ -42,7 +42,7 @@ def _chart(by: str, parts: Sequence[Part], k: int, answer: Recommendation) -> Ch
         name=f"tokens-per-round-by-{by}",
         title=f"Tokens per round by {by}{'' if len(drafts) > 1 else f': {drafts[0]}'}",
         caption="In parentheses the requests. Lines are 95 % intervals over the requests of a "
-        "group; a group of one request has none.",
+        "group; a group of one request has none." + first_drawn(len(candidates)),
         plot=plot,
         table=Table(head, table, words=3),
     )

@@ -105,3 +105,14 @@ def test_a_run_without_times_draws_acceptance_alone(hand):
     records = [r for n in "01" for r in (hand.trajectory(n), hand.replay(n, (1.0,) * 8))]
     charts = drawn(hand, records)
     assert [key for key, found in charts.items() if found] == ["acceptance"]
+
+
+def test_more_candidates_than_colours_stand_in_the_table_alone(hand):
+    drafts = [f"d{at}" for at in range(9)]
+    records = [r for n in "01" for r in (hand.trajectory(n, segment=n),)]
+    records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in "01"]
+    charts = drawn(hand, records)
+    for chart in (*charts["acceptance"], *charts["segments"]):
+        assert "Drawn are the first 7 of 9 candidates." in chart.caption
+        assert len({word for word in words(chart) if word in drafts}) == 7
+        assert {cell for row in chart.table.rows for cell in row} >= set(drafts)
