@@ -253,7 +253,7 @@ def _layer_kinds(config: Any) -> list[str]:
 def replace_linears(model: nn.Module, level: str, *, simulate: bool) -> None:
     """Swap every `nn.Linear` (and GPT-2's transposed `Conv1D`) for `make_linear`'s layer, in place.
 
-    A head that is tied to the embedding becomes a layer of its own; the embedding stays.
+    A head that is tied to the embedding becomes a separate layer; the embedding stays.
     """
     for parent in list(model.modules()):
         for child_name, child in list(parent.named_children()):

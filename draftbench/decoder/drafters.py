@@ -80,7 +80,7 @@ class ModelDrafter:
         self.stop_below = stop_below
 
     def open(self, rows: int, capacity: int) -> None:
-        """A cache as long as the responses, or as the draft's own context."""
+        """Allocate a cache as long as the responses, at most the draft's context."""
         self._room = min(capacity, self.runner.context_length)
         # A round reads one new token, or two after a full one.
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))

@@ -69,7 +69,7 @@ def make_linear(
 def _torchao_int4(weight: Tensor, bias: Tensor | None) -> nn.Module:
     from torchao.quantization import Int4WeightOnlyConfig, quantize_
 
-    # The layout whose kernel PyTorch carries; the others want a library of their own.
+    # The only layout whose kernel comes with PyTorch.
     packing = "tile_packed_to_4d"
     layer = plain_linear(weight, bias)
     quantize_(layer, Int4WeightOnlyConfig(group_size=INT4_GROUP, int4_packing_format=packing))

@@ -125,8 +125,8 @@ class Response:
 class Clock(Protocol):
     """Marks in a stream of work, and seconds between them; tests put a scripted one in its place.
 
-    A mark is cheap and never waits; `seconds` may wait for the device and is asked for after a
-    round's own synchronization.
+    A mark is cheap and never waits; `seconds` may wait for the device and is called after a round's
+    synchronization.
     """
 
     def mark(self) -> Any:

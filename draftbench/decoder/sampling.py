@@ -2,7 +2,7 @@
 
 Filters apply in the order temperature, top-k, top-p, min-p. A uniform number is a function of
 (request, sample, purpose, position), so that a resumed run draws what an uninterrupted one would
-have drawn, and so that a draft that only has to match the target's own draw leaves the output
+have drawn, and so that a draft that only has to match the target's draw leaves the output
 unchanged at any temperature.
 
 Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.

@@ -93,7 +93,7 @@ class ModelSheet:
 
     `weight_bytes` are by quantization level, as an engine stores them: the linear layers at that
     level with their scales, all else as in the checkpoint. A tied output head counts once
-    unquantized, and as a layer of its own at a level. A checkpoint that is stored quantized takes
+    unquantized, and as a separate layer at a level. A checkpoint that is stored quantized takes
     the same at all of them, and at its own level, which is not listed.
     """
 

@@ -28,7 +28,7 @@ MOST_MISSING = 0.01
 FIRST_REGULAR = 5
 # Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
-HINT = "take a draft of the target's own family and generation, or `ngram` (no model)"
+HINT = "take a draft of the target's family and generation, or `ngram` (no model)"
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ def _stored_runner(
     if not has_stored_layers:
         return _runner(source, model, build, simulate=False)
     return TransformersRunner(model, "none", simulate=False), [
-        "runs through transformers' own forward pass: its layers are another library's"
+        "runs through transformers' forward pass: its layers are another library's"
     ]
 
 
@@ -292,7 +292,7 @@ def _runner(
         _leave_the_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     return TransformersRunner(model, build.level, simulate=simulate), [
-        f"runs through transformers' own forward pass{how}: {obstacle}"
+        f"runs through transformers' forward pass{how}: {obstacle}"
     ]
 
 

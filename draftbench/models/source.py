@@ -106,7 +106,7 @@ class ModelSource:
         return self._load("tokenizer", tried)
 
     def load(self, dtype: torch.dtype, device: str) -> Any:
-        """The causal language model in evaluation mode on `device` ("auto": transformers' own
+        """The causal language model in evaluation mode on `device` ("auto": transformers'
         device map).
 
         Raises:

@@ -1,6 +1,4 @@
-"""The kernel that is compiled where it runs: its sums, what they depend on, and what happens where
-it cannot be built.
-"""
+"""The kernel compiled on this machine: its sums, and why it could not be built."""
 
 import os
 import platform
@@ -210,6 +208,7 @@ def built_elsewhere(cache, lines="", **environment):
     return ran.stdout.strip()
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_the_kernel_is_built_once_and_found_again(tmp_path):
     assert built_elsewhere(tmp_path) == "None"
@@ -220,6 +219,7 @@ def test_the_kernel_is_built_once_and_found_again(tmp_path):
     assert built.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 @needs_kernel
 @pytest.mark.parametrize("left", [0, 100, 8192])
 def test_a_damaged_library_is_built_again_and_never_loaded(tmp_path, left):
@@ -233,6 +233,7 @@ def test_a_damaged_library_is_built_again_and_never_loaded(tmp_path, left):
     assert built_elsewhere(tmp_path) == "None"
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_code_that_others_may_have_put_there_is_not_loaded(tmp_path):
     (tmp_path / "draftbench").mkdir()
@@ -240,6 +241,7 @@ def test_code_that_others_may_have_put_there_is_not_loaded(tmp_path):
     assert built_elsewhere(tmp_path) == "others may write to the folder of its cache"
 
 
+@pytest.mark.slow
 @needs_kernel
 def test_a_kernel_that_computes_something_else_is_not_used(tmp_path):
     wrong = tmp_path / "wrong.cpp"
@@ -307,6 +309,7 @@ def test_what_keeps_it_from_being_built_is_said_and_onednn_serves(anew, tmp_path
     assert isinstance(layer, PackedLinear)
 
 
+@pytest.mark.slow
 @needs_use
 def test_a_compiler_that_is_stopped_leaves_nothing_running(anew, tmp_path):
     failing(anew, tmp_path, "too slow")

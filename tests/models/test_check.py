@@ -1,6 +1,4 @@
-"""What a configuration tells of a model, against the model itself; no weights exist but in one
-test.
-"""
+"""Sizes and verdicts from configurations, against the models themselves."""
 
 import random
 import time
@@ -93,6 +91,7 @@ def test_a_templates_difference_is_a_unified_diff(workshop):
     assert shown == ("--- target", "+++ draft", "@@ -1,3 +1,3 @@", " a", "-b", "+x", " c")
 
 
+@pytest.mark.slow
 def test_the_difference_of_endless_templates_ends(workshop):
     """Lines that are rare enough to be looked for, and everywhere."""
     chance = random.Random(0)
