@@ -19,8 +19,9 @@ import msgspec
 MAX_YAML_BYTES = 64 << 10
 MAX_YAML_DEPTH = 20
 
-# Control characters of a terminal (C0, C1, delete), and those that reverse the writing direction.
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters of a terminal (C0, C1, delete), those that reverse the writing direction, and
+# halves of characters, which no output stream takes.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # The same in JSON, raw or escaped; escapes of some other characters begin like these.
 _MAY_HOLD_CONTROLS = re.compile(
     rb"\\u00[01789]|\\u20[26]|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
@@ -132,8 +133,12 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def without_controls(text: str) -> str:
-    """Replace control characters by �, so that the text can be printed anywhere."""
+def without_controls(text: str, *, lines: bool = False) -> str:
+    """Replace control characters by �, so that the text can be printed anywhere; `lines` keeps line
+    breaks.
+    """
+    if lines:
+        return "\n".join(map(without_controls, text.split("\n")))
     return _CONTROLS.sub("\ufffd", text)
 
 

@@ -21,6 +21,7 @@ from draftbench.traffic import TrafficQuery, load
         ("a\nb\tc\x7f", "a�b�c�"),
         ("\x9b31m", "�31m"),
         ("\u202eevil\u2066", "�evil�"),
+        ("\udc80", "�"),
     ],
 )
 def test_controls_go_and_writing_stays(text, clean):
@@ -42,6 +43,10 @@ def test_a_document_keeps_everything_but_controls(document, escaped):
         return value
 
     assert json.loads(json_without_controls(raw)) == clean(document)
+
+
+def test_lines_are_kept_where_they_may_be():
+    assert without_controls("a\n\x1bb\r\n", lines=True) == "a\n�b�\n"
 
 
 def test_a_document_without_controls_is_not_touched():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.safe_files import markdown_escaped
+from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
 
@@ -20,7 +19,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 def plain(text: str) -> str:
     """Without control characters: what came from a file must not move the cursor or set colours."""
-    return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "�" for c in text)
+    return without_controls(text, lines=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
