@@ -133,9 +133,9 @@ def secrets(folder):
 def test_everything_that_may_be_shared_was_searched(shared):
     found, _ = shared
     kinds = {Path(name).suffix for name in found if not name.startswith("printed")}
-    assert {".jsonl", ".json", ".html", ".xml", ".svg", ".png"} <= kinds
+    assert {".jsonl", ".json", ".html", ".xml", ".svg"} <= kinds
     assert len(found) > 40
-    assert all(found[name] for name in found if name.endswith((".png", ".svg", ".html", ".xml")))
+    assert all(found[name] for name in found if name.endswith((".svg", ".html", ".xml")))
 
 
 def test_the_search_finds_the_marker_where_it_is(shared):
