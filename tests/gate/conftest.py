@@ -61,3 +61,18 @@ def counts():
 def baseline():
     """baseline(requests, **fields of the baseline or of its question)"""
     return _baseline
+
+
+@pytest.fixture
+def run():
+    """run(accepted, requests, rows, **fields): requests r000 … that accept so much each, a number
+    or a function of the request's number; `rows(number)` are more of its fields, `fields` those of
+    the baseline.
+    """
+
+    def make(accepted=15.0, requests=40, rows=lambda at: {}, **fields):
+        each = accepted if callable(accepted) else lambda at: accepted
+        counted = [{"id": f"r{at:03}", "accepted": each(at)} | rows(at) for at in range(requests)]
+        return _baseline([_counts(**fields_of) for fields_of in counted], **fields)
+
+    return make

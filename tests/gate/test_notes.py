@@ -1,0 +1,69 @@
+"""What a verdict says besides its figures: caveats, and where to look next."""
+
+import pytest
+
+from draftbench.gate.baseline import SuspectedFault
+from draftbench.gate.judge import judge
+from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.notes import SPEED_NOT_JUDGED
+
+
+def noted(words, old, new):
+    return any(words in note for note in judge(old, new).notes)
+
+
+def test_a_plain_pass_says_only_that_speed_was_not_judged(run):
+    assert judge(run(), run()).notes == (SPEED_NOT_JUDGED,)
+    assert SPEED_NOT_JUDGED not in judge(run(), run(13.0)).notes
+    assert "`--max-drop speedup:5%`" in SPEED_NOT_JUDGED
+
+
+def test_caveats_name_few_and_missing_requests_and_a_missing_alpha(run):
+    assert noted("only 29 requests", run(requests=29), run(requests=29))
+    new = run(requests=60, rows=lambda at: {"id": f"x{at}"} if at < 5 else {})
+    assert noted("5 requests of the baseline are missing", run(), new)
+    lookup = run(rows=lambda at: {"alpha_sum": None}, alpha_definition=None)
+    assert noted("no alpha", lookup, lookup)
+
+
+def test_a_failure_says_where_to_look(run):
+    new = run(
+        13.0,
+        survival=(0.6, 0.4, 0.06, 0.04),
+        faults=(SuspectedFault(kind="cliff", message="position 3 was never accepted"),),
+        tested={"draft": "small", "machine": "here", "target runner": "lean", "torch": "2.13"},
+    )
+    notes = judge(run(), new).notes
+    assert notes[0] == "suspected fault: position 3 was never accepted"
+    # Hazards before 0.6 0.67 0.75 0.67, now 0.6 0.67 0.15 0.67.
+    assert any("position 3 of 4" in note and "30.0%" in note for note in notes)
+    assert "changed since the baseline: torch" in notes
+
+
+def test_a_failure_without_known_draft_positions_names_none(run):
+    assert not noted("by draft position", run(survival=()), run(13.0, survival=()))
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [(0, "so the draft is what changed"), (30, "responses to 30 of 40 requests changed")],
+)
+def test_a_failure_says_whether_the_target_still_writes_the_same(run, others, words):
+    old = run(rows=lambda at: {"output": "a"})
+    new = run(10.0, rows=lambda at: {"output": "b" if at < others else "a"})
+    assert noted(words, old, new)
+
+
+def test_an_improvement_asks_for_a_new_baseline(run):
+    assert noted("save a new baseline", run(), run(lambda at: 17.0 + at % 2))
+
+
+def test_prompts_of_another_length_are_noted_and_pass(run):
+    old, new = (run(rows=lambda at, size=size: {"prompt_tokens": size}) for size in (50, 53))
+    result = judge(old, new)
+    assert result.verdict is Verdict.PASS
+    assert result.notes[0] == (
+        "40 of 40 requests are rendered to prompts of another length (+3 tokens): "
+        "the chat template or the tokenizer changed"
+    )
+    assert not noted("another length", run(), new)  # lengths of the old are unknown

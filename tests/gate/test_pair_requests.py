@@ -1,0 +1,63 @@
+"""Every reason why two baselines cannot be compared."""
+
+import pytest
+
+from draftbench.errors import IncomparableError
+from draftbench.gate.limits import limits_of
+from draftbench.gate.pair_requests import pair_up
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("key_id", "other"),
+        ("metric_version", 2),
+        ("mode", "sampled"),
+        ("k", 5),
+        ("responses", "log"),
+        ("samples", 2),
+        ("max_new_tokens", None),
+    ],
+)
+def test_another_question_is_refused_with_the_field(run, field, value):
+    with pytest.raises(IncomparableError, match=f"{field} was .*, is {value}") as caught:
+        pair_up(run(), run(**{field: value}), ())
+    assert caught.value.exit_code == 4
+
+
+def test_another_definition_of_alpha_is_refused(run):
+    with pytest.raises(IncomparableError, match="definition of alpha"):
+        pair_up(run(), run(alpha_definition="acceptance rate (overlap)"), ())
+
+
+def test_another_temperature_is_refused_with_the_count(run):
+    new = run(rows=lambda at: {"sampling": "temperature=0.7"} if at < 3 else {})
+    with pytest.raises(IncomparableError, match=r"3 of 40 requests differs.*is temperature=0\.7"):
+        pair_up(run(), new, ())
+
+
+@pytest.mark.parametrize("common", [0, 7])
+def test_other_traffic_is_refused_with_the_overlap(run, common):
+    new = run(requests=12, rows=lambda at: {} if at < common else {"id": f"x{at}"})
+    with pytest.raises(IncomparableError, match=f"only {common} of the baseline's 10 requests"):
+        pair_up(run(requests=10), new, ())
+
+
+def test_requests_of_one_run_alone_are_left_out(run):
+    new = run(requests=60, rows=lambda at: {"id": f"x{at}"} if at < 5 else {})
+    paired = pair_up(run(), new, ())
+    assert (len(paired.pairs), paired.missing) == (35, 5)
+
+
+@pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
+@pytest.mark.parametrize("fact", ["machine", "target runner"])
+def test_times_of_different_machines_are_refused(run, metric, fact):
+    there = run(tested={"draft": "small", "machine": "here", "target runner": "lean"} | {fact: "x"})
+    with pytest.raises(IncomparableError, match=f"{metric} was measured elsewhere: {fact}"):
+        pair_up(run(), there, limits_of([f"{metric}:5%"]))
+    assert len(pair_up(run(), there, limits_of([])).pairs) == 40
+
+
+def test_a_single_segment_is_no_segment(run):
+    one = run(rows=lambda at: {"segment": "chat"})
+    assert pair_up(one, one, ()).segments() == {}
