@@ -129,10 +129,7 @@ class Replay(Observation, frozen=True):
     (design: one pass, every k). `confidence` is max q, `margin` the draft's top-2 logit difference,
     `rank` the number of tokens that q puts above y_j, `overlap` Σ min(p, q) where both
     distributions were at hand. The draft could draft at the positions 1 … `draftable` only (its
-    context may end before the response or its limit does); `accept` is 0 beyond. `kinds` sums over
-    the positions where the target wrote one kind of token: positions, Σ of the mode's acceptance
-    (overlap where known), Σ confidence; kinds with few positions are left out, and where each
-    stood is not kept.
+    context may end before the response or its limit does); `accept` is 0 beyond.
     """
 
     request: str
@@ -145,7 +142,6 @@ class Replay(Observation, frozen=True):
     margin: tuple[float, ...]
     rank: tuple[int, ...]
     overlap: tuple[float, ...] | None = None
-    kinds: dict[str, tuple[int, float, float]] = {}
 
 
 class LookupReplay(Observation, frozen=True):
@@ -198,7 +194,6 @@ class Decode(Observation, frozen=True):
     batch: int
     process: str
     active: tuple[int, ...] = ()
-    stop_below: float | None = None
 
 
 class CostPoint(Observation, frozen=True):

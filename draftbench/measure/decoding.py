@@ -1,104 +1,110 @@
-"""Cells of the grid → timed decoding runs, interleaved with the baseline: request by request where
-one row decodes, by turns of a few rounds where several do.
+"""Timed decoding runs of a candidate, interleaved with the baseline: request by request where one
+row decodes, by turns of a few rounds where several do.
 
-Each shape runs once before anything is timed.
+k = 0 is the baseline: another k, not another code path. Each shape runs once before anything is
+timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.decoder.drafters import Drafter
-from draftbench.decoder.runner import Clock, Response, Runner, Task
 from draftbench.decoder.speculate import Batch, decode, decode_all
-from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.measure.trajectories import task_of
-from draftbench.records import Candidate, Decode, DraftingMode, Trajectory
+from draftbench.decoder.runner import Response, Task
+from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.trajectories import ScoredResponse, task_of
+from draftbench.records import NEAR_TIE_MARGIN, Decode
+from draftbench.run_folder.folder import Key
 
 WARM_TOKENS = 12
-# One cell goes on for so long before the next one has its turn: a machine's speed changes from one
+# One k is decoded for so long before the next one has its turn: a machine's speed changes from one
 # second to the next, and in the first round of a small model its weights are not in the cache.
 SECONDS_A_TURN = 0.3
-MakeDrafter = Callable[["Cell"], Drafter]
-Digest = Callable[[tuple[int, ...]], str]
-# Called between two timed pieces of work with how many units were finished since the last call. It
-# may raise: then the work ends, and what was not yielded is not kept.
-Between = Callable[[int], None]
+# How often each row of a batch is filled, at least.
+FILLS = 3
+
+
+def decode_requests(
+    loaded: LoadedCandidate,
+    bench: Bench,
+    responses: Sequence[ScoredResponse],
+    ks: Sequence[int],
+    batch: int,
+    done: Collection[Key] = (),
+) -> Iterator[list[Decode]]:
+    """The baseline and each k on some requests. For one row a list per request, without those that
+    are done; for several a list per k, of which all or none are worth something.
+    """
+    every = (0, *ks)
+    once = [_Turn(response, turn=turn) for turn, response in enumerate(responses)]
+    left = [one for one in once if one.response.key not in done]
+    if batch == 1:
+        yield from _request_by_request(loaded, bench, left, every)
+    elif left:
+        repeats = range(repeats_of(len(once), batch))
+        often = [replace(one, repeat=repeat) for repeat in repeats for one in once]
+        yield from _side_by_side(loaded, bench, often, every, batch)
+
+
+def repeats_of(requests: int, batch: int) -> int:
+    """How often each of so many requests is decoded: rows are only refilled, and a batch is only
+    full, while requests are waiting.
+    """
+    return 1 if batch == 1 else -(-FILLS * batch // requests)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One point of the grid to measure; `candidate` None with k = 0 is the baseline."""
-
-    candidate: Candidate | None
-    k: int
-    mode: DraftingMode
-    stop_below: float | None = None
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What a decoding run needs besides its cell."""
-
-    target: Runner
-    text: TextSide
-    make_drafter: MakeDrafter
-    clock: Clock
-    process: str
-    block: str
-    tie_margin: float
-    digest: Digest
-    between: Between = lambda done: None
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A response of the target that is decoded again; `repeat` counts how often it was before,
-    `turn` is its place among all that are.
+class _Turn:
+    """A response that is decoded again; `repeat` counts how often it was before, `turn` is its
+    place among all that are.
     """
 
-    prompt: Prompt
-    trajectory: Trajectory
-    tokens: tuple[int, ...]
+    response: ScoredResponse
     repeat: int = 0
     turn: int = 0
 
+    def task(self, bench: Bench) -> Task:
+        return task_of(self.response.prompt, self.response.trajectory.sample, bench.text)
 
-def run_in_turn(
-    bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell]
+
+def _drafter(loaded: LoadedCandidate, bench: Bench, k: int) -> Drafter | None:
+    return loaded.drafter(bench) if k > 0 else None
+
+
+def _request_by_request(
+    loaded: LoadedCandidate, bench: Bench, runs: Sequence[_Turn], ks: Sequence[int]
 ) -> Iterator[list[Decode]]:
-    """One row: every cell once for each request, in an order that turns by one with every request.
-    One list per request: only together can its runs be compared.
+    """One row: every k once for each request, in an order that turns by one with every request. One
+    list per request: only together can its runs be compared.
     """
-    for number, one in enumerate(chosen):
-        at = one.turn % len(cells)
-        task = task_of(one.prompt, one.trajectory.sample, bench.text)
+    for number, one in enumerate(runs):
+        at = one.turn % len(ks)
+        task = one.task(bench)
         if number == 0:
-            _warm(bench, [task], cells, rows=1)
+            _warm(loaded, bench, [task], ks, rows=1)
         rows = []
-        for cell in (*cells[at:], *cells[:at]):
+        for k in (*ks[at:], *ks[:at]):
             bench.between(0)
-            drafter = bench.make_drafter(cell) if cell.k > 0 else None
-            response = decode(task, bench.target, drafter, cell.k, bench.clock)
-            rows.append(_record(bench, cell, one, response, 1))
+            response = decode(task, bench.target, _drafter(loaded, bench, k), k, bench.clock)
+            rows.append(_record(loaded, bench, k, one, response, 1))
         yield rows
         bench.between(1)
 
 
-def run_together(
-    bench: Bench, chosen: Sequence[Chosen], cells: Sequence[Cell], rows: int
+def _side_by_side(
+    loaded: LoadedCandidate, bench: Bench, runs: Sequence[_Turn], ks: Sequence[int], rows: int
 ) -> Iterator[list[Decode]]:
-    """`rows` rows: every cell decodes all requests, for a moment of each cell in turn. One list per
-    cell, when all are done: a response of any cell is a finished unit.
+    """`rows` rows: every k decodes all requests, for a moment of each k in turn. One list per k,
+    when all are done: a response at any k is a finished unit.
     """
-    tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for one in chosen]
-    _warm(bench, tasks[:rows], cells, rows)
-    batches = []
-    for cell in cells:
-        drafter = bench.make_drafter(cell) if cell.k > 0 else None
-        batches.append(Batch(tasks, bench.target, drafter, cell.k, bench.clock, rows))
-    left, done, every = list(batches), 0, len(cells) * len(chosen)
+    tasks = [one.task(bench) for one in runs]
+    _warm(loaded, bench, tasks[:rows], ks, rows)
+    batches = [
+        Batch(tasks, bench.target, _drafter(loaded, bench, k), k, bench.clock, rows) for k in ks
+    ]
+    left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
         # The one that is furthest from its end, so that all end together.
         batch = min(left, key=lambda batch: batch.done_tokens)
@@ -109,9 +115,9 @@ def run_together(
         if finished < every:
             bench.between(finished - done)
             done = finished
-    for cell, batch in zip(cells, batches, strict=True):
-        decoded = zip(chosen, batch.responses, strict=True)
-        yield [_record(bench, cell, one, response, rows) for one, response in decoded]
+    for k, batch in zip(ks, batches, strict=True):
+        decoded = zip(runs, batch.responses, strict=True)
+        yield [_record(loaded, bench, k, one, response, rows) for one, response in decoded]
     bench.between(every - done)
 
 
@@ -131,29 +137,32 @@ def _finished(batch: Batch) -> int:
     return len(batch.responses) - len(batch.waiting) - active
 
 
-def _warm(bench: Bench, tasks: Sequence[Task], cells: Sequence[Cell], rows: int) -> None:
+def _warm(
+    loaded: LoadedCandidate, bench: Bench, tasks: Sequence[Task], ks: Sequence[int], rows: int
+) -> None:
     """Run every shape once, untimed."""
-    for cell in cells:
-        short = [replace(task, limit=min(task.limit, WARM_TOKENS + cell.k)) for task in tasks]
-        drafter = bench.make_drafter(cell) if cell.k > 0 else None
-        decode_all(short, bench.target, drafter, cell.k, bench.clock, rows)
+    for k in ks:
+        short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
+        decode_all(short, bench.target, _drafter(loaded, bench, k), k, bench.clock, rows)
 
 
-def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: int) -> Decode:
-    trajectory = one.trajectory
-    difference = _first_difference(tuple(response.tokens), one.tokens)
+def _record(
+    loaded: LoadedCandidate, bench: Bench, k: int, one: _Turn, response: Response, batch: int
+) -> Decode:
+    trajectory = one.response.trajectory
+    difference = _first_difference(response.tokens, one.response.tokens)
     if trajectory.sampling.temperature > 0:
         difference = None
     tie = None
     if difference is not None:
         beyond = difference >= len(trajectory.margins)
-        tie = not beyond and trajectory.margins[difference] <= bench.tie_margin
+        tie = not beyond and trajectory.margins[difference] <= NEAR_TIE_MARGIN[bench.dtype]
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
-        candidate=cell.candidate,
-        k=cell.k,
-        mode=cell.mode,
+        candidate=loaded.candidate if k > 0 else None,
+        k=k,
+        mode=bench.mode,
         repeat=one.repeat,
         proposed=tuple(response.proposed),
         accepted=tuple(response.accepted),
@@ -167,11 +176,10 @@ def _record(bench: Bench, cell: Cell, one: Chosen, response: Response, batch: in
         digest=bench.digest(tuple(response.tokens)),
         first_difference=difference,
         tie=tie,
-        block=bench.block,
+        block=str(loaded.candidate),
         batch=batch,
         process=bench.process,
         active=() if batch == 1 else tuple(response.active),
-        stop_below=cell.stop_below,
     )
 
 
@@ -180,7 +188,7 @@ def _to_tenth_of_microsecond(seconds: list[float]) -> tuple[float, ...]:
     return tuple(round(value, 7) for value in seconds)
 
 
-def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> int | None:
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     for position, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return position

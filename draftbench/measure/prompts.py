@@ -17,7 +17,6 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from draftbench.errors import TrafficError
-from draftbench.measure.kinds import TokenKinds
 from draftbench.measure.templates import Renderer
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
@@ -29,12 +28,14 @@ EXTRA_TOKENS = 4
 @dataclass(frozen=True)
 class Prompt:
     """Token ids and the most tokens that may follow. Of what the request said only its settings are
-    kept, and its logged answer: there may be as many prompts as the traffic has requests.
+    kept: there may be as many prompts as the traffic has requests. `logged` is its answer in the
+    log, cut at the limit, where that is measured on.
     """
 
     request: Request
     tokens: Sequence[int]
     limit: int
+    logged: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,6 @@ class TextSide:
         return end_tokens(self.source)
 
     @cached_property
-    def kinds(self) -> TokenKinds:
-        return TokenKinds(self.tokenizer)
-
-    @cached_property
     def _renderer(self) -> Renderer:
         return Renderer(self.tokenizer, self.source.name)
 
@@ -69,7 +66,7 @@ class TextSide:
         room = context_length - len(tokens)
         if not tokens or room < 1:
             return None
-        settings = with_fields(request, prompt=None, messages=None, tools=None, template={})
+        settings = with_fields(request, prompt=None, messages=None, tools=None, template={}, response=None)
         limit = min(request.max_tokens or longest, longest, room)
         return Prompt(settings, array("i", tokens), limit)
 

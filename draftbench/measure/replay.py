@@ -19,15 +19,30 @@ from torch.nn import functional
 from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.runner import Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
+from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.teacher import teacher_forced, top_two_margin
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling, Trajectory
-from draftbench.run_folder.folder import PrivateDraft, PrivateText
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling
+from draftbench.run_folder.folder import PrivateDraft
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48
 
 
-Scored = tuple[PrivateText, Trajectory]
+def replay(
+    loaded: LoadedCandidate, bench: Bench, group: Sequence[ScoredResponse]
+) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
+    """One pass along some responses side by side; with it, for the private part, what a model
+    drafted.
+    """
+    if loaded.runner is not None:
+        made = replay_model(loaded.runner, bench.target, group, loaded.candidate, bench.mode)
+        return [*made]
+    window = max(bench.ks)
+    return [
+        (replay_lookup(response, loaded.candidate, bench.lookup, window), None)
+        for response in group
+    ]
 
 
 @dataclass
@@ -43,7 +58,7 @@ class _Columns:
 def replay_model(
     draft: Runner,
     target: Runner,
-    group: Sequence[Scored],
+    group: Sequence[ScoredResponse],
     candidate: Candidate,
     mode: DraftingMode,
 ) -> list[tuple[Replay, PrivateDraft]]:
@@ -54,24 +69,24 @@ def replay_model(
     at every position instead of estimated from the tokens that came out.
     """
     columns = [_Columns() for _ in group]
-    texts = [(text.prompt, text.tokens) for text, _ in group]
+    texts = [(response.prompt.tokens, response.tokens) for response in group]
     samples = mode is not DraftingMode.GREEDY and any(
-        trajectory.sampling.temperature > 0 for _, trajectory in group
+        response.trajectory.sampling.temperature > 0 for response in group
     )
     own = teacher_forced(target, texts, 1, draft.context_length) if samples else repeat(None)
     drafts = teacher_forced(draft, texts, 1, target.context_length)
     for (row, start, logits), beside in zip(drafts, own, strict=False):
         logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
-        text, trajectory = group[row]
-        chosen = torch.tensor(text.tokens[start : start + len(logits)], device=logits.device)
+        tokens, trajectory = group[row].tokens, group[row].trajectory
+        chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
         _fill(columns[row], logits, chosen)
         if beside is None or trajectory.sampling.temperature == 0:
             columns[row].accept += (best(logits) == chosen).double().tolist()
         else:
             _sample(columns[row], (logits, beside[2]), chosen, trajectory.sampling, mode)
     return [
-        _records(own_columns, scored, candidate, mode, draft)
-        for own_columns, scored in zip(columns, group, strict=True)
+        _records(found, response, candidate, mode, draft)
+        for found, response in zip(columns, group, strict=True)
     ]
 
 
@@ -93,9 +108,13 @@ def _sample(
 
 
 def _records(
-    columns: _Columns, scored: Scored, candidate: Candidate, mode: DraftingMode, draft: Runner
+    columns: _Columns,
+    response: ScoredResponse,
+    candidate: Candidate,
+    mode: DraftingMode,
+    draft: Runner,
 ) -> tuple[Replay, PrivateDraft]:
-    text, trajectory = scored
+    trajectory = response.trajectory
     missing = trajectory.output_tokens - 1 - len(columns.accept)
     overlap = columns.overlap if trajectory.sampling.temperature > 0 else columns.accept
     record = Replay(
@@ -103,7 +122,7 @@ def _records(
         sample=trajectory.sample,
         candidate=candidate,
         mode=mode,
-        draftable=max(0, draft.context_length - len(text.prompt)),
+        draftable=max(0, draft.context_length - len(response.prompt.tokens)),
         accept=_rounded(columns.accept, missing),
         confidence=_rounded(columns.confidence, missing),
         margin=_rounded(columns.margin, missing),
@@ -142,8 +161,7 @@ def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
 
 
 def replay_lookup(
-    text: PrivateText,
-    trajectory: Trajectory,
+    response: ScoredResponse,
     candidate: Candidate,
     sizes: tuple[int, int],
     window: int,
@@ -155,21 +173,22 @@ def replay_lookup(
         window: the largest k of the grid.
     """
     index = LookupIndex(*sizes)
-    index.extend(list(text.prompt))
+    index.extend(list(response.prompt.tokens))
     proposed, matched = [], []
-    for start in range(1, len(text.tokens)):
-        index.extend([text.tokens[start - 1]])
+    tokens = response.tokens
+    for start in range(1, len(tokens)):
+        index.extend([tokens[start - 1]])
         found = index.lookup(window)
         hits = 0
-        for guess, token in zip(found, text.tokens[start:], strict=False):
+        for guess, token in zip(found, tokens[start:], strict=False):
             if guess != token:
                 break
             hits += 1
         proposed.append(len(found))
         matched.append(hits)
     return LookupReplay(
-        request=trajectory.request,
-        sample=trajectory.sample,
+        request=response.trajectory.request,
+        sample=response.trajectory.sample,
         candidate=candidate,
         window=window,
         proposed=tuple(proposed),
@@ -177,25 +196,25 @@ def replay_lookup(
     )
 
 
-def stepping_disagreement(runner: Runner, text: PrivateText) -> float | None:
+def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | None:
     """Share of positions at which token-by-token stepping chooses another token than the single
     pass.
 
     Above a few percent the level's activations depend on their neighbours, and replay does not
     predict the decoder. None for a response too short to step through.
     """
-    tokens = text.tokens[: STEPPED_POSITIONS + 1]
-    room = runner.context_length - len(text.prompt)
+    prompt, tokens = response.prompt.tokens, response.tokens[: STEPPED_POSITIONS + 1]
+    room = runner.context_length - len(prompt)
     tokens = tokens[: max(0, room)]
     if len(tokens) < 2:
         return None
     once = [
         int(t)
-        for _, _, z in teacher_forced(runner, [(text.prompt, tokens)], first=1)
+        for _, _, z in teacher_forced(runner, [(prompt, tokens)], first=1)
         for t in best(z)
     ]
-    cache = runner.new_cache(len(text.prompt) + len(tokens))
-    runner.forward(torch.tensor(text.prompt, device=runner.device), cache, every=False)
+    cache = runner.new_cache(len(prompt) + len(tokens))
+    runner.forward(torch.tensor(prompt, device=runner.device), cache, every=False)
     stepped = [
         int(best(runner.forward(torch.tensor([t], device=runner.device), cache, every=False)))
         for t in tokens[:-1]

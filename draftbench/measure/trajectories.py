@@ -7,7 +7,8 @@ visible in the record (`argmax`, `log_p`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,14 +19,31 @@ from draftbench.decoder.speculate import decode_all
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
 from draftbench.records import Trajectory
-from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.folder import Key, PrivateText
 
+# Responses that are scored, replayed and kept together, all or none.
+GROUP = 16
 # Responses that are written side by side. More would be faster, but what is interrupted is redone.
 RESPONSE_ROWS = 8
 # Margins are kept to tell near ties; beyond this they would only tell which prompt it was.
 WIDEST_MARGIN = 1.0
 # log 0 for a token that the request's filters exclude; JSON has no infinity.
 EXCLUDED = -1e9
+
+
+Asked = tuple[Prompt, int]
+
+
+def plan(prompts: Iterable[Prompt], samples: int) -> list[list[Asked]]:
+    """The prompts with the number of each sample, in the groups in which they are answered.
+
+    A group's composition follows from the plan alone, so that a run that was interrupted computes
+    what an uninterrupted one would have. The longest prompts come first: what does not fit shows
+    early, and the time left is not underestimated.
+    """
+    asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
+    asked.sort(key=lambda one: (-len(one[0].tokens), one[0].request.id, one[1]))
+    return [asked[at : at + GROUP] for at in range(0, len(asked), GROUP)]
 
 
 def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
@@ -53,14 +71,9 @@ def generate(
     return [(tuple(response.tokens), response.finish) for response in responses]
 
 
-def logged(prompt: Prompt, text: TextSide) -> tuple[tuple[int, ...], str] | None:
-    """The logged response as the target's tokens, cut at the limit; None where the row has none."""
-    if not prompt.request.response:
-        return None
-    ids = text.answer(prompt.request)
-    if len(ids) >= prompt.limit:
-        return tuple(ids[: prompt.limit]), "length"
-    return tuple(ids), "stop"
+def logged(prompt: Prompt) -> tuple[tuple[int, ...], str]:
+    """The logged response, cut at the limit, and its finish reason."""
+    return tuple(prompt.logged), "length" if len(prompt.logged) >= prompt.limit else "stop"
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,42 @@ class Given:
     digest: str
 
 
+@dataclass(frozen=True)
+class ScoredResponse:
+    """A response of the target with what the target thinks of its tokens: the value that every
+    measurement starts from. Above temperature 0 it has the log-probability of each token, and what
+    their sum is expected to be.
+    """
+
+    prompt: Prompt
+    tokens: Sequence[int]
+    trajectory: Trajectory
+    log_p: Sequence[float] = ()
+    expected_log_p: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """Request and sample."""
+        return self.trajectory.request, self.trajectory.sample
+
+    @classmethod
+    def kept(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
+        """As a run folder kept it."""
+        tokens, log_p = array("i", text.tokens), array("d", text.log_p)
+        return cls(prompt, tokens, trajectory, log_p, text.expected_log_p)
+
+    def private(self) -> PrivateText:
+        """The part that a run folder keeps to itself."""
+        return PrivateText(
+            request=self.trajectory.request,
+            sample=self.trajectory.sample,
+            prompt=tuple(self.prompt.tokens),
+            tokens=tuple(self.tokens),
+            log_p=tuple(self.log_p),
+            expected_log_p=self.expected_log_p,
+        )
+
+
 @dataclass
 class _Scores:
     margins: list[float] = field(default_factory=list)
@@ -85,33 +134,25 @@ class _Scores:
     expected: list[float] = field(default_factory=list)
 
 
-def score(group: Sequence[Given], target: Runner) -> list[tuple[PrivateText, Trajectory]]:
+def score(group: Sequence[Given], target: Runner) -> list[ScoredResponse]:
     """What the target thinks of every token of some responses, in one pass over all of them."""
     scores = [_Scores() for _ in group]
     texts = [(list(given.prompt.tokens), given.tokens) for given in group]
     for row, start, logits in teacher_forced(target, texts, first=0):
-        given, own = group[row], scores[row]
+        given, found = group[row], scores[row]
         chosen = torch.tensor(given.tokens[start : start + len(logits)], device=logits.device)
-        own.margins += top_two_margin(logits).tolist()
-        own.argmax += (best(logits) == chosen).long().tolist()
+        found.margins += top_two_margin(logits).tolist()
+        found.argmax += (best(logits) == chosen).long().tolist()
         sampling = given.prompt.request.sampling
         if sampling.temperature > 0:
             p = distribution(logits, sampling)
-            own.log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
-            own.expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
-    return [_records(given, own) for given, own in zip(group, scores, strict=True)]
+            found.log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
+            found.expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
+    return [_scored(given, found) for given, found in zip(group, scores, strict=True)]
 
 
-def _records(given: Given, scores: _Scores) -> tuple[PrivateText, Trajectory]:
+def _scored(given: Given, scores: _Scores) -> ScoredResponse:
     request = given.prompt.request
-    private = PrivateText(
-        request=request.id,
-        sample=given.sample,
-        prompt=tuple(given.prompt.tokens),
-        tokens=given.tokens,
-        log_p=tuple(round(value, 5) for value in scores.log_p),
-        expected_log_p=round(sum(scores.expected), 3) if scores.expected else None,
-    )
     trajectory = Trajectory(
         request=request.id,
         sample=given.sample,
@@ -128,7 +169,13 @@ def _records(given: Given, scores: _Scores) -> tuple[PrivateText, Trajectory]:
         digest=given.digest,
         looping=looping(given.tokens),
     )
-    return private, trajectory
+    return ScoredResponse(
+        given.prompt,
+        array("i", given.tokens),
+        trajectory,
+        array("d", [round(value, 5) for value in scores.log_p]),
+        round(sum(scores.expected), 3) if scores.expected else None,
+    )
 
 
 # The longest passage that is looked for, and how often it must stand in a row.
@@ -167,16 +214,17 @@ class LogCheck:
     impossible: int = 0
     surprise: float = 0.0
 
-    def add(self, text: PrivateText, trajectory: Trajectory) -> None:
+    def add(self, response: ScoredResponse) -> None:
         """Count one scored response."""
+        trajectory = response.trajectory
         if trajectory.sampling.temperature == 0:
             self.greedy += trajectory.output_tokens
             self.best += sum(trajectory.argmax)
-        elif text.expected_log_p is not None:
-            possible = [value for value in text.log_p if value > EXCLUDED]
-            self.sampled += len(text.log_p)
-            self.impossible += len(text.log_p) - len(possible)
-            self.surprise += text.expected_log_p - sum(possible)
+        elif response.expected_log_p is not None:
+            possible = [value for value in response.log_p if value > EXCLUDED]
+            self.sampled += len(response.log_p)
+            self.impossible += len(response.log_p) - len(possible)
+            self.surprise += response.expected_log_p - sum(possible)
 
     def objection(self) -> str | None:
         """Why they cannot be, with the figures, or None."""

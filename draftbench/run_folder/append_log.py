@@ -1,5 +1,4 @@
-"""Append-only files of records: one append a line, written whole or not at all, read back in order
-or, by `Indexed`, one by one without holding them.
+"""Append-only files of records: one append a line, written whole or not at all, read back in order.
 
 A line is a record, or a list of records that stand or fall together. A line that a kill cut short
 has no newline at its end: it is not read, and the next append takes its place. Links and pipes in
@@ -12,9 +11,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -26,8 +25,6 @@ from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
 
-K = TypeVar("K", bound=Hashable)
-R = TypeVar("R", bound=Record)
 
 _HINTS = {
     errno.ENOSPC: "free some space and repeat the command",
@@ -105,46 +102,8 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
     """
     decode = _decoder(kind, schema)
-    for number, (_, line) in enumerate(whole_lines(path), start=1):
+    for number, line in enumerate(whole_lines(path), start=1):
         yield from _records(decode, line, f"`{path}` line {number}")
-
-
-class Indexed(Generic[K, R]):
-    """The records of a file by key, of which only the place of each one's line is kept; where
-    several have the same key, the last one. Records of one append lie in one line and are decoded
-    together.
-
-    Args:
-        path: may not exist yet.
-        kind: the records' type.
-        key: what tells a record from the others.
-    """
-
-    def __init__(self, path: Path, kind: type[R], key: Callable[[R], K]) -> None:
-        self.path, self.key = path, key
-        self._decode = _decoder(kind, SCHEMA_VERSION)
-        self._places: dict[K, int] = {}
-        self._end = 0
-        self._last: tuple[int, dict[K, R]] = (-1, {})
-
-    def read_on(self) -> Iterator[R]:
-        """Yield the records that were appended since the last call, remembering where they are."""
-        for place, line in whole_lines(self.path, self._end):
-            records = _records(self._decode, line, f"`{self.path}` at byte {place}")
-            self._end = place + len(line)
-            self._places.update(dict.fromkeys(map(self.key, records), place))
-            yield from records
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._places
-
-    def __getitem__(self, key: K) -> R:
-        place = self._places[key]
-        if self._last[0] != place:
-            _, line = next(whole_lines(self.path, place))
-            records = _records(self._decode, line, f"`{self.path}` at byte {place}")
-            self._last = place, {self.key(record): record for record in records}
-        return self._last[1][key]
 
 
 def _decoder(kind: Any, schema: int) -> Callable[[bytes], Any]:
@@ -156,7 +115,8 @@ def _decoder(kind: Any, schema: int) -> Callable[[bytes], Any]:
     def upgrade(line: bytes) -> list[Any]:
         values = plain.decode(line)
         found = values if isinstance(values, list) else [values]
-        return [msgspec.convert(upgraded(value), kind) for value in found]
+        layouts = map(upgraded, found)
+        return [msgspec.convert(value, kind) for value in layouts if value is not None]
 
     return upgrade
 
@@ -205,8 +165,8 @@ def _share(record: Observation) -> None:
         _shared.clear()
 
 
-def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that was written whole, with its place in bytes, from the place `start` on.
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield each line that was written whole.
 
     Raises:
         RunFolderError: it cannot be read, or is no file of lines.
@@ -221,12 +181,11 @@ def whole_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RunFolderError(f"`{path}` is not a file", hint="this is not a run's folder")
-        place = start
+        place = 0
         try:
-            stream.seek(start)
             while line := stream.readline(MAX_LINE_BYTES):
                 if line.endswith(b"\n"):
-                    yield place, line
+                    yield line
                 elif len(line) == MAX_LINE_BYTES:
                     raise RunFolderError(
                         f"`{path}` at byte {place}: the line is too long",

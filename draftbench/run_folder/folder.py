@@ -21,13 +21,13 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, Observation, Record, Trajectory
-from draftbench.run_folder.append_log import Indexed, append_line, cannot_write, read_lines
+from draftbench.records import AnyObservation, Candidate, Observation, Record
+from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
+    changed_question,
     differing_environment,
-    differing_question,
     impossible,
     refuse_newer,
 )
@@ -92,7 +92,20 @@ class RunFolder:
             _begin(path, manifest)
         folder = cls(path)
         folder._refuse_to_continue(manifest)
+        kept = folder.manifest
+        folder.manifest = msgspec.structs.replace(
+            kept, command=manifest.command, effort=manifest.effort, specs=manifest.specs
+        )
+        if folder.manifest != kept:
+            folder._write_manifest()
         return folder
+
+    def _write_manifest(self) -> None:
+        try:
+            with self.writer():
+                _write(self.path, self.manifest)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
 
     def _refuse_to_continue(self, manifest: Manifest) -> None:
         """Unless the same command would measure the same thing in the same way."""
@@ -101,10 +114,10 @@ class RunFolder:
                 f"`{self.path}` was begun by an older draftbench, in an older layout",
                 hint="its figures can be read as before; to measure more, take another --out",
             )
-        changed = differing_question(self.manifest, manifest)
+        changed = changed_question(self.manifest, manifest)
         if changed:
             raise RunFolderError(
-                f"`{self.path}` holds a run of another question ({', '.join(changed)} differ)",
+                f"`{self.path}` holds a run of another question ({'; '.join(changed)})",
                 hint="take another --out, or repeat the command that began this run",
             )
         changed = differing_environment(self.manifest, manifest)
@@ -132,16 +145,6 @@ class RunFolder:
         """The observations of one kind, one after the other."""
         path = self._inside("observations", f"{kind.__name__.lower()}.jsonl")
         return read_lines(path, kind, self.manifest.schema_version)
-
-    def trajectories(self) -> Indexed[Key, Trajectory]:
-        """The responses' records by request and sample."""
-        path = self._inside("observations", "trajectory.jsonl")
-        return Indexed(path, Trajectory, lambda t: (t.request, t.sample))
-
-    def texts(self) -> Indexed[Key, PrivateText]:
-        """Prompts and responses by request and sample."""
-        path = self._inside(PRIVATE, TEXTS)
-        return Indexed(path, PrivateText, lambda t: (t.request, t.sample))
 
     def private_texts(self) -> Iterator[PrivateText]:
         """Prompts and responses as token ids; empty where the private part was deleted."""
@@ -237,10 +240,14 @@ def _begin(path: Path, manifest: Manifest) -> None:
                 return
             (path / "observations").mkdir(exist_ok=True)
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-            content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-            write_whole(path / MANIFEST, content, path / TEMPORARY)
+            _write(path, manifest)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _write(path: Path, manifest: Manifest) -> None:
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    write_whole(path / MANIFEST, content, path / TEMPORARY)
 
 
 def _own_part(path: Path, part: str) -> Path:

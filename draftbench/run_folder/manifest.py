@@ -24,10 +24,11 @@ from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
 # 1: first layout. 2: batch sizes, active rows, looks at the machine. 3: records hold a candidate,
-# not its two names.
+# not its two names; the manifest its effort and the drafts as they were given.
 SCHEMA_VERSION = 3
 
 RESPONSES = ("target", "log")
+MEASURES = ("best", "all", "none", "replay")
 # Least and most of every number, far around what can be asked or counted.
 _LIMITS: tuple[tuple[int, int, tuple[str, ...]], ...] = (
     (1, 64, ("ks",)),
@@ -35,7 +36,7 @@ _LIMITS: tuple[tuple[int, int, tuple[str, ...]], ...] = (
     (1, 10**6, ("samples", "lookup_longest", "lookup_shortest", "cores", "threads")),
     (1, 10**9, ("schema_version", "max_new_tokens")),
     (0, 10**9, ("temperature", "load")),
-    (0, 10**15, ("rows", "requests", "merged", "dropped")),
+    (0, 10**15, ("rows", "requests", "merged", "dropped", "sample", "measure_requests")),
 )
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
@@ -63,6 +64,19 @@ class Question(Record, frozen=True):
     max_new_tokens: int | None
     temperature: float | None
     batches: tuple[int, ...] = (1,)
+
+
+class Effort(Record, frozen=True):
+    """How much of a question a sweep measures, as its options resolved: `measure` is what is
+    decoded ("best", "all", "none", or "replay": nothing is timed at all), `measure_requests` on how
+    many responses, `controls` whether prompt lookup and the target itself are measured too,
+    `sample` how many requests were drawn from the traffic (None: all).
+    """
+
+    measure: str
+    measure_requests: int
+    controls: bool
+    sample: int | None = None
 
 
 class TrafficFacts(Record, frozen=True):
@@ -102,7 +116,12 @@ class Environment(Record, frozen=True):
 
 
 class Manifest(Record, frozen=True):
-    """The head of a run folder."""
+    """The head of a run folder.
+
+    `command` and `effort` are those of the last sweep that measured in it. `specs` maps the name
+    of each draft to the path or hub id that the user gave. Runs of schema 1 and 2 know neither
+    effort nor specs.
+    """
 
     schema_version: int
     draftbench: str
@@ -112,6 +131,8 @@ class Manifest(Record, frozen=True):
     question: Question
     traffic: TrafficFacts
     environment: Environment
+    effort: Effort | None = None
+    specs: dict[str, str] | None = None
 
 
 def impossible(manifest: Manifest) -> str | None:
@@ -119,9 +140,11 @@ def impossible(manifest: Manifest) -> str | None:
     asked = manifest.question
     if asked.dtype not in NEAR_TIE_MARGIN or asked.responses not in RESPONSES:
         return f"`dtype` is one of {[*NEAR_TIE_MARGIN]}, `responses` of {[*RESPONSES]}"
+    if manifest.effort is not None and manifest.effort.measure not in MEASURES:
+        return f"`measure` is one of {[*MEASURES]}"
     if not asked.ks or not asked.batches:
         return "`ks` and `batches` are not empty"
-    parts = (manifest, asked, manifest.traffic, manifest.environment)
+    parts = (manifest, asked, manifest.traffic, manifest.environment, manifest.effort)
     for least, most, keys in _LIMITS:
         for part, key in itertools.product(parts, keys):
             if not all(least <= number <= most for number in _numbers(getattr(part, key, None))):
@@ -159,6 +182,19 @@ def differing_question(one: Manifest, other: Manifest) -> list[str]:
     mine, theirs = msgspec.structs.asdict(one.question), msgspec.structs.asdict(other.question)
     key = ["key_id"] if one.key_id != other.key_id else []
     return key + [name for name in mine if mine[name] != theirs[name]]
+
+
+def changed_question(before: Manifest, after: Manifest) -> list[str]:
+    """The same with both values, each as "name: before → after"."""
+
+    def value(manifest: Manifest, name: str) -> str:
+        found = manifest.key_id if name == "key_id" else getattr(manifest.question, name)
+        return ", ".join(map(str, found)) if isinstance(found, tuple) else str(found)
+
+    return [
+        f"{name}: {value(before, name)} → {value(after, name)}"
+        for name in differing_question(before, after)
+    ]
 
 
 def differing_environment(one: Manifest, other: Manifest) -> list[str]:

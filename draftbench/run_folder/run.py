@@ -8,7 +8,7 @@ was decoded again with other cells); other repeated measurements are all kept. C
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from draftbench.errors import RunFolderError
@@ -33,15 +33,12 @@ _Together = tuple[str, int, tuple[str, int] | None]
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run measured. `stopped` are the decoding runs whose draft stopped when it was
-    unsure, and `decodes` all others: another rule is another k.
-    """
+    """Everything a run measured."""
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
     replays: tuple[Replay | LookupReplay, ...]
     decodes: tuple[Decode, ...]
-    stopped: tuple[Decode, ...]
     costs: tuple[CostPoint, ...]
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
@@ -98,18 +95,29 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
-    decodes = comparable([r for r in records if isinstance(r, Decode)])
     return Run(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
         replays=tuple(replays.values()),
-        decodes=tuple(r for r in decodes if r.stop_below is None),
-        stopped=tuple(r for r in decodes if r.stop_below is not None),
+        decodes=tuple(comparable([r for r in records if isinstance(r, Decode)])),
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=_standing([r for r in records if isinstance(r, Failure)]),
         states=tuple(r for r in records if isinstance(r, MachineState)),
     )
+
+
+# Of shorter responses a sweep decodes none, unless there are no longer ones.
+SHORTEST_DECODED = 8
+
+
+def to_decode(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:
+    """Up to `count` responses on which a sweep decodes: long enough, in an order that no segment
+    and no length decides.
+    """
+    drafted = [t for t in trajectories if t.output_tokens > 1]
+    long = [t for t in drafted if t.output_tokens >= SHORTEST_DECODED]
+    return sorted(long or drafted, key=lambda t: (t.sample, t.request))[:count]
 
 
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
@@ -118,10 +126,10 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     Of a batch, whose rows share rounds, the last process. Of one row, request by request, every
     process that decoded all cells that any did, or the last one.
     """
-    made: dict[_Together, dict[str, set[tuple[int, float | None]]]] = {}
+    made: dict[_Together, dict[str, set[int]]] = {}
     for row in rows:
         cells = made.setdefault(_together(row), {}).setdefault(row.process, set())
-        cells.add((row.k, row.stop_below))
+        cells.add(row.k)
     counted = {together: _counted(together, cells) for together, cells in made.items()}
     return [row for row in rows if row.process in counted[_together(row)]]
 
@@ -130,7 +138,7 @@ def _together(row: Decode) -> _Together:
     return row.block, row.batch, (row.request, row.sample) if row.batch == 1 else None
 
 
-def _counted(together: _Together, cells: Mapping[str, set[tuple[int, float | None]]]) -> set[str]:
+def _counted(together: _Together, cells: Mapping[str, set[int]]) -> set[str]:
     """The processes whose runs hold, of those in the order in which they ran."""
     every = set().union(*cells.values())
     whole = {process for process, own in cells.items() if own == every}

@@ -25,14 +25,22 @@ MOST = 1e15
 """Above any count of bytes or tokens and any seconds, and exact as a float."""
 
 # Fields that records of schema 1 and 2 had and that no figure needs any more.
-_GONE = {"failure": ("request",), "machinestate": ("jump", "megahertz")}
+_GONE = {
+    "replay": ("kinds",),
+    "decode": ("stop_below",),
+    "failure": ("request",),
+    "machinestate": ("jump", "megahertz"),
+}
 
 
-def upgraded(line: dict[str, Any]) -> dict[str, Any]:
+def upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
     """A record of schema 1 or 2, as it is read from JSON, in today's layout: a draft and its level
-    were two strings.
+    were two strings. None for a decoding run whose draft stopped when it was unsure: no figure is
+    made of such runs any more.
     """
     kind = line.get("kind", "drafted")
+    if kind == "decode" and line.get("stop_below") is not None:
+        return None
     record = {name: value for name, value in line.items() if name not in _GONE.get(kind, ())}
     if "draft" in record:
         draft, quant = record.pop("draft"), record.pop("quant", "none")
@@ -64,8 +72,6 @@ def _of_replay(record: Replay) -> Iterator[str]:
         yield from _lengths(record, len(record.accept), "overlap")
     if max(record.accept, default=0.0) > 1:
         yield "`accept` holds a probability above 1"
-    if not all(count > 0 and _counts(sums) for count, *sums in record.kinds.values()):
-        yield "`kinds` holds a count of 0 or an impossible sum"
 
 
 def _of_lookup(record: LookupReplay) -> Iterator[str]:

@@ -15,6 +15,7 @@ import torch
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex
 from draftbench.decoder.runner import Clock, KVCache, Runner
 from draftbench.decoder.sampling import best
+from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.records import Candidate, CostPoint
 
 REPEATS = 6
@@ -94,6 +95,17 @@ class _Timed:
     batch: int
     runner: str
     work: Callable[[], None]
+
+
+def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[CostPoint]:
+    """Time a candidate's passes beside the target's; as its own draft the target has no others."""
+    draft: Runner | LookupDrafter | None = loaded.runner
+    if loaded.runner is None:
+        draft = LookupDrafter(*bench.lookup, bench.target.device)
+    elif loaded.runner is bench.target:
+        draft = None
+    timing = bench.clock, bench.process
+    return measure_costs(bench.target, draft, loaded.candidate, grid, timing, bench.between)
 
 
 def measure_costs(
