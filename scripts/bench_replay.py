@@ -89,13 +89,14 @@ def main() -> None:
             replay
             for replay, _ in replay_model(draft, target, material, candidate, DraftingMode.GREEDY)
         ]
-        laws = [law_of(item[1], replay) for item, replay in zip(material, replays, strict=True)]
+        laws = [
+            law_of(item.trajectory, replay) for item, replay in zip(material, replays, strict=True)
+        ]
         by_k = {k: expected_rounds(laws, k) for k in ks}
         replay_seconds += time.perf_counter() - start
         for k in ks:
-            for row, (prompt, (private, trajectory)) in enumerate(
-                zip(prompts, material, strict=True)
-            ):
+            for row, scored in enumerate(material):
+                prompt, trajectory = scored.prompt, scored.trajectory
                 drafter = ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
                 start = time.perf_counter()
                 response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
@@ -109,7 +110,7 @@ def main() -> None:
                         by_k[k].accepted,
                     )
                 )
-                position = parting(replays[row], private.tokens, response, prompt.limit, k)
+                position = parting(replays[row], scored.tokens, response, prompt.limit, k)
                 if predicted == counted(response):
                     exact += 1
                 elif position is not None and near_tie(replays[row], trajectory, position, tie):

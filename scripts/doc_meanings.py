@@ -238,7 +238,6 @@ MEANING = {
     "stage": "where it failed",
     "standing": "whether it takes the pair",
     "stop": "stop strings",
-    "stop_below": "confidence under which drafting stopped; null: fixed k",
     "stopping": "drafting that stops when unsure, by threshold",
     "symbol": "its symbol",
     "Disagreement.target": "what the target wrote, a token id",

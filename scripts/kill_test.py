@@ -28,15 +28,16 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_TH
 
 import draftbench
 import draftbench.run_folder.append_log as lines
+from draftbench.measure import trajectories
 from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
 from draftbench.run_folder.folder import RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import Prepared, SweepOptions, prepare, responses, run
+from draftbench.sweep import Prepared, SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
 
 # Responses are kept by groups: small ones give a sweep of few requests many places to die between.
-responses.GROUP = 2
+trajectories.GROUP = 2
 MODELS = Path(draftbench.__file__).parent / "embedded"
 SHORTEST = 0.05
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")

@@ -486,9 +486,9 @@ def _dry_run(
 def _plan(prepared: Prepared) -> Plan:
     """The work of a sweep, with its models counted from their configurations."""
     from draftbench.measure.teacher import TOKENS_AT_ONCE
+    from draftbench.measure.trajectories import GROUP
     from draftbench.models.check import check_models, memory_here
     from draftbench.report.terminal.dry_run import Plan
-    from draftbench.sweep.responses import GROUP
 
     drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
     checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)

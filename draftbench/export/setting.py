@@ -8,7 +8,7 @@ from itertools import groupby
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode
-from draftbench.run_folder.manifest import short_name, unpinned
+from draftbench.run_folder.manifest import Manifest, short_name, unpinned
 from draftbench.run_folder.run import Run
 
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
@@ -77,7 +77,7 @@ def setting_of(
     pick, differences = _chosen(answer, candidate, force=force)
     question = run.manifest.question
     served = target or question.target
-    drafting = _draft_name(pick.draft, question.drafts, draft)
+    drafting = _draft_name(pick.draft, run.manifest, draft)
     names = tuple(filter(None, (served, drafting)))
     for name in names:
         if not name.isprintable() or name.startswith("-"):
@@ -146,7 +146,7 @@ def _chosen(
     )
 
 
-def _draft_name(name: str, specs: tuple[str, ...], given: str | None) -> str | None:
+def _draft_name(name: str, manifest: Manifest, given: str | None) -> str | None:
     """What the engine loads: the path or hub id that the sweep was given; None for prompt lookup.
 
     Raises:
@@ -158,7 +158,10 @@ def _draft_name(name: str, specs: tuple[str, ...], given: str | None) -> str | N
         return None
     if given is not None:
         return given
-    fitting = {spec for spec in specs if name in (spec, short_name(spec))}
+    if name in (manifest.specs or {}):
+        return (manifest.specs or {})[name]
+    # An older run kept no names: only a spec that can be no other's is taken.
+    fitting = {spec for spec in manifest.question.drafts if name in (spec, short_name(spec))}
     if len(fitting) != 1:
         raise UsageError(
             f"the run does not record the path of the draft `{name}`",

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.decoder.drafters import Drafter
-from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.decoder.runner import Response, Task
+from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
 from draftbench.records import NEAR_TIE_MARGIN, Decode

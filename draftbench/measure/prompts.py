@@ -66,7 +66,9 @@ class TextSide:
         room = context_length - len(tokens)
         if not tokens or room < 1:
             return None
-        settings = with_fields(request, prompt=None, messages=None, tools=None, template={}, response=None)
+        settings = with_fields(
+            request, prompt=None, messages=None, tools=None, template={}, response=None
+        )
         limit = min(request.max_tokens or longest, longest, room)
         return Prompt(settings, array("i", tokens), limit)
 

@@ -209,9 +209,7 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
     if len(tokens) < 2:
         return None
     once = [
-        int(t)
-        for _, _, z in teacher_forced(runner, [(prompt, tokens)], first=1)
-        for t in best(z)
+        int(t) for _, _, z in teacher_forced(runner, [(prompt, tokens)], first=1) for t in best(z)
     ]
     cache = runner.new_cache(len(prompt) + len(tokens))
     runner.forward(torch.tensor(prompt, device=runner.device), cache, every=False)

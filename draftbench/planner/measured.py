@@ -96,7 +96,7 @@ def audit(observed: Run) -> Audit | None:
         if t.origin == "target" and t.sampling.temperature == 0
     }
     worst: dict[Key, int] = {}
-    for row in (*observed.decodes, *observed.stopped):
+    for row in observed.decodes:
         key = (row.request, row.sample)
         if row.k > 0 and key in own:
             found = 0 if row.first_difference is None else 1 if row.tie else 2

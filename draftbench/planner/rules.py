@@ -76,7 +76,8 @@ def _family(case: _Case) -> str | None:
     draft = case.losing
     if draft is None or draft.alpha is None:
         return None
-    related = kinship(case.run.manifest.question.target, draft.draft)
+    given = (case.run.manifest.specs or {}).get(draft.draft, draft.draft)
+    related = kinship(case.run.manifest.question.target, given)
     if related is None:
         return None
     low, high = _EXPECTED_ALPHA[related]

@@ -1,125 +1,89 @@
-"""What a run asked → what of it is not there yet, so that an answer on half a run says so."""
+"""What a run was to measure and has not measured yet, so that an answer on half a run says so.
+
+How much was to be timed and decoded stands in the manifest's effort. Runs of older layouts do not
+have it: of those only responses and replays are counted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 from draftbench.planner.costs import block_costs
-from draftbench.planner.effort import Effort, effort_of
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.run_folder.manifest import short_name
-from draftbench.run_folder.run import Run
-
-Block = tuple[str, int]
+from draftbench.run_folder.manifest import Effort
+from draftbench.run_folder.run import Run, to_decode
 
 
-def unfinished(observed: Run) -> str | None:
-    """In words, what the same command would go on with: of each candidate the first stage
-    that is not whole. None where all is there.
-
-    A candidate that failed is not waited for. How much was to be timed and decoded is what the
-    candidate with the most of it has, and where there is none to compare with, what the command
-    line asked for.
+def unfinished(run: Run) -> str | None:
+    """In words, what the same command would measure next: of each candidate the first stage that is
+    not complete. None where all is there; a candidate that failed is not waited for.
     """
-    missing = [*_responses(observed), *_stages(observed)]
+    asked = run.manifest.traffic.requests * run.manifest.question.samples
+    there = len(run.trajectories)
+    missing = [f"{there} of {asked} responses"] if there < asked else []
+    failed = {failure.candidate for failure in run.failures}
+    for candidate in run.candidates:
+        if candidate not in failed and (stage := _missing_stage(run, candidate)):
+            missing.append(f"{candidate} {stage}")
+    seen = failed.union(run.candidates)
+    absent = [str(candidate) for candidate in _expected(run) if candidate not in seen]
+    if absent:
+        missing.append(f"no replay of {', '.join(absent)}")
     if not missing:
         return None
-    return f"this run is not finished ({'; '.join(missing)}): the same command goes on"
+    return f"this run is not finished ({'; '.join(missing)}): the same command resumes it"
 
 
-def _responses(observed: Run) -> list[str]:
-    manifest = observed.manifest
-    asked = manifest.traffic.requests * manifest.question.samples
-    there = len(observed.trajectories)
-    return [f"{there} of {asked} responses"] if there < asked else []
+def _missing_stage(run: Run, candidate: Candidate) -> str | None:
+    """The first stage of a candidate that is not complete."""
+    responses = sum(t.output_tokens > 1 for t in run.trajectories)
+    replayed = Counter(replay.candidate for replay in run.replays)[candidate]
+    if replayed < responses:
+        return f"replayed on {replayed} of {responses} responses"
+    effort = run.manifest.effort
+    loaded = run.facts_of(None), run.facts_of(candidate)
+    if effort is None or effort.measure == "replay":
+        return None
+    if any(facts is not None and not facts.has_kernel for facts in loaded):
+        return None  # its seconds would say nothing of the level
+    for batch in run.manifest.question.batches:
+        rows = "" if batch == 1 else f" with {batch} rows"
+        block = str(candidate), batch
+        if not any((point.block, point.batch) == block for point in run.costs):
+            return f"not timed{rows}"
+        wanted = _to_decode(run, candidate, batch, effort)
+        runs = [row for row in run.decodes if (row.block, row.batch) == block]
+        decoded = len({(row.request, row.sample) for row in runs})
+        if decoded < wanted:
+            return f"decoded on {decoded} of {wanted} responses{rows}"
+    return None
 
 
-def _stages(observed: Run) -> list[str]:
-    effort = effort_of(observed.manifest.command)
-    failed = {f.candidate for f in observed.failures if f.candidate}
-    begun = [candidate for candidate in observed.candidates if candidate not in failed]
-    replays = _replays(observed, begun)
-    later = _measurements(observed, [c for c in begun if c not in replays], effort)
-    found = [f"{candidate} {stage}" for candidate, stage in (replays | later).items()]
-    return found + _absent(observed, failed.union(begun), effort)
-
-
-def _replays(observed: Run, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
-    responses = sum(t.output_tokens > 1 for t in observed.trajectories)
-    replayed = Counter(r.candidate for r in observed.replays)
-    counts = {candidate: replayed[candidate] for candidate in candidates}
-    return {
-        candidate: f"replayed on {count} of {responses} responses"
-        for candidate, count in counts.items()
-        if count < responses
-    }
-
-
-def _measurements(
-    observed: Run, candidates: Sequence[Candidate], effort: Effort | None
-) -> dict[Candidate, str]:
-    """Step times and decoding runs. A level without a kernel has neither, what has no costs (too
-    short a context) no k to decode at, and the control is only decoded where it was asked for as a
-    draft or all was.
+def _to_decode(run: Run, candidate: Candidate, batch: int, effort: Effort) -> int:
+    """On how many responses a candidate is decoded. As a mere control the target itself is only
+    decoded where everything is; with unknown costs (too short a context) no k is the best.
     """
-    question, decoded = observed.manifest.question, _decoded(observed)
-    timed = {(point.block, point.batch) for point in observed.costs}
-    most = _most(observed, decoded, effort)
-    found: dict[Candidate, str] = {}
-    for candidate in candidates if timed or (effort and effort.times) else ():
-        facts = observed.facts_of(None), observed.facts_of(candidate)
-        if any(known is not None and not known.has_kernel for known in facts):
-            continue
-        asked = candidate.draft != SELF or SELF in question.drafts
-        everything = effort is not None and effort.measure == "all"
-        for batch in question.batches:
-            own, rows = (str(candidate), batch), "" if batch == 1 else f" with {batch} rows"
-            done = decoded.get(own, 0)
-            if own not in timed:
-                found.setdefault(candidate, f"not timed{rows}")
-            elif done < most and (
-                everything or (asked and block_costs(observed, candidate, batch) is not None)
-            ):
-                found.setdefault(candidate, f"decoded on {done} of {most} responses{rows}")
-    return found
+    control = candidate.draft == SELF and SELF not in run.manifest.question.drafts
+    best = effort.measure == "best" and not control and block_costs(run, candidate, batch)
+    if effort.measure != "all" and not best:
+        return 0
+    return len(to_decode(run.trajectories, effort.measure_requests))
 
 
-def _most(observed: Run, decoded: Mapping[Block, int], effort: Effort | None) -> int:
-    """On how many responses a candidate is to be decoded. What two candidates have tells it better
-    than the command that began the run: the one that went on may have asked for more.
+def _expected(run: Run) -> list[Candidate]:
+    """The candidates that were asked for; none where the run does not know its drafts' names. A
+    draft that is stored quantized goes by a level of its own.
     """
-    most = max(decoded.values(), default=0)
-    alone = len({block for block, _ in decoded}) < 2
-    return max(most, effort.decoded(observed)) if effort and alone else most
-
-
-def _decoded(observed: Run) -> dict[Block, int]:
-    """How many responses each candidate was decoded on, by batch size."""
-    keys: dict[Block, set[tuple[str, int]]] = {}
-    for row in (*observed.decodes, *observed.stopped):
-        keys.setdefault((row.block, row.batch), set()).add((row.request, row.sample))
-    return {own: len(found) for own, found in keys.items()}
-
-
-def _absent(observed: Run, there: set[Candidate], effort: Effort | None) -> list[str]:
-    """Drafts without any replay. A name may have come from where a link led, so they are counted by
-    level, and called by name only where the names add up.
-    """
-    question = observed.manifest.question
-    controls = (LOOKUP, SELF) if effort is not None and effort.controls else ()
-    asked = dict.fromkeys((*question.drafts, *controls))
-    built_in = [spec for spec in asked if spec in (LOOKUP, SELF)]
-    absent = [spec for spec in built_in if Candidate(draft=spec) not in there]
-    specs = [spec for spec in question.drafts if spec not in (LOOKUP, SELF)]
-    for level in question.quants:
-        # A draft that is stored quantized goes by a level of its own.
-        own = {c for c in there if c.quant == level or c.quant not in question.quants}
-        known = {c.draft for c in own if c.draft not in (LOOKUP, SELF)}
-        missing = len(specs) - len(known)
-        names = [short_name(spec) for spec in specs if not {spec, short_name(spec)} & known]
-        if missing > 0 and len(names) == missing:
-            absent += [str(Candidate(draft=name, quant=level)) for name in names]
-        elif missing > 0:
-            absent.append(f"{missing} of the drafts at {level}")
-    return [f"no replay of {', '.join(absent)}"] if absent else []
+    question, specs = run.manifest.question, run.manifest.specs or {}
+    built_in = [draft for draft in question.drafts if draft in (LOOKUP, SELF)]
+    if run.manifest.effort is not None and run.manifest.effort.controls:
+        built_in = list(dict.fromkeys((*built_in, LOOKUP, SELF)))
+    known = (*run.candidates, *(f.candidate for f in run.failures if f.candidate is not None))
+    stored = {c.draft: c for c in known if c.quant not in question.quants}
+    expected = [Candidate(draft=draft) for draft in built_in]
+    for name in specs:
+        if name in stored:
+            expected.append(stored[name])
+        else:
+            expected += [Candidate(draft=name, quant=level) for level in question.quants]
+    return expected

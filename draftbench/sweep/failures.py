@@ -44,6 +44,14 @@ def failure(candidate: Candidate, error: BaseException, stage: str = "measure") 
     )
 
 
+def timed_out(limit: float | None) -> ModelError:
+    """A candidate that took longer than the user allows."""
+    return ModelError(
+        f"it took longer than the {limit:g} seconds of --cell-timeout",
+        hint="what it measured is kept; the same command with a longer --cell-timeout resumes",
+    )
+
+
 def known_error(what: str, error: Exception) -> DraftbenchError:
     """The same as an error for the user; `what` could not be used."""
     if isinstance(error, DraftbenchError):

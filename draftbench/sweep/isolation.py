@@ -23,10 +23,11 @@ from draftbench.errors import DraftbenchError, ModelError, RunFolderError, Traff
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
-from draftbench.sweep.failures import failure
+from draftbench.sweep.failures import failure, timed_out
+from draftbench.sweep.grid import Worker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.worker import Worker, timed_out
+from draftbench.sweep.resume import Measured
 
 _LOOK_SECONDS = 5.0
 
@@ -164,7 +165,7 @@ def _work(
     remote = _Remote(pipe)
     try:
         set_threads(prepared.options.threads)
-        worker = Worker(prepared, folder, remote, remote)
+        worker = Worker(prepared, Measured.read(prepared, folder), remote, remote)
         remote.call("begin", None)
         remote.call("done", worker.attempt(candidate) if candidate else None)
     except DraftbenchError as error:

@@ -33,7 +33,6 @@ class SweepOptions:
     temperature: float | None = None
     measure: str = "best"
     measure_requests: int = 24
-    stop_below: tuple[float, ...] = ()
     controls: bool = True
     threads: int | None = None
     cell_timeout: float | None = None

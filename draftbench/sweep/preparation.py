@@ -8,8 +8,10 @@ files, not of the question.
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -17,22 +19,24 @@ import torch
 
 import draftbench
 from draftbench.decoder.runner import set_threads
-from draftbench.errors import ModelError, TrafficError, UsageError
+from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.models.compatibility import context_of
+from draftbench.models.compatibility import check_pair, context_of
+from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level, default_dtype
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
+    Effort,
     Manifest,
     Question,
     TrafficFacts,
     environment,
     portable,
 )
-from draftbench.sweep.candidates import check_candidates
+from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
@@ -74,7 +78,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     _tell_fetches(options, watcher)
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     prompts, left_out = _prompts(options, traffic, TextSide(target))
-    found = check_candidates(options, target, device)
+    found = _check_candidates(options, target, device)
     accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -85,6 +89,13 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         question=_question(options, traffic, str(dtype).removeprefix("torch."), device),
         traffic=_facts(traffic, len(prompts), left_out),
         environment=environment(threads, accelerator),
+        effort=Effort(
+            measure=options.measure,
+            measure_requests=options.measure_requests,
+            controls=options.controls,
+            sample=options.traffic.sample,
+        ),
+        specs={name: portable(source.spec) for name, source in _named(options) if source},
     )
     build = Build(
         dtype,
@@ -103,6 +114,74 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         manifest=manifest,
         build=build,
     )
+
+
+@dataclass
+class _Drafts:
+    """What is known of the drafts: sources and caveats by name, candidates in order, the refused
+    ones as records, and the first reason as an error for the case that nothing is left.
+    """
+
+    sources: dict[str, ModelSource] = field(default_factory=dict)
+    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    candidates: dict[Candidate, None] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    reason: DraftbenchError | None = None
+
+
+def _check_candidates(options: SweepOptions, target: ModelSource, device: str) -> _Drafts:
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone.
+
+    Raises:
+        DraftbenchError: none can, or a level cannot be had here.
+    """
+    for level in options.quants:
+        check_level(level, device, simulate=options.simulate_quant)
+    found = _Drafts()
+    for name, source in _named(options):
+        if source is None:
+            found.candidates[Candidate(draft=name)] = None
+        else:
+            _check_draft(name, source, target, options.quants, found)
+    if not found.candidates:
+        raise found.reason or UsageError("no draft is given", hint="name one with --drafts")
+    if options.controls:
+        found.candidates.update({Candidate(draft=LOOKUP): None, Candidate(draft=SELF): None})
+    return found
+
+
+def _named(options: SweepOptions) -> Iterator[tuple[str, ModelSource | None]]:
+    """Each draft under the name by which the run calls it, the short one where no other has it; the
+    drafts that are no files come without a source.
+    """
+    taken = {LOOKUP, SELF}
+    for spec in options.drafts:
+        if spec in (LOOKUP, SELF):
+            yield spec, None
+            continue
+        source = ModelSource(spec, options.trust)
+        name = source.name if source.name not in taken else portable(spec)
+        taken.add(name)
+        yield name, source
+
+
+def _check_draft(
+    name: str, source: ModelSource, target: ModelSource, levels: tuple[str, ...], found: _Drafts
+) -> None:
+    """Add the draft to what is found, at its own level where it is stored quantized."""
+    try:
+        caveats = check_pair(target, source)
+        stored = stored_level(source)
+    # Configurations and tokenizers are read by code that raises what it likes.
+    except Exception as error:
+        found.reason = found.reason or known_error(f"the draft {name}", error)
+        stage = "pair" if isinstance(error, PairError) else "load"
+        own = (Candidate(draft=name, quant=level) for level in levels)
+        found.failures += [failure(candidate, error, stage) for candidate in own]
+        return
+    found.sources[name], found.caveats[name] = source, caveats
+    kept = levels if stored is None else (stored,)
+    found.candidates.update({Candidate(draft=name, quant=level): None for level in kept})
 
 
 def _tell_fetches(options: SweepOptions, watcher: Watcher) -> None:
@@ -219,15 +298,17 @@ def _prompts(
         if options.temperature is not None:
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
         limit = request.max_tokens or options.max_new_tokens or DEFAULT_LIMIT
-        answer = request.response if options.responses == "log" else None
-        request = msgspec.structs.replace(
-            request, sampling=sampling, max_tokens=limit, response=answer
-        )
-        prompt = text.prompt(request, longest, context)
+        asked = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
+        prompt = text.prompt(asked, longest, context)
         if prompt is None:
             dropped["longer than the target's context"] += 1
-        else:
-            prompts.append(prompt)
+            continue
+        if options.responses == "log":
+            prompt = replace(prompt, logged=array("i", text.answer(request)[: prompt.limit]))
+            if not prompt.logged:
+                dropped["a logged answer without any token"] += 1
+                continue
+        prompts.append(prompt)
     if not prompts:
         why = "; ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise TrafficError(

@@ -1,7 +1,7 @@
 """What a sweep has measured so far: read once from its run folder when it begins, kept in memory
-while it goes on.
+while it lasts.
 
-Only what later steps ask for is kept: of a candidate that is done nothing but its facts.
+Only what later steps ask for is kept: of a candidate that is done, nothing but its facts.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from draftbench.measure.trajectories import Asked, ScoredResponse, plan
-from draftbench.planner.recommend import best_cells
+from draftbench.planner.recommend import promising_ks
 from draftbench.records import (
-    LOOKUP,
     SELF,
-    AnyObservation,
     Candidate,
     CostPoint,
     Decode,
@@ -23,28 +21,29 @@ from draftbench.records import (
     ModelFacts,
     Observation,
     Replay,
+    Trajectory,
 )
 from draftbench.run_folder.folder import Key, RunFolder
 from draftbench.run_folder.run import comparable, run_of, to_decode
-from draftbench.sweep.options import SweepOptions
 from draftbench.sweep.preparation import Prepared
 
 
 @dataclass
 class Measured:
-    """What is there of a sweep, in memory; `add` takes note of what was appended to its folder."""
+    """What there is of a sweep; `add` takes note of what was appended to its folder."""
 
     prepared: Prepared
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
-    facts: list[ModelFacts] = field(default_factory=list)
+    facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
     replays: dict[Candidate, dict[Key, Replay | LookupReplay]] = field(default_factory=dict)
     costs: dict[str, list[CostPoint]] = field(default_factory=dict)
     decodes: dict[str, list[Decode]] = field(default_factory=dict)
+    timed_models: set[Candidate | None] = field(default_factory=set)
 
     @classmethod
     def read(cls, prepared: Prepared, folder: RunFolder) -> Measured:
-        """What the folder holds. A text without its record does not count.
+        """What a folder holds; a response's text without its record does not count.
 
         Raises:
             RunFolderError: a file that cannot be read.
@@ -53,15 +52,129 @@ class Measured:
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {(text.request, text.sample): text for text in folder.private_texts()}
         for record in folder.observations():
-            key = (getattr(record, "request", ""), getattr(record, "sample", 0))
-            if record.__class__.__name__ == "Trajectory":
-                if key in texts and key[0] in prompts:
-                    scored = ScoredResponse.kept(prompts[key[0]], texts[key], record)
-                    found.responses[key] = scored
-            else:
+            if not isinstance(record, Trajectory):
                 found.add([record])
+            elif record.request in prompts and (record.request, record.sample) in texts:
+                text = texts[record.request, record.sample]
+                response = ScoredResponse.kept(prompts[record.request], text, record)
+                found.responses[response.key] = response
         return found
 
-    @property
-    def options(self) -> SweepOptions:
-        return self.prepared.options
+    def add(self, records: Iterable[Observation]) -> None:
+        """Take note of observations; responses are in `responses` with their tokens."""
+        for record in records:
+            match record:
+                case Replay() | LookupReplay():
+                    along = self.replays.setdefault(record.candidate, {})
+                    along[record.request, record.sample] = record
+                case CostPoint():
+                    self.costs.setdefault(record.block, []).append(record)
+                    self.timed_models.add(record.candidate)
+                case Decode():
+                    self.decodes.setdefault(record.block, []).append(record)
+                case ModelFacts():
+                    self.facts.setdefault(record.candidate, []).append(record)
+                case Failure(resolved=True):
+                    self.failures.pop(record.candidate, None)
+                case Failure():
+                    self.failures[record.candidate] = record
+
+    def forget(self, candidate: Candidate) -> None:
+        """Let go of the measurements of a candidate that is done."""
+        self.replays.pop(candidate, None)
+        self.costs.pop(str(candidate), None)
+        self.decodes.pop(str(candidate), None)
+
+    def groups(self) -> list[list[Asked]]:
+        """All responses of the sweep, in the groups in which they are written."""
+        return plan(self.prepared.prompts, self.prepared.options.samples)
+
+    def unanswered(self) -> list[list[Asked]]:
+        """The groups of which any response is missing: they are written again as a whole."""
+        return [
+            group
+            for group in self.groups()
+            if any((prompt.request.id, sample) not in self.responses for prompt, sample in group)
+        ]
+
+    def drafted(self) -> list[list[ScoredResponse]]:
+        """The responses that have a token to draft, in their groups."""
+        keys = ([(prompt.request.id, sample) for prompt, sample in g] for g in self.groups())
+        groups = ([self.responses[key] for key in group if key in self.responses] for group in keys)
+        drafted = ([r for r in group if r.trajectory.output_tokens > 1] for group in groups)
+        return [group for group in drafted if group]
+
+    def chosen(self) -> list[ScoredResponse]:
+        """The responses on which candidates are decoded."""
+        trajectories = (response.trajectory for response in self.responses.values())
+        count = self.prepared.options.measure_requests
+        return [self.responses[t.request, t.sample] for t in to_decode(trajectories, count)]
+
+    def left(self) -> tuple[Candidate, ...]:
+        """The candidates of which something is left to measure, or whose failure stands."""
+        candidates = self.prepared.candidates
+        drafted = {response.key for group in self.drafted() for response in group}
+        if self.unanswered() or not drafted:
+            return candidates
+        chosen = {response.key for response in self.chosen()}
+        return tuple(
+            candidate
+            for candidate in candidates
+            if candidate in self.failures or not self._whole(candidate, drafted, chosen)
+        )
+
+    def to_time(self, candidate: Candidate) -> bool:
+        """Whether seconds are wanted: those of a level without a kernel say nothing of it."""
+        loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
+        return self.prepared.options.measure != "replay" and all(f.has_kernel for f in loaded)
+
+    def timed(self, candidate: Candidate, batch: int) -> bool:
+        """Whether its passes were timed, beside the target's."""
+        return any(point.batch == batch for point in self.costs.get(str(candidate), ()))
+
+    def to_decode(self, candidate: Candidate, batch: int) -> list[int]:
+        """The k's to decode at; those of `best` follow from what was replayed and timed."""
+        options = self.prepared.options
+        if options.measure == "none":
+            return []
+        if options.measure == "all":
+            return list(options.ks)
+        if candidate.draft == SELF and SELF not in options.drafts:
+            return []
+        records = [
+            *(response.trajectory for response in self.responses.values()),
+            *(facts for loaded in self.facts.values() for facts in loaded),
+            *self.costs.get(str(candidate), ()),
+            *self.replays.get(candidate, {}).values(),
+        ]
+        return promising_ks(run_of(self.prepared.manifest, records), candidate, batch)
+
+    def decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
+        """The responses that were decoded at every k, the baseline's among them."""
+        rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
+        seen: dict[Key, set[int]] = {}
+        for row in comparable(rows):
+            seen.setdefault((row.request, row.sample), set()).add(row.k)
+        return {key for key, found in seen.items() if not {0, *ks} - found}
+
+    def _whole(self, candidate: Candidate, drafted: set[Key], chosen: set[Key]) -> bool:
+        """Whether nothing of a candidate is left to measure.
+
+        Args:
+            drafted: the responses that have a token to draft.
+            chosen: those of them that are decoded.
+        """
+        models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
+        if any(model not in self.facts for model in models):
+            return False
+        if drafted - self.replays.get(candidate, {}).keys():
+            return False
+        if not self.to_time(candidate):
+            return True
+        for batch in self.prepared.options.batches:
+            if not self.timed(candidate, batch):
+                return False
+            ks = self.to_decode(candidate, batch)
+            if ks and chosen - self.decoded(candidate, ks, batch):
+                return False
+        return True

@@ -15,9 +15,10 @@ from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import replay_lookup, replay_model
-from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
-from draftbench.run_folder.folder import PrivateText
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
 
 VOCABULARY, END = 6, 5
 GREEDY = DraftingMode.GREEDY
@@ -43,11 +44,8 @@ def drafter(draft: ScriptedRunner, mode: DraftingMode) -> ModelDrafter:
     return ModelDrafter(draft, mode, VOCABULARY)
 
 
-def replayed(response, limit: int, sampling: Sampling) -> tuple[PrivateText, Trajectory]:
-    text = PrivateText(
-        request="r", sample=0, prompt=(0, 1), tokens=tuple(response.tokens), log_p=()
-    )
-    return text, Trajectory(
+def replayed(response, limit: int, sampling: Sampling) -> ScoredResponse:
+    trajectory = Trajectory(
         request="r",
         sample=0,
         segment=None,
@@ -62,6 +60,8 @@ def replayed(response, limit: int, sampling: Sampling) -> tuple[PrivateText, Tra
         argmax=(),
         digest="",
     )
+    request = Request(id="r", source="log.jsonl:1", prompt="", sampling=sampling)
+    return ScoredResponse(Prompt(request, (0, 1), limit), response.tokens, trajectory)
 
 
 def assert_predicted(trajectory, record, k, response):
@@ -112,11 +112,11 @@ def test_replay_predicts_every_round_of_the_decoder(seed, noise, k, limit, how):
     work = task(limit, how, sample=seed)
     plain = decode(work, target, None, 0, target.clock)
     fast = decode(work, target, drafter(draft, GREEDY), k, target.clock)
-    text, trajectory = replayed(plain, limit, how)
-    record = replay_model(draft, target, [(text, trajectory)], Candidate(draft="d"), GREEDY)[0][0]
+    response = replayed(plain, limit, how)
+    record = replay_model(draft, target, [response], Candidate(draft="d"), GREEDY)[0][0]
     if len(plain.tokens) < 2:
         return
-    assert_predicted(trajectory, record, k, fast)
+    assert_predicted(response.trajectory, record, k, fast)
 
 
 @settings(deadline=None, max_examples=60)
@@ -129,9 +129,9 @@ def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
     assert fast.tokens == plain.tokens
     if len(plain.tokens) < 2:
         return
-    text, trajectory = replayed(plain, limit, Sampling())
-    record = replay_lookup(text, trajectory, Candidate(draft="ngram"), (3, 1), 16)
-    assert_predicted(trajectory, record, k, fast)
+    response = replayed(plain, limit, Sampling())
+    record = replay_lookup(response, Candidate(draft="ngram"), (3, 1), 16)
+    assert_predicted(response.trajectory, record, k, fast)
 
 
 @pytest.mark.slow
@@ -152,11 +152,9 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
         ran += sum(decode(work, target, drafter(draft, mode), 3, target.clock).accepted)
         if len(plain.tokens) < 2:
             continue
-        text, trajectory = replayed(plain, 12, how)
-        ((record, _),) = replay_model(
-            draft, target, [(text, trajectory)], Candidate(draft="d"), mode
-        )
-        predicted += expected_rounds([law_of(trajectory, record)], 3).accepted[0]
+        response = replayed(plain, 12, how)
+        ((record, _),) = replay_model(draft, target, [response], Candidate(draft="d"), mode)
+        predicted += expected_rounds([law_of(response.trajectory, record)], 3).accepted[0]
     assert abs(ran - predicted) / runs < 0.8
     assert ran > 0
 
@@ -310,12 +308,12 @@ def test_replay_predicts_the_rounds_of_a_draft_that_stops_when_unsure(seed, k, l
     stopping = ModelDrafter(draft, GREEDY, VOCABULARY, stop_below=threshold)
     fast = decode(work, target, stopping, k, target.clock)
     assert fast.tokens == plain.tokens
-    text, trajectory = replayed(plain, limit, Sampling())
-    ((record, _),) = replay_model(draft, target, [(text, trajectory)], Candidate(draft="d"), GREEDY)
+    response = replayed(plain, limit, Sampling())
+    ((record, _),) = replay_model(draft, target, [response], Candidate(draft="d"), GREEDY)
     # A replay keeps three digits of a confidence.
     if len(plain.tokens) < 2 or any(abs(c - threshold) < 0.001 for c in record.confidence):
         return
-    tokens, steps, _ = stopped([(trajectory, record)], k, threshold)
+    tokens, steps, _ = stopped([(response.trajectory, record)], k, threshold)
     assert tokens.value == pytest.approx((len(plain.tokens) - 1) / len(fast.proposed))
     # The pass that finds the draft unsure is a step too: at most one a round.
     assert steps.value <= sum(fast.proposed) / len(fast.proposed) + 1

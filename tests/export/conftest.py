@@ -59,8 +59,9 @@ def make_run(tmp_path):
         sizes=(100, 100),
         others=(),
         weights=1,
+        specs=None,
     ):
-        head = scenes.manifest(target="org/target", drafts=drafts)
+        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs)
         folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:

@@ -62,6 +62,11 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(command, make_
     assert json.loads(command(run, "--engine", "vllm", "--draft", "./x")[1])["model"] == "./x"
 
 
+def test_a_draft_that_was_given_as_a_link_is_exported_as_it_was_given(command, make_run):
+    run = make_run(drafts=("./link",), specs={"small": "./link"})
+    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "./link"
+
+
 def test_a_revision_is_taken_off_the_name_and_said(command, make_run):
     _, out, err = command(make_run(drafts=("org/small@abc",)), "--engine", "vllm")
     assert json.loads(out)["model"] == "org/small"

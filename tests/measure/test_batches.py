@@ -66,8 +66,8 @@ def test_responses_replayed_side_by_side_give_the_records_of_each_alone(asked, t
         for (prompt, sample), (tokens, finish) in zip(prompts, answers, strict=True)
     ]
     together = score(given, target)
-    for one, (_, trajectory) in zip(given, together, strict=True):
-        assert score([one], target)[0][1].argmax == trajectory.argmax
+    for one, response in zip(given, together, strict=True):
+        assert score([one], target)[0].trajectory.argmax == response.trajectory.argmax
     candidate = Candidate(draft="draft")
     replays = replay_model(draft, target, together, candidate, mode)
     for scored, (replay, drafted) in zip(together, replays, strict=True):

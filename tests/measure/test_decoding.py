@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
-from draftbench.measure.candidate import Contender, Setting, decode_cells
-from draftbench.measure.cost import grid_for
+from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
+from draftbench.measure.step_costs import grid_for
 from draftbench.measure.trajectories import Given, score
 from draftbench.records import Candidate, DraftingMode, Sampling
 
@@ -33,14 +34,13 @@ def chain(following, clock, seconds):
 
 
 @pytest.fixture
-def setting():
+def bench():
     clock = ScriptedClock()
-    return Setting(
+    return Bench(
         target=chain(NEXT, clock, 1.0),
         text=NoEnd(),
         mode=DraftingMode.GREEDY,
         ks=(2, 4),
-        stop_below=(),
         lookup=(2, 1),
         dtype="float32",
         clock=clock,
@@ -50,29 +50,29 @@ def setting():
 
 
 @pytest.fixture
-def contender(setting):
-    return Contender(DRAFT, chain(WRONG, setting.clock, 0.25))
+def loaded(bench):
+    return LoadedCandidate(DRAFT, chain(WRONG, bench.clock, 0.25))
 
 
 @pytest.fixture
-def material_of(make_request, setting):
+def material_of(make_request, bench):
     def material(names, tokens=(1, 2, 3, 4, 0, 1), sampling=None):
         made = []
         for name in names:
             request = make_request(id=name, sampling=sampling or Sampling())
             prompt = Prompt(request, [0], len(tokens))
-            digest = setting.digest(tokens)
+            digest = bench.digest(tokens)
             given = Given(prompt, 0, tokens, "length", "target", digest)
-            made.append((prompt, *score([given], setting.target)[0]))
+            made += score([given], bench.target)
         return made
 
     return material
 
 
 def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
-    setting, contender, material_of
+    bench, loaded, material_of
 ):
-    requests = decode_cells(contender, setting, material_of("abcd"), (2, 4), 1)
+    requests = decode_requests(loaded, bench, material_of("abcd"), (2, 4), 1)
     assert [[(row.request, row.k) for row in rows] for rows in requests] == [
         [("a", 0), ("a", 2), ("a", 4)],
         [("b", 2), ("b", 4), ("b", 0)],
@@ -81,17 +81,17 @@ def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
     ]
 
 
-def test_without_requests_nothing_runs(setting, contender):
-    before = setting.clock.now
-    assert list(decode_cells(contender, setting, [], (2,), 1)) == []
-    assert setting.clock.now == before
+def test_without_requests_nothing_runs(bench, loaded):
+    before = bench.clock.now
+    assert list(decode_requests(loaded, bench, [], (2,), 1)) == []
+    assert bench.clock.now == before
 
 
-def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_of):
+def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, material_of):
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
-    ((plain, fast),) = decode_cells(contender, setting, material_of("a"), (4,), 1)
+    ((plain, fast),) = decode_requests(loaded, bench, material_of("a"), (4,), 1)
     assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
     assert fast.draft_seconds == (1.0, 0.25)
     assert fast.verify_seconds == (1.0, 1.0)
@@ -105,34 +105,34 @@ def test_a_row_holds_the_rounds_and_their_seconds(setting, contender, material_o
     assert plain.first_difference is fast.first_difference is None
 
 
-def test_an_output_that_leaves_the_response_is_a_tie_or_not(setting, contender, material_of):
+def test_an_output_that_leaves_the_response_is_a_tie_or_not(bench, loaded, material_of):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
-    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, bench, material_of("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
-    setting.target.script = markov(table)
-    ((row, _),) = decode_cells(contender, setting, material_of("a", (1, 2, 0, 1)), (2,), 1)
+    bench.target.script = markov(table)
+    ((row, _),) = decode_requests(loaded, bench, material_of("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
-def test_a_sampled_output_is_not_compared_with_the_response(setting, contender, material_of):
+def test_a_sampled_output_is_not_compared_with_the_response(bench, loaded, material_of):
     material = material_of("a", (1, 2, 0, 1), Sampling(temperature=0.1))
-    (rows,) = decode_cells(contender, setting, material, (2,), 1)
+    (rows,) = decode_requests(loaded, bench, material, (2,), 1)
     assert {row.first_difference for row in rows} == {None}
 
 
-def test_shapes_run_once_before_anything_is_timed(setting, contender, material_of):
-    requests = decode_cells(contender, setting, material_of("a"), (2,), 1)
-    before = setting.clock.now
+def test_shapes_run_once_before_anything_is_timed(bench, loaded, material_of):
+    requests = decode_requests(loaded, bench, material_of("a"), (2,), 1)
+    before = bench.clock.now
     rows = next(requests)
     timed = sum(
         row.prefill_seconds + (row.draft_prefill_seconds or 0.0) + row.decode_seconds
         for row in rows
     )
     # The warm runs' seconds are on the clock beside those of the rows.
-    assert setting.clock.now - before > timed
+    assert bench.clock.now - before > timed
 
 
 class TiringClock(ScriptedClock):
@@ -143,11 +143,11 @@ class TiringClock(ScriptedClock):
         super().__setattr__(name, before + (value - before) * (1 + before / 50))
 
 
-def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(setting, material_of):
+def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(bench, material_of):
     clock = TiringClock()
-    tiring = replace(setting, clock=clock, target=chain(NEXT, clock, 1.0))
-    contender = Contender(DRAFT, chain(NEXT, clock, 0.25))
-    cells = list(decode_cells(contender, tiring, material_of("abcdefgh"), (2,), 2))
+    tiring = replace(bench, clock=clock, target=chain(NEXT, clock, 1.0))
+    loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25))
+    cells = list(decode_requests(loaded, tiring, material_of("abcdefgh"), (2,), 2))
     # In the order of time, as each takes longer than the one before; rows share them.
     plain, fast = (sorted({s for row in rows for s in row.verify_seconds}) for rows in cells)
     assert fast[-1] > 1.5 * fast[0]
@@ -167,30 +167,15 @@ def test_costs_are_timed_where_the_traffic_is():
     assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)
 
 
-def test_a_draft_that_stops_when_unsure_is_another_cell(setting, contender, material_of):
-    """Nine logits of five leave a confidence of .9995: above .99 all is proposed, and nothing above
-    .9999. Both run at the largest k of the grid.
-    """
-    often = replace(setting, stop_below=(0.99, 0.9999))
-    ((plain, two, sure, unsure),) = decode_cells(contender, often, material_of("a"), (2,), 1)
-    assert (plain.k, two.k, sure.k, unsure.k) == (0, 2, 4, 4)
-    assert (two.stop_below, sure.stop_below, unsure.stop_below) == (None, 0.99, 0.9999)
-    assert (sure.proposed, unsure.proposed) == ((4, 1), (0, 0, 0, 0, 0))
-    lookup = Contender(Candidate(draft="ngram"), None)
-    assert [cell.k for cell in lookup.cells(often, (2,))] == [0, 2]
-
-
 class OutOfTimeError(Exception):
     """What a sweep raises between two turns."""
 
 
-def test_between_two_turns_of_a_batch_the_finished_responses_are_told(
-    setting, contender, material_of
-):
+def test_between_two_turns_of_a_batch_the_finished_responses_are_told(bench, loaded, material_of):
     """Six requests, each once in two rows, plainly and at k = 2. A round of a second is a turn."""
     told = []
-    watched = replace(setting, between=told.append)
-    cells = list(decode_cells(contender, watched, material_of("abcdef"), (2,), 2))
+    watched = replace(bench, between=told.append)
+    cells = list(decode_requests(loaded, watched, material_of("abcdef"), (2,), 2))
     assert sum(told) == sum(map(len, cells)) == 2 * 6
     # Of two rows no more than two end in a turn; what is told last ended with the last of them.
     assert max(told) <= 2
@@ -198,7 +183,7 @@ def test_between_two_turns_of_a_batch_the_finished_responses_are_told(
 
 
 def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(
-    setting, contender, material_of
+    bench, loaded, material_of
 ):
     turns = []
 
@@ -207,12 +192,12 @@ def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(
         if len(turns) == 5:
             raise OutOfTimeError
 
-    cells = decode_cells(contender, replace(setting, between=stopped), material_of("ab"), (2,), 2)
+    cells = decode_requests(loaded, replace(bench, between=stopped), material_of("ab"), (2,), 2)
     with pytest.raises(OutOfTimeError):
         next(cells)
 
 
-def test_a_batch_that_is_done_is_kept_however_late_it_is(setting, contender, material_of):
+def test_a_batch_that_is_done_is_kept_however_late_it_is(bench, loaded, material_of):
     told, found = [], []
 
     def late(done):
@@ -220,14 +205,14 @@ def test_a_batch_that_is_done_is_kept_however_late_it_is(setting, contender, mat
         if sum(told) == 2 * 6:
             raise OutOfTimeError
 
-    cells = decode_cells(contender, replace(setting, between=late), material_of("abcdef"), (2,), 2)
+    cells = decode_requests(loaded, replace(bench, between=late), material_of("abcdef"), (2,), 2)
     with pytest.raises(OutOfTimeError):
         found.extend([row.k for row in rows] for rows in cells)
     assert found == [[0] * 6, [2] * 6]
 
 
 def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_it_is_at(
-    setting, contender, material_of
+    bench, loaded, material_of
 ):
     told = []
 
@@ -236,7 +221,7 @@ def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_
         if len(told) == 6:
             raise OutOfTimeError
 
-    cells = decode_cells(contender, replace(setting, between=stopped), material_of("ab"), (2, 4), 1)
+    cells = decode_requests(loaded, replace(bench, between=stopped), material_of("ab"), (2, 4), 1)
     kept = next(cells)
     with pytest.raises(OutOfTimeError):
         next(cells)

@@ -5,17 +5,17 @@ import torch
 
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import ScriptedRunner
+from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import replay_lookup, replay_model, stepping_disagreement
-from draftbench.measure.trajectories import Given, generate, score
-from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
-from draftbench.run_folder.folder import PrivateText
+from draftbench.measure.trajectories import Given, ScoredResponse, generate, score
+from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
 
 DRAFT = Candidate(draft="d")
 
 
 def material(tokens, prompt=(0,), sampling=None):
-    text = PrivateText(request="r", sample=0, prompt=prompt, tokens=tokens, log_p=())
-    return text, Trajectory(
+    request = Request(id="r", source="log.jsonl:1", prompt="", sampling=sampling or Sampling())
+    trajectory = Trajectory(
         request="r",
         sample=0,
         segment=None,
@@ -30,6 +30,7 @@ def material(tokens, prompt=(0,), sampling=None):
         argmax=(),
         digest="",
     )
+    return ScoredResponse(Prompt(request, prompt, len(tokens)), tokens, trajectory)
 
 
 def one_replay(draft, target, scored, candidate, mode):
@@ -105,8 +106,8 @@ def test_prompt_lookup_is_recorded_per_start_of_a_round():
     """Prompt 1 2 3 4, response 1 2 3 9: after 1 the pair (4, 1) is new; after 1 2 follow 3 4 1 2 of
     which 3 is right; after 1 2 3 follows 4, which is wrong.
     """
-    text, trajectory = material((1, 2, 3, 9), prompt=(1, 2, 3, 4))
-    record = replay_lookup(text, trajectory, Candidate(draft="ngram"), (2, 2), 3)
+    response = material((1, 2, 3, 9), prompt=(1, 2, 3, 4))
+    record = replay_lookup(response, Candidate(draft="ngram"), (2, 2), 3)
     assert record.proposed == (0, 3, 3)
     assert record.matched == (0, 1, 0)
     assert record.window == 3
@@ -119,9 +120,9 @@ def written(target, text, make_request):
 
 
 def test_in_float32_stepping_agrees_with_the_single_pass(target, draft, text, make_request):
-    private, _ = written(target, text, make_request)
-    assert stepping_disagreement(target, private) == 0.0
-    assert stepping_disagreement(draft, private) == 0.0
+    response = written(target, text, make_request)
+    assert stepping_disagreement(target, response) == 0.0
+    assert stepping_disagreement(draft, response) == 0.0
 
 
 def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
@@ -134,9 +135,8 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
             return logits
 
     runner = Fickle(lambda tokens: torch.ones(2), 2)
-    text, _ = material((0, 0, 0, 0, 0))
-    assert stepping_disagreement(runner, text) == 1.0
-    assert stepping_disagreement(constant(0.5, 0.5), material((0,))[0]) is None
+    assert stepping_disagreement(runner, material((0, 0, 0, 0, 0))) == 1.0
+    assert stepping_disagreement(constant(0.5, 0.5), material((0,))) is None
 
 
 def test_the_self_draft_is_accepted_everywhere(target, text, make_request):

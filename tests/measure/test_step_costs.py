@@ -8,7 +8,7 @@ import torch
 
 from draftbench.decoder.drafters import LookupDrafter
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner
-from draftbench.measure.cost import CostGrid, measure_costs
+from draftbench.measure.step_costs import CostGrid, measure_costs
 from draftbench.records import Candidate
 
 DRAFT, NGRAM = Candidate(draft="small", quant="int4"), Candidate(draft="ngram")

@@ -1,6 +1,7 @@
 """Responses, generated or logged, and what the target thinks of their tokens."""
 
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -56,20 +57,21 @@ def test_a_logged_response_gives_the_records_of_a_generated_one(text, make_reque
     target = author(text, request, WRITTEN)
     ((tokens, finish),) = generate([(prompt_of(text, request), 0)], target, text, HostClock())
     logged_too = msgspec.structs.replace(request, response=text.tokenizer.decode(tokens))
-    other = prompt_of(text, logged_too)
-    found = logged(other, text)
+    other = replace(prompt_of(text, request), logged=text.answer(logged_too)[:7])
+    found = logged(other)
     assert found == (tokens, finish) == (tokens, "length")
     given = Given(prompt_of(text, request), 0, tokens, finish, "target", "d")
     (ours,) = score([given], target)
     (theirs,) = score([Given(other, 0, *found, "log", "d")], target)
-    assert ours[0] == theirs[0]
-    assert msgspec.structs.replace(ours[1], origin="log") == theirs[1]
+    assert ours.private() == theirs.private()
+    assert msgspec.structs.replace(ours.trajectory, origin="log") == theirs.trajectory
 
 
 def test_a_generated_greedy_response_is_the_argmax_everywhere(text, target, make_request):
     prompt = prompt_of(text, make_request())
     ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
-    ((private, trajectory),) = score([Given(prompt, 0, tokens, finish, "target", "d")], target)
+    (response,) = score([Given(prompt, 0, tokens, finish, "target", "d")], target)
+    private, trajectory = response.private(), response.trajectory
     assert trajectory.argmax == (1,) * 24
     assert len(trajectory.margins) == trajectory.output_tokens == trajectory.limit == 24
     assert min(trajectory.margins) >= 0
@@ -84,16 +86,9 @@ def test_samples_of_a_request_differ_and_repeat(text, target, make_request):
     assert one != other
 
 
-def test_a_log_is_cut_at_the_limit(text, make_request):
-    def finish(limit, answer="import os\nimport sys\n"):
-        request = make_request(max_tokens=limit, response=answer)
-        return logged(prompt_of(text, request), text)
-
-    whole, _ = finish(64)
-    assert finish(64)[1] == "stop"
-    assert finish(len(whole)) == (whole, "length")
-    assert finish(3) == (whole[:3], "length")
-    assert finish(64, None) is None
+@pytest.mark.parametrize(("limit", "finish"), [(64, "stop"), (4, "stop"), (3, "length")])
+def test_a_log_that_reaches_the_limit_ended_by_it(make_request, limit, finish):
+    assert logged(Prompt(make_request(), [0], limit, (7, 8, 9))) == ((7, 8, 9), finish)
 
 
 def constant(*probabilities):
@@ -109,30 +104,30 @@ def scored(make_request, tokens, sampling, *probabilities):
 
 def test_a_margin_beyond_any_tie_is_kept_as_one(make_request):
     """ln 3 is 1.099; where the choice was close the margin is exact: ln (0.52 / 0.48) is .080."""
-    _, clear = scored(make_request, (1,), Sampling(), 0.25, 0.75)
-    _, close = scored(make_request, (1,), Sampling(), 0.48, 0.52)
+    clear = scored(make_request, (1,), Sampling(), 0.25, 0.75).trajectory
+    close = scored(make_request, (1,), Sampling(), 0.48, 0.52).trajectory
     assert (clear.margins, close.margins) == ((1.0,), (0.08,))
 
 
 def test_each_token_is_scored_by_its_log_probability(make_request):
     """p = (¼, ¾): ln ¾ and ln ¼, and ¼ ln ¼ + ¾ ln ¾ expected at each."""
-    private, trajectory = scored(make_request, (1, 0), Sampling(temperature=1.0), 0.25, 0.75)
-    assert private.log_p == pytest.approx((math.log(0.75), math.log(0.25)), abs=1e-5)
+    response = scored(make_request, (1, 0), Sampling(temperature=1.0), 0.25, 0.75)
+    assert list(response.log_p) == pytest.approx([math.log(0.75), math.log(0.25)], abs=1e-5)
     expected = 2 * (0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    assert private.expected_log_p == pytest.approx(expected, abs=1e-3)
-    assert trajectory.argmax == (1, 0)
+    assert response.expected_log_p == pytest.approx(expected, abs=1e-3)
+    assert response.trajectory.argmax == (1, 0)
 
 
 def test_a_token_outside_the_requests_filters_is_impossible(make_request):
     only_best = Sampling(temperature=1.0, top_k=1)
-    private, _ = scored(make_request, (1, 0), only_best, 0.25, 0.75)
-    assert private.log_p == (0.0, EXCLUDED)
+    response = scored(make_request, (1, 0), only_best, 0.25, 0.75)
+    assert list(response.log_p) == [0.0, EXCLUDED]
 
 
 def log_objection(scored):
     check = LogCheck()
-    for text, trajectory in scored:
-        check.add(text, trajectory)
+    for response in scored:
+        check.add(response)
     return check.objection()
 
 
@@ -152,9 +147,8 @@ def test_a_greedy_log_must_be_the_targets_argmax(make_request):
 
 
 def sampled_log(make_request, log_p, expected):
-    private, trajectory = scored(make_request, (1,), Sampling(temperature=1.0), 0.25, 0.75)
-    private = msgspec.structs.replace(private, log_p=log_p, expected_log_p=expected)
-    return private, trajectory
+    response = scored(make_request, (1,), Sampling(temperature=1.0), 0.25, 0.75)
+    return replace(response, log_p=log_p, expected_log_p=expected)
 
 
 def test_a_sampled_log_must_be_possible(make_request):

@@ -1,81 +1,29 @@
-"""A run that was interrupted says so, a run that is whole or failed in part does not."""
+"""A run that was interrupted says so; one that is complete, or failed in part, does not."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate
-from draftbench.run_folder.run import Run
+from draftbench.run_folder.manifest import Effort
 
-SMALL, OTHER = Candidate(draft="small"), Candidate(draft="other")
-INT4, SELF = Candidate(draft="small", quant="int4"), Candidate(draft="self")
+SMALL, INT4 = Candidate(draft="small"), Candidate(draft="small", quant="int4")
+SELF = Candidate(draft="self")
 STEPS = {1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}
-ASKED = "draftbench sweep --target big --drafts small --traffic prod.jsonl"
+# Nothing but the drafts, decoded on up to three responses.
+EFFORT = Effort(measure="best", measure_requests=3, controls=False)
+BOTH = {"quants": ("none", "int4")}
 
 
-def asked(run: Run, requests: int) -> Run:
-    traffic = msgspec.structs.replace(run.manifest.traffic, requests=requests)
-    manifest = msgspec.structs.replace(run.manifest, traffic=traffic)
-    return dataclasses.replace(run, manifest=manifest)
-
-
-def test_a_whole_run_is_finished(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.requests(2, [1.0] * 8, INT4)
-    scene.requests(2, [1.0] * 8, Candidate(draft="self"))
-    scene.request("of one token", 1)
-    run = scene.observed(1, drafts=("./models/small",), quants=("none", "int4"))
-    assert unfinished(asked(run, 3)) is None
-
-
-def test_missing_responses_replays_and_candidates_are_named(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.replay("r0", [1.0] * 8, INT4)
-    run = scene.observed(
-        1, drafts=("./small", "org/big@v1", "m/tiny.gguf", "ngram"), quants=("none", "int4")
-    )
-    said = unfinished(asked(run, 5))
-    assert said is not None
-    assert "2 of 5 responses" in said
-    assert "small:int4 replayed on 1 of 2 responses" in said
-    assert "no replay of ngram, big, tiny, big:int4, tiny:int4" in said
-    assert said in [c.text for c in recommend(asked(run, 5)).caveats]
-
-
-def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.requests(2, [1.0] * 8, Candidate(draft="tiny", quant="gguf-q8_0"))
-    run = scene.observed(1, drafts=("small", "m/tiny.gguf"))
-    assert unfinished(run) is None
-
-
-def test_what_failed_is_not_waited_for(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.failure("big", "another vocabulary")
-    assert unfinished(scene.observed(1, drafts=("small", "big"))) is None
-
-
-@pytest.mark.parametrize(
-    ("specs", "missing"), [(("link",), None), (("link", "other"), "1 of the drafts at none")]
-)
-def test_a_name_that_a_link_led_to_is_not_missed(
-    scene: Any, specs: tuple[str, ...], missing: str | None
-) -> None:
-    # `link` was swept under the name of what it points to, `small`.
-    scene.requests(2, [1.0] * 8)
-    said = unfinished(scene.observed(1, drafts=specs))
-    assert said is None if missing is None else missing in str(said)
-
-
-def began(run: Run, command: str) -> Run:
-    manifest = msgspec.structs.replace(run.manifest, command=command)
-    return dataclasses.replace(run, manifest=manifest)
+def said(scene: Any, **manifest: Any) -> str:
+    """What is said of the scene as a run at k = 1; nothing where all is there."""
+    known: dict[str, Any] = {"effort": EFFORT, "specs": {"small": "./models/small"}}
+    requests = len({r.request for r in scene.records if hasattr(r, "prompt_tokens")})
+    return unfinished(scene.observed(1, **{"requests": requests, **known, **manifest})) or ""
 
 
 def decoded(scene: Any, candidate: Candidate, *requests: str) -> None:
@@ -92,68 +40,112 @@ def three(scene: Any, *candidates: Candidate, timed: bool = True) -> None:
             scene.times(*STEPS, candidate)
 
 
+def test_missing_responses_replays_and_candidates_are_named(scene: Any) -> None:
+    scene.requests(2, [1.0] * 8)
+    scene.replay("r0", [1.0] * 8, INT4)
+    specs = {"small": "./small", "big": "org/big@v1"}
+    asked: dict[str, Any] = {"drafts": ("./small", "org/big@v1", "ngram"), "specs": specs} | BOTH
+    found = said(scene, requests=5, **asked)
+    assert "2 of 5 responses" in found
+    assert "small:int4 replayed on 1 of 2 responses" in found
+    assert "no replay of ngram, big, big:int4" in found
+
+
+def test_what_is_missing_is_a_caveat_of_the_answer(scene: Any) -> None:
+    three(scene, SMALL, timed=False)
+    run = scene.observed(1, effort=EFFORT, specs={"small": "small"})
+    assert unfinished(run) in [caveat.text for caveat in recommend(run).caveats]
+
+
+def test_of_a_run_that_does_not_know_its_effort_only_replays_are_counted(scene: Any) -> None:
+    scene.requests(2, [1.0] * 8)
+    assert said(scene, effort=None, specs=None, drafts=("small", "big")) == ""
+    scene.request("r2")
+    assert "small replayed on 2 of 3 responses" in said(scene, effort=None, specs=None)
+
+
+def test_a_response_of_one_token_is_not_waited_for(scene: Any) -> None:
+    scene.requests(2, [1.0] * 8)
+    scene.request("of one token", 1)
+    assert said(scene, effort=None) == ""
+
+
+def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene: Any) -> None:
+    three(scene, SMALL, Candidate(draft="tiny", quant="gguf-q8_0"), timed=False)
+    replay_only = Effort(measure="replay", measure_requests=3, controls=False)
+    assert said(scene, effort=replay_only, specs={"small": "s", "tiny": "m/tiny.gguf"}) == ""
+
+
+def test_a_draft_that_was_given_as_a_link_goes_by_the_name_that_it_leads_to(scene: Any) -> None:
+    three(scene, SMALL, timed=False)
+    replay_only = Effort(measure="replay", measure_requests=3, controls=False)
+    assert said(scene, effort=replay_only, drafts=("link",), specs={"small": "link"}) == ""
+
+
+def test_what_failed_is_not_waited_for(scene: Any) -> None:
+    three(scene, SMALL, timed=False)
+    scene.failure("big", "another vocabulary")
+    specs = {"small": "small", "big": "big"}
+    assert said(scene, effort=None, drafts=("small", "big"), specs=specs) == ""
+
+
 def test_step_times_that_were_cut_off_are_named(scene: Any) -> None:
     three(scene, SMALL)
+    decoded(scene, SMALL, "r0", "r1", "r2")
     three(scene, INT4, timed=False)
-    run = scene.observed(1, quants=("none", "int4"))
-    assert "(small:int4 not timed)" in str(unfinished(run))
-    assert unfinished(run) in [c.text for c in recommend(run).caveats]
+    assert "(small:int4 not timed)" in said(scene, **BOTH)
 
 
 def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene: Any) -> None:
-    three(scene, SMALL, INT4)
-    decoded(scene, SMALL, "r0", "r1", "r2")
-    decoded(scene, INT4, "r0")
-    run = scene.observed(1, quants=("none", "int4"))
-    assert "(small:int4 decoded on 1 of 3 responses)" in str(unfinished(run))
-    decoded(scene, INT4, "r1", "r2")
-    assert unfinished(scene.observed(1, quants=("none", "int4"))) is None
+    three(scene, SMALL)
+    decoded(scene, SMALL, "r0")
+    assert "(small decoded on 1 of 3 responses)" in said(scene)
+    decoded(scene, SMALL, "r1", "r2")
+    assert said(scene) == ""
 
 
 def test_each_batch_size_has_its_stages(scene: Any) -> None:
     three(scene, SMALL)
-    decoded(scene, SMALL, "r0", "r1")
-    asked = {"batches": (1, 2)}
-    assert "(small not timed with 2 rows)" in str(unfinished(scene.observed(1, **asked)))
+    decoded(scene, SMALL, "r0", "r1", "r2")
+    assert "(small not timed with 2 rows)" in said(scene, batches=(1, 2))
     scene.times(*STEPS, batch=2)
-    said = str(unfinished(scene.observed(1, **asked)))
-    assert "(small decoded on 0 of 2 responses with 2 rows)" in said
-    for name in ("r0", "r1"):
+    assert "(small decoded on 0 of 3 responses with 2 rows)" in said(scene, batches=(1, 2))
+    for name in ("r0", "r1", "r2"):
         for k in (0, 1):
             scene.batch_run(name, k, (k,) * 4, (1.0,) * 4)
-    assert unfinished(scene.observed(1, **asked)) is None
+    assert said(scene, batches=(1, 2)) == ""
 
 
-def test_a_level_without_a_kernel_and_the_control_wait_for_nothing(scene: Any) -> None:
-    three(scene, SMALL, SELF)
+def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene: Any) -> None:
+    three(scene, SMALL)
+    decoded(scene, SMALL, "r0", "r1", "r2")
     three(scene, INT4, timed=False)
     scene.facts("small", quant="int4", has_kernel=False)
+    assert said(scene, **BOTH) == ""
+
+
+def test_the_target_itself_is_decoded_where_it_was_asked_for_as_a_draft(scene: Any) -> None:
+    three(scene, SMALL, SELF)
     decoded(scene, SMALL, "r0", "r1", "r2")
-    asked: dict[str, Any] = {"quants": ("none", "int4")}
-    assert unfinished(scene.observed(1, **asked)) is None
-    asked["drafts"] = ("small", "self")
-    assert "(self decoded on 0 of 3 responses)" in str(unfinished(scene.observed(1, **asked)))
+    assert said(scene) == ""
+    assert "(self decoded on 0 of 3 responses)" in said(scene, drafts=("small", "self"))
 
 
-def test_what_none_can_be_compared_with_is_held_against_the_command(scene: Any) -> None:
+def test_controls_are_waited_for_where_they_were_asked_for(scene: Any) -> None:
     three(scene, SMALL, timed=False)
-    alone = f"{ASKED} --no-controls"
-    said = [str(unfinished(began(scene.observed(1), words))) for words in (alone, ASKED)]
-    assert "(small not timed)" in said[0]
-    assert "(small not timed; no replay of ngram, self)" in said[1]
-    scene.times(*STEPS)
-    decoded(scene, SMALL, "r0")
-    assert "decoded on 1 of 3 responses" in str(unfinished(began(scene.observed(1), alone)))
-    for words in ("--measure-requests 1", "--measure none", "--measure=replay"):
-        assert unfinished(began(scene.observed(1), f"{alone} {words}")) is None
+    with_controls = Effort(measure="replay", measure_requests=3, controls=True)
+    assert "(no replay of ngram, self)" in said(scene, effort=with_controls)
 
 
-def test_two_candidates_tell_better_than_the_command_how_much_was_decoded(scene: Any) -> None:
-    three(scene, SMALL, OTHER)
-    for candidate in (SMALL, OTHER):
-        decoded(scene, candidate, "r0", "r1")
-    run = scene.observed(1, drafts=("small", "other"))
-    assert unfinished(began(run, f"{ASKED} --no-controls --measure-requests 3")) is None
+@pytest.mark.parametrize(("measure", "requests"), [("best", 1), ("none", 3), ("replay", 3)])
+def test_no_more_is_waited_for_than_the_effort_asks(
+    scene: Any, measure: str, requests: int
+) -> None:
+    three(scene, SMALL, timed=measure != "replay")
+    if measure == "best":
+        decoded(scene, SMALL, "r0")
+    effort = Effort(measure=measure, measure_requests=requests, controls=False)
+    assert said(scene, effort=effort) == ""
 
 
 def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene: Any) -> None:
@@ -162,7 +154,6 @@ def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene: Any) -> None:
     three(scene, INT4, timed=False)
     scene.times(STEPS[0], None, INT4)
     decoded(scene, SMALL, "r0", "r1", "r2")
-    run = scene.observed(1, quants=("none", "int4"))
-    assert unfinished(run) is None
-    everything = began(run, f"{ASKED} --no-controls --measure all")
-    assert "(small:int4 decoded on 0 of 3 responses)" in str(unfinished(everything))
+    assert said(scene, **BOTH) == ""
+    everything = Effort(measure="all", measure_requests=3, controls=False)
+    assert "(small:int4 decoded on 0 of 3 responses)" in said(scene, effort=everything, **BOTH)

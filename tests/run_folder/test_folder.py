@@ -43,12 +43,12 @@ def test_the_same_question_opens_the_folder_again(folder, make):
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"ks": (1, 2, 3)}, r"\(ks differ\)"),
-        ({"temperature": 0.5, "drafts": ()}, r"\(drafts, temperature differ\)"),
-        ({"key_id": "other", "traffic_digest": "e"}, r"\(key_id, traffic_digest differ\)"),
+        ({"ks": (1, 2, 3)}, "ks: 1, 2 → 1, 2, 3"),
+        ({"temperature": 0.5, "drafts": ()}, "drafts: small → ; temperature: None → 0.5"),
+        ({"key_id": "other", "traffic_digest": "e"}, "key_id: key → other; traffic_digest: d → e"),
     ],
 )
-def test_another_question_is_refused_with_its_fields(folder, make, changes, names):
+def test_another_question_is_refused_with_what_differs(folder, make, changes, names):
     with pytest.raises(RunFolderError, match=names):
         RunFolder.create(folder.path, make.manifest(**changes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftbench.records import Candidate, Decode, DraftingMode
 from draftbench.run_folder.manifest import portable
-from draftbench.run_folder.run import run_of
+from draftbench.run_folder.run import run_of, to_decode
 
 
 def standing(make, *records):
@@ -64,11 +64,9 @@ def decode(process, k, **changes):
 
 def test_of_a_batch_only_the_rows_of_its_last_process_hold(make):
     """What the first one decoded besides never ran beside the second one's baseline."""
-    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2), decode("p", 2, stop_below=1)]
-    second = [decode("q", 0), decode("q", 3), decode("q", 3, stop_below=2)]
-    found = run_of(make.manifest(), first + second)
-    assert found.decodes == (second[0], second[1])
-    assert found.stopped == (second[2],)
+    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)]
+    second = [decode("q", 0), decode("q", 3)]
+    assert run_of(make.manifest(), first + second).decodes == tuple(second)
 
 
 def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process(make):
@@ -82,12 +80,10 @@ def alone(process, k, **changes):
 
 
 def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_baseline(make):
-    """The second process was asked for a threshold too and decoded all again."""
+    """The second process was asked for another k too and decoded all again."""
     first = [alone("p", 0, decode_seconds=8.0), alone("p", 2)]
-    second = [alone("q", 0, decode_seconds=4.0), alone("q", 2), alone("q", 2, stop_below=0.5)]
-    found = run_of(make.manifest(), first + second)
-    assert found.decodes == (second[0], second[1])
-    assert found.stopped == (second[2],)
+    second = [alone("q", 0, decode_seconds=4.0), alone("q", 2), alone("q", 3)]
+    assert run_of(make.manifest(), first + second).decodes == tuple(second)
 
 
 def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count(make):
@@ -98,10 +94,25 @@ def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count(make):
 
 
 def test_of_a_row_alone_without_a_process_that_has_all_cells_the_last_one_counts(make):
-    first = [alone("p", 0), alone("p", 2, stop_below=0.5)]
-    second = [alone("q", 0), alone("q", 2, stop_below=0.25)]
-    found = run_of(make.manifest(), first + second)
-    assert (*found.decodes, *found.stopped) == tuple(second)
+    first = [alone("p", 0), alone("p", 2)]
+    second = [alone("q", 0), alone("q", 3)]
+    assert run_of(make.manifest(), first + second).decodes == tuple(second)
+
+
+def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides(make):
+    """Of two samples of three requests those with eight tokens or more; the short one only where
+    there is no longer one.
+    """
+    lengths = {("b", 0): 9, ("a", 0): 2, ("c", 0): 8, ("a", 1): 30, ("d", 0): 1}
+    rows = [
+        make.trajectory(request, sample=sample, output_tokens=length)
+        for (request, sample), length in lengths.items()
+    ]
+    chosen = [(t.request, t.sample) for t in to_decode(rows, 9)]
+    assert chosen == [("b", 0), ("c", 0), ("a", 1)]
+    assert [(t.request, t.sample) for t in to_decode(rows, 1)] == [("b", 0)]
+    assert [t.request for t in to_decode(rows[1:2], 9)] == ["a"]
+    assert to_decode(rows[-1:], 9) == []
 
 
 def test_the_home_directory_is_not_told(monkeypatch):

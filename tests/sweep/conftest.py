@@ -12,7 +12,7 @@ import pytest
 
 import draftbench
 from draftbench.records import CostPoint, DraftingMode
-from draftbench.sweep import SweepOptions, prepare, worker
+from draftbench.sweep import SweepOptions, grid, prepare
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
@@ -53,20 +53,20 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
     return SweepOptions(**fields | changes)
 
 
-def made_up_costs(contender, setting, grid):
+def made_up_costs(loaded, bench, sizes):
     return [
         CostPoint(
             candidate=candidate,
             what="step",
-            batch=grid.batch,
+            batch=sizes.batch,
             new_tokens=1,
             context=context,
             seconds=(1.0, 1.0),
-            block=str(contender.candidate),
+            block=str(loaded.candidate),
             runner="made up",
-            process=setting.process,
+            process=bench.process,
         )
-        for candidate in (None, contender.candidate)
+        for candidate in (None, loaded.candidate)
         for context in (1, 100)
     ]
 
@@ -74,7 +74,7 @@ def made_up_costs(contender, setting, grid):
 @pytest.fixture
 def small(monkeypatch):
     """What the tests of a sweep start from."""
-    monkeypatch.setattr(worker, "costs", made_up_costs)
+    monkeypatch.setattr(grid, "time_steps", made_up_costs)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
     def prepared(*drafts, **changes):

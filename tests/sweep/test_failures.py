@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftbench.errors import ModelError, RunFolderError
-from draftbench.measure import decoding
+from draftbench.measure import decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import responses, run, worker
+from draftbench.sweep import grid, run
 from draftbench.sweep.failures import describe
 
 GONE = os.strerror(errno.ENOENT)
@@ -144,30 +144,30 @@ def test_an_exception_is_told_in_words_without_what_it_was_given(error, reason, 
 
 
 def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small, monkeypatch):
-    measure = worker.replay_all
+    measure = grid.replay
 
-    def hungry(contender, setting, group):
-        if contender.runner is not None:
+    def hungry(loaded, bench, group):
+        if loaded.runner is not None:
             raise MemoryError
-        return measure(contender, setting, group)
+        return measure(loaded, bench, group)
 
-    monkeypatch.setattr(worker, "replay_all", hungry)
+    monkeypatch.setattr(grid, "replay", hungry)
     found = read_run(run(small.prepared(), tmp_path / "run", small.notes()))
     assert [(str(f.candidate), f.reason) for f in found.failures] == [("draft", "out of memory")]
     assert found.candidates == (Candidate(draft="ngram"),)
 
 
 def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, monkeypatch):
-    measure = worker.replay_all
+    measure = grid.replay
 
-    def slow(contender, setting, group):
-        time.sleep(0.2 if contender.runner is not None else 0)
-        return measure(contender, setting, group)
+    def slow(loaded, bench, group):
+        time.sleep(0.2 if loaded.runner is not None else 0)
+        return measure(loaded, bench, group)
 
     # One response a group, so that the time is looked at between the two.
-    monkeypatch.setattr(responses, "GROUP", 1)
+    monkeypatch.setattr(trajectories, "GROUP", 1)
 
-    monkeypatch.setattr(worker, "replay_all", slow)
+    monkeypatch.setattr(grid, "replay", slow)
     limited = small.prepared(cell_timeout=0.1, measure="none")
     found = read_run(run(limited, tmp_path / "run", small.notes()))
     assert "longer than the 0.1 seconds of --cell-timeout" in found.failures[0].reason
@@ -190,7 +190,7 @@ def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(
 
     monkeypatch.setattr(decoding, "_take_turn", slow)
     monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
-    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(grid, "time", SimpleNamespace(monotonic=lambda: now[0]))
     batch = {"batches": (2,), "measure_requests": 2}
     limited = small.prepared(small.models / "draft", cell_timeout=95.0, **batch)
     found = read_run(run(limited, tmp_path / "run", small.notes()))
@@ -213,12 +213,12 @@ def test_a_target_that_cannot_be_loaded_ends_the_sweep_in_words(tmp_path, small)
 
 def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, monkeypatch):
     prepared = small.prepared("ngram")
-    measure = worker.replay_all
+    measure = grid.replay
 
-    def unplugged(contender, setting, left):
+    def unplugged(loaded, bench, left):
         (tmp_path / "run" / "observations").rename(tmp_path / "gone")
-        return measure(contender, setting, left)
+        return measure(loaded, bench, left)
 
-    monkeypatch.setattr(worker, "replay_all", unplugged)
+    monkeypatch.setattr(grid, "replay", unplugged)
     with pytest.raises(RunFolderError, match="cannot write"):
         run(prepared, tmp_path / "run", small.notes())

@@ -35,7 +35,7 @@ def cut_after(monkeypatch, appends):
 
 
 def decoded(row):
-    where = row.block, row.batch, row.request, row.repeat, row.k, row.stop_below or 0.0
+    where = row.block, row.batch, row.request, row.repeat, row.k
     return *where, row.proposed, row.accepted, row.digest, row.active
 
 
@@ -47,7 +47,6 @@ def essence(folder):
         found.trajectories,
         found.replays,
         sorted(map(decoded, found.decodes)),
-        sorted(map(decoded, found.stopped)),
         [(p.block, p.batch, str(p.candidate), p.context) for p in found.costs],
         found.facts,
     )
@@ -56,9 +55,7 @@ def essence(folder):
 # A batch is appended cell by cell and redone whole: fewer appends than that would never end it.
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
 def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(tmp_path, small, temperature, every):
-    prepared = small.prepared(
-        temperature=temperature, batches=(1, 2), stop_below=(0.5,), measure_requests=2
-    )
+    prepared = small.prepared(temperature=temperature, batches=(1, 2), measure_requests=2)
     whole = run(prepared, tmp_path / "whole", small.notes())
     expected = essence(whole)
     appends = 0
@@ -99,7 +96,7 @@ def unloadable(monkeypatch):
 
 @pytest.mark.parametrize("measure", ["best", "all", "none", "replay"])
 def test_an_ended_sweep_loads_nothing(tmp_path, small, unloadable, measure):
-    effort = {"batches": (1, 2), "stop_below": (0.5,), "measure": measure, "controls": True}
+    effort = {"batches": (1, 2), "measure": measure, "controls": True}
     run(small.prepared(**effort), tmp_path / "run", small.notes())
     unloadable()
     notes = small.notes()
@@ -110,14 +107,13 @@ def test_an_ended_sweep_loads_nothing(tmp_path, small, unloadable, measure):
 def asked(folder):
     """Who was measured and in which cells, however often."""
     found = read_run(folder)
-    cells = {decoded(row) for row in (*found.decodes, *found.stopped)}
+    cells = {decoded(row) for row in found.decodes}
     return found.candidates, cells
 
 
 MORE = [
     {"measure_requests": 2},
     {"measure": "all"},
-    {"stop_below": (0.5,)},
     {"controls": True},
 ]
 
@@ -149,16 +145,6 @@ def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(pairs_of_rows, u
     assert len({row.process for row in read_run(ended).decodes}) == 1
     unloadable()
     pairs_of_rows("run", measure_requests=2)
-
-
-def test_a_batch_that_lost_its_baseline_to_other_cells_is_decoded_again(pairs_of_rows, unloadable):
-    for threshold in (0.5, 0.25, 0.5):
-        ended = pairs_of_rows("run", stop_below=(threshold,))
-        found = read_run(ended)
-        assert {row.stop_below for row in found.stopped} == {threshold}
-        assert len({row.process for row in (*found.decodes, *found.stopped)}) == 1
-    unloadable()
-    pairs_of_rows("run", stop_below=(0.5,))
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "replay", "lookupreplay", "decode", "costpoint"])

@@ -225,7 +225,7 @@ class RunningFigures:
                     response = self._written.get((record.request, record.sample))
                     if response is not None:
                         replayed.setdefault(str(record.candidate), []).append((response, record))
-                case Decode(stop_below=None):
+                case Decode():
                     self._add_decode(record)
         for name, pairs in replayed.items():
             rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
