@@ -7,7 +7,6 @@ TensorRT-LLM and `num_assistant_tokens` of transformers are k; `num_steps` of SG
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import shlex
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from draftbench.errors import UsageError
+from draftbench.errors import UsageError, did_you_mean
 from draftbench.export.setting import Setting
 from draftbench.models.engine_rules import (
     ENGINES,
@@ -60,11 +59,9 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         )
     engine = engine.replace(".", "")
     if engine not in ENGINES:
-        near = difflib.get_close_matches(engine, ENGINES, 1)
-        meant = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(
             f"cannot do this for the engine `{engine}`: no configuration of it is known",
-            hint=f"{meant}the engines are {known}",
+            hint=f"{did_you_mean(engine, ENGINES, '')} the engines are {known}".strip(),
         )
     if engine == "llamacpp":
         if version not in (None, *_RENAMING):

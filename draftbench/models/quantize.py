@@ -7,7 +7,6 @@ level of its own (`prequantized`). The levels and their sizes are in `memory`.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from draftbench.decoder.quantized_linear import (
     SimulatedLinear,
 )
 from draftbench.decoder.runner import Runner
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token
 from draftbench.models.check_result import LevelRow
 from draftbench.models.prequantized import (
@@ -143,9 +142,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
     if stored is not None:
         return stored.computes
     if level not in LEVELS:
-        near = difflib.get_close_matches(level, LEVELS, 1)
-        meant = f"did you mean `{near[0]}`? " if near else ""
-        hint = f"{meant}the levels are {', '.join(LEVELS)}"
+        hint = f"{did_you_mean(level, LEVELS, '')} the levels are {', '.join(LEVELS)}".strip()
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
     real = kernel_of(level, device) is not None
     if not real and not simulate:

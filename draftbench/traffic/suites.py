@@ -5,12 +5,11 @@ The folder is inside the package when installed and at the top of the repository
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 import msgspec
 
-from draftbench.errors import TrafficError
+from draftbench.errors import TrafficError, did_you_mean
 from draftbench.safe_files import UnreadableError, read_yaml
 
 _PACKAGE = Path(__file__).parents[1]
@@ -49,8 +48,8 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     """
     paths = {path.stem: path for path in sorted(_folder().glob("*.yaml"))}
     if name not in paths:
-        close = difflib.get_close_matches(name, paths, n=1)
-        hint = f"did you mean `suite:{close[0]}`?" if close else f"there are: {', '.join(paths)}"
+        known = {f"suite:{stem}": None for stem in paths}
+        hint = did_you_mean(f"suite:{name}", known, f"there are: {', '.join(paths)}", alike=0.8)
         raise TrafficError(f"suite `{name}` not found", hint=hint)
     suite = _read(paths[name])
     return suite, paths[name].with_name(Path(suite.file).name)
