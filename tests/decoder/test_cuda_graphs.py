@@ -61,7 +61,11 @@ def recorded_runner(model, recorder):
     return runner
 
 
-@pytest.mark.parametrize("name", LLAMA)
+@pytest.mark.parametrize(
+    "name",
+    # All families run call by call and as traces by default (test_runners, test_traces).
+    [name if name == "qwen3" else pytest.param(name, marks=pytest.mark.slow) for name in LLAMA],
+)
 def test_a_recorded_pass_gives_the_logits_of_transformers(name):
     model = random_model(LLAMA[name])
     ids, expected = full_pass(model)
