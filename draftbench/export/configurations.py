@@ -357,7 +357,7 @@ def _names(setting: Setting) -> list[str]:
     if setting.target_quant != "none":
         notes.append(f"the target was measured at {setting.target_quant}: serve it at that level")
     for name in filter(None, (setting.target, setting.draft)):
-        if name.startswith(("~", "./", "../")):
+        if name in (".", "..") or name.startswith(("~", "./", "../")):
             notes.append(f"`{name}` is a path on the measuring machine: replace it")
     for spec in setting.pinned:
         notes.append(f"the run measured `{spec}`: pin this revision in the engine")

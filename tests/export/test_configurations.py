@@ -242,9 +242,10 @@ def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine,
 
 
 def test_names_of_the_measuring_machine_are_pointed_out(setting):
-    pair = setting(target="~/models/t", pinned=("org/d@main",), target_quant="int4")
+    pair = setting(target="~/models/t", draft=".", pinned=("org/d@main",), target_quant="int4")
     notes = " ".join(configure(pair, "vllm").notes)
     assert "`~/models/t` is a path on the measuring machine" in notes
+    assert "`.` is a path on the measuring machine" in notes
     assert "the run measured `org/d@main`: pin this revision" in notes
     assert "the target was measured at int4: serve it at that level" in notes
 
