@@ -236,7 +236,7 @@ def _ranked_by(answer: Recommendation, each: Evaluation) -> Estimate | None:
 
 
 def _legend(rows: Sequence[Sequence[str]]) -> str:
-    return f"{_LEGEND}; * never decoded" if any("*" in row[-2] for row in rows) else _LEGEND
+    return f"{_LEGEND}; * predicted only" if any("*" in row[-2] for row in rows) else _LEGEND
 
 
 def _fitting_table(answer: Recommendation, width: int) -> str:

@@ -74,7 +74,7 @@ def test_the_screen_of_a_kept_run(kept):
         "   ngram         7           –  4.06 ±0.64  0.00 ±0.00  1.46 ±0.19       0 kB",
         "   qwen0.5       2  0.88 ±0.03  2.61 ±0.10  0.39 ±0.01  1.45 ±0.05    1.26 GB",
         "   self          1  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  0.96 ±0.02 *  6.94 MB",
-        "± half a 95% interval; τ accepted length; c draft step / target step; * never decoded",
+        "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only",
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.64×, 3.16 tokens per round at the cost of 1.93",
         "  target steps.",
@@ -144,7 +144,7 @@ def test_what_was_never_decoded_is_called_predicted_and_starred(hand):
     )
     text = render(answer, "table", 88)
     assert "2.29 ±0.00 *" in text
-    assert "* never decoded" in text
+    assert "* predicted only" in text
 
 
 def test_a_measured_part_of_the_requests_is_counted(hand):
