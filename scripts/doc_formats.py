@@ -29,7 +29,6 @@ from draftbench.planner import engine_costs
 from draftbench.planner.formula import Table
 from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
-from draftbench.planner.roofline import Pairing, Roofline
 from draftbench.records import AnyObservation, Request
 from draftbench.report.terminal.dry_run import DryRun
 from draftbench.report.terminal.recommendation import FIGURES as CSV_FIGURES
@@ -67,9 +66,8 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     ("`suggest --format json`", "", (Suggestion,)),
     (
         "`estimate --format json`",
-        "`basis` says that nothing was measured. With `--alpha`, the fields of the table; with two "
-        "models, the assumptions, and `pairs`, one roofline per pair of precisions.",
-        (Table, Pairing, Roofline),
+        "`basis` says that nothing was measured.",
+        (Table,),
     ),
     ("`sweep --dry-run --format json`", "", (DryRun,)),
     ("`suites --format json`", "A list of suites.", (Suite,)),

@@ -132,7 +132,6 @@ MEANING = {
     "max_new_tokens": "cut of every response; null: the request's own limit",
     "max_tokens": "most output tokens",
     "memory": "the memory plan",
-    "Pairing.memory_bytes": "both models' weights, caches and logits",
     "memory_bytes": "the draft's weights and cache",
     "memory_share": "share of the card's memory that serves",
     "merged": "exact duplicates merged",

@@ -198,7 +198,7 @@ def sweep(
     measure_requests: Annotated[
         int,
         typer.Option(min=1, help="How many requests to decode for real.", rich_help_panel=MEASURE),
-    ] = 24,
+    ] = 30,
     mode: Annotated[
         str,
         typer.Option(

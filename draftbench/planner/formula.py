@@ -1,17 +1,16 @@
 """α, k and c → what the closed form of speculative decoding promises.
 
-Source: Leviathan, Kalman & Matias 2023, arXiv 2211.17192. Every position is assumed alike and a
-pass over k+1 tokens to cost as much as one over a single token: figures for `estimate` and for
-explanations, labelled so. With a replay at hand the planner sums over expected rounds instead.
+Source: Leviathan, Kalman & Matias 2023, arXiv 2211.17192. Every position is assumed alike: figures
+for `estimate` and for explanations, labelled so. With a replay at hand the planner sums over
+expected rounds instead.
 
 `cost` is c per draft *token*, so a round costs 1 + k·c target steps. Formulas that divide by 1 + c
-mean the whole draft pass by c; with a per-token c they promise too much.
+mean the whole draft pass by c; with a per-token c they promise too much. Where the pass over k+1
+tokens costs v steps instead of 1,
 
-Where the pass over k+1 tokens costs v steps instead of 1, and a round o more beside its passes,
+    speed-up = (1 - α^(k+1)) / (1 - α) / (k·c + v)
 
-    speed-up = (1 - α^(k+1)) / (1 - α) / (k·c + v + o)
-
-with one v and one o for every k: `verify` and `overhead`, 1 and 0 in the paper.
+with one v for every k: `verify`, 1 in the paper.
 """
 
 from __future__ import annotations
@@ -34,36 +33,28 @@ def expected_tokens(alpha: float, k: int) -> float:
     return sum(alpha**i for i in range(k + 1))
 
 
-def speedup(
-    alpha: float, k: int, cost: float, *, verify: float = 1.0, overhead: float = 0.0
-) -> float:
+def speedup(alpha: float, k: int, cost: float, *, verify: float = 1.0) -> float:
     """Tokens per second with speculation over without (theorem 3.8); 1 at k = 0, plain decoding."""
-    _check(alpha, k, cost)
-    _check_round(verify, overhead)
-    return expected_tokens(alpha, k) / (k * cost + verify + overhead) if k else 1.0
+    _check(alpha, k, cost, verify)
+    return expected_tokens(alpha, k) / (k * cost + verify) if k else 1.0
 
 
-def best_k(
-    alpha: float, cost: float, *, largest: int = 64, verify: float = 1.0, overhead: float = 0.0
-) -> int:
-    """The k in 0 … `largest` with the highest speed-up, the smallest of equals.
-
-    0 says: do not speculate.
+def best_k(alpha: float, cost: float, *, largest: int = 64, verify: float = 1.0) -> int:
+    """The k in 0 … `largest` with the highest speed-up, the smallest of equals; 0 says: do not
+    speculate.
     """
-    speeds = [speedup(alpha, k, cost, verify=verify, overhead=overhead) for k in range(largest + 1)]
+    speeds = [speedup(alpha, k, cost, verify=verify) for k in range(largest + 1)]
     return speeds.index(max(speeds))
 
 
-def break_even_alpha(
-    k: int, cost: float, *, verify: float = 1.0, overhead: float = 0.0
-) -> float | None:
+def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | None:
     """The α from which k drafted tokens pay for themselves; None where not even α = 1 does.
 
     At k = 1 it equals c (corollary 3.9).
     """
 
     def loses(alpha: float) -> bool:
-        return speedup(alpha, k, cost, verify=verify, overhead=overhead) < 1
+        return speedup(alpha, k, cost, verify=verify) < 1
 
     if loses(1.0):
         return None
@@ -73,36 +64,26 @@ def break_even_alpha(
     return high if loses(low) else low
 
 
-def operations_factor(alpha: float, k: int, cost: float) -> float:
-    """Arithmetic operations with speculation over without (theorem 3.11); `cost` in operations."""
-    _check(alpha, k, cost)
-    return (k * cost + k + 1) / expected_tokens(alpha, k)
-
-
 class Row(msgspec.Struct, frozen=True):
-    """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v + o, the
-    form that is right only where c is the cost of all k draft steps together.
+    """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v, the form
+    that is right only where c is the cost of all k draft steps together.
     """
 
     k: int
     tokens_per_round: float
     speedup: float
     break_even_alpha: float | None
-    operations_factor: float
     speedup_if_cost_were_the_whole_pass: float
 
 
 class Table(msgspec.Struct, frozen=True):
     """The closed form over draft lengths, and the best of 0 … 64 with the α where it breaks even;
     0 says: do not speculate, and has none.
-
-    `operations_factor` takes c for the draft's share in operations too.
     """
 
     alpha: float
     draft_cost_ratio: float
     verify_ratio: float
-    overhead: float
     best_k: int
     best_speedup: float
     best_break_even_alpha: float | None
@@ -110,42 +91,34 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def misleading(self) -> Row:
-        """The row that dividing by c + v + o would have one choose; that form only rises with k."""
+        """The row that dividing by c + v would have one choose; that form only rises with k."""
         return max(self.rows, key=lambda row: row.speedup_if_cost_were_the_whole_pass)
 
 
-def table(
-    alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0, overhead: float = 0.0
-) -> Table:
+def table(alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0) -> Table:
     """Everything that the closed form says of one α and c."""
-
-    def row(k: int) -> Row:
-        tokens = expected_tokens(alpha, k)
-        return Row(
-            k=k,
-            tokens_per_round=tokens,
-            speedup=speedup(alpha, k, cost, verify=verify, overhead=overhead),
-            break_even_alpha=break_even_alpha(k, cost, verify=verify, overhead=overhead),
-            operations_factor=operations_factor(alpha, k, cost),
-            speedup_if_cost_were_the_whole_pass=tokens / (cost + verify + overhead),
-        )
-
-    best = best_k(alpha, cost, verify=verify, overhead=overhead)
+    best = best_k(alpha, cost, verify=verify)
     return Table(
         alpha=alpha,
         draft_cost_ratio=cost,
         verify_ratio=verify,
-        overhead=overhead,
         best_k=best,
-        best_speedup=speedup(alpha, best, cost, verify=verify, overhead=overhead),
-        best_break_even_alpha=(
-            break_even_alpha(best, cost, verify=verify, overhead=overhead) if best else None
+        best_speedup=speedup(alpha, best, cost, verify=verify),
+        best_break_even_alpha=break_even_alpha(best, cost, verify=verify) if best else None,
+        rows=tuple(
+            Row(
+                k=k,
+                tokens_per_round=expected_tokens(alpha, k),
+                speedup=speedup(alpha, k, cost, verify=verify),
+                break_even_alpha=break_even_alpha(k, cost, verify=verify),
+                speedup_if_cost_were_the_whole_pass=expected_tokens(alpha, k) / (cost + verify),
+            )
+            for k in ks
         ),
-        rows=tuple(map(row, ks)),
     )
 
 
-def _check(alpha: float, k: int, cost: float = 0.0) -> None:
+def _check(alpha: float, k: int, cost: float = 0.0, verify: float = 1.0) -> None:
     if not 0 <= alpha <= 1:
         raise UsageError(
             f"an acceptance rate of {alpha} is not a probability",
@@ -158,16 +131,8 @@ def _check(alpha: float, k: int, cost: float = 0.0) -> None:
             f"a draft cost ratio of {cost} cannot be used",
             hint="give the time of one draft step over that of one target step, 0 or more",
         )
-
-
-def _check_round(verify: float, overhead: float) -> None:
     if not 0 < verify < float("inf"):
         raise UsageError(
             f"a verify ratio of {verify} cannot be used",
             hint="give the time of a target pass over k+1 tokens in steps of one, usually 1 to 2",
-        )
-    if not 0 <= overhead < float("inf"):
-        raise UsageError(
-            f"an overhead of {overhead} cannot be used",
-            hint="give what a round takes beside its passes, in target steps, 0 or more",
         )

@@ -32,7 +32,7 @@ class SweepOptions:
     max_new_tokens: int | None = None
     temperature: float | None = None
     measure: str = "best"
-    measure_requests: int = 24
+    measure_requests: int = 30
     controls: bool = True
     threads: int | None = None
     cell_timeout: float | None = None

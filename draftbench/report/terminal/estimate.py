@@ -1,0 +1,64 @@
+"""The closed form over draft lengths as a table, Markdown, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import msgspec
+
+from draftbench.planner.formula import Table
+from draftbench.report.terminal.text import Section
+
+BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
+
+
+def render(table: Table, style: str, width: int) -> str:
+    """The table as table, json, markdown or csv."""
+    if style == "json":
+        fields = {"basis": BASIS, **msgspec.to_builtins(table)}
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+    if style == "csv":
+        rows = [{"basis": BASIS, **msgspec.to_builtins(row)} for row in table.rows]
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return stream.getvalue().rstrip("\n")
+    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
+    if table.verify_ratio != 1:
+        given += f", v = {table.verify_ratio:g}"
+    head = ["", "k", "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
+    cells = [
+        [
+            "→" if row.k == table.best_k else "",
+            str(row.k),
+            f"{row.tokens_per_round:.2f}",
+            f"{row.speedup:.2f}",
+            "–" if row.break_even_alpha is None else f"{row.break_even_alpha:.2f}",
+            f"{row.speedup_if_cost_were_the_whole_pass:.2f}",
+        ]
+        for row in table.rows
+    ]
+    section = Section(f"{given}, in closed form", head, cells, _notes(table))
+    return section.markdown() if style == "markdown" else section.text(width)
+
+
+def _notes(table: Table) -> list[str]:
+    notes = ["No k is faster than plain decoding: do not speculate."]
+    if table.best_k:
+        notes = [
+            f"Best k = {table.best_k}: {table.best_speedup:.2f}×; it breaks even at "
+            f"α = {table.best_break_even_alpha:.2f}."
+        ]
+    row = table.misleading
+    if row.speedup_if_cost_were_the_whole_pass > row.speedup:
+        notes.append(
+            f"Dividing by 1 + c would promise {row.speedup_if_cost_were_the_whole_pass:.2f}× at "
+            f"k = {row.k}; each of the {row.k} draft steps costs c, so it is {row.speedup:.2f}×."
+        )
+    return [
+        *notes,
+        f"Estimated: {BASIS}.",
+        "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
+    ]
