@@ -12,9 +12,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from draftbench.planner.cost_sources import RunCosts
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.sources import RunCosts
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 

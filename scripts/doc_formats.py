@@ -25,7 +25,7 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison
 from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.check_result import CheckResult
-from draftbench.planner import engine_costs
+from draftbench.planner import cost_sources
 from draftbench.planner.formula import Table
 from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
@@ -167,7 +167,7 @@ def _run_folder() -> str:
 
 def _other() -> str:
     csv = ", ".join(f"`{name}`" for name in CSV_FIGURES)
-    costs = inspect.cleandoc(engine_costs.__doc__ or "").partition("\n\n")[2]
+    costs = inspect.cleandoc(cost_sources.__doc__ or "").partition("\n\n")[2]
     example, _, words = costs.partition("\n\n")
     return (
         "## An engine's costs\n\nWhat `recommend` and `export` read with `--costs FILE.yaml`.\n\n"

@@ -255,9 +255,8 @@ class Decision:
         Raises:
             UsageError: nothing was measured, or `--costs` has times of none of the drafts.
         """
-        from draftbench.planner.engine_costs import read_engine_costs
+        from draftbench.planner.cost_sources import CostSource, costs_of_run, read_engine_costs
         from draftbench.planner.options import DecisionOptions
-        from draftbench.planner.sources import CostSource, costs_of_run
         from draftbench.run_folder.folder import RunFolder
         from draftbench.run_folder.run import read_run
 

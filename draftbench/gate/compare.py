@@ -19,7 +19,7 @@ from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.planner.measured import Measurement, measurements
-from draftbench.planner.predict import Entrant, entrant_of, grid
+from draftbench.planner.predict import Predictor, draft_lengths, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay
 from draftbench.run_folder.manifest import differing_environment, differing_question
@@ -116,14 +116,14 @@ def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[Candidat
     different_times = _different_times(*runs)
     changes = []
     for candidate in both:
-        a, b = (entrant_of(run, candidate) for run in runs)
+        a, b = (predictor_of(run, candidate) for run in runs)
         different_modes = _different_modes(*runs, candidate)
         figures = []
         rates = alpha(a.replays), alpha(b.replays)
         if any(rates):
             figures.append(_counted("α", None, rates, different_modes))
         best = bests[0].get(candidate), bests[1].get(candidate)
-        for ks in _lengths(best, max(grid(runs[0])), (a, b)):
+        for ks in _lengths(best, max(draft_lengths(runs[0])), (a, b)):
             tokens = [
                 tokens_per_round(entrant.trajectories, entrant.rounds(k))
                 for entrant, k in zip((a, b), ks, strict=True)
@@ -142,7 +142,7 @@ def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[Candidat
 
 
 def _lengths(
-    best: tuple[int | None, int | None], largest: int, entrants: tuple[Entrant, Entrant]
+    best: tuple[int | None, int | None], largest: int, entrants: tuple[Predictor, Predictor]
 ) -> list[tuple[int, int]]:
     """A common k (A's best, else B's, else A's largest), then the best of each run where they
     differ; no k beyond what prompt lookup was replayed for.

@@ -16,13 +16,11 @@ from statistics import median
 
 from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
-from draftbench.planner.choice import Cell
-from draftbench.planner.measured import audit
-from draftbench.planner.passes_alone import plain_overhead, round_overhead
-from draftbench.planner.predict import Entrant, outside_hull
+from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
+from draftbench.planner.measured import audit, steady
+from draftbench.planner.predict import Predictor, untimed
+from draftbench.planner.rank import FEW_DECODED, Alternative
 from draftbench.planner.recommendation import Caveat
-from draftbench.planner.standing import Field, Standing, decide
-from draftbench.planner.steady import steady
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, MachineState
 from draftbench.run_folder.run import Run
@@ -40,17 +38,17 @@ _DISAGREEMENT, _LOOPING = 0.02, 0.05
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 
 
-def caveats(field: Field, standing: Standing) -> tuple[Caveat, ...]:
+def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     """Every caveat once, the decisive ones first; a text that holds for several candidates
     names them all.
     """
-    run, timing = field.observed, field.timing
-    found = [*_of_leader(standing), *_of_sample(run, standing)]
-    found += [Caveat(kind="borrowed-costs", text=text) for text in field.source.caveats]
-    found += _of_decoding(standing)
+    run, timing = evaluator.run, evaluator.timing
+    found = [*_of_leader(decided), *_of_sample(run, decided)]
+    found += [Caveat(kind="borrowed-costs", text=text) for text in evaluator.source.caveats]
+    found += _of_decoding(decided)
     if timing is not None:
         found += _of_machine(timing)
-    found += [*_of_outputs(run), *_of_candidates(field, standing)]
+    found += [*_of_outputs(run), *_of_candidates(evaluator, decided)]
     target = run.facts_of(None)
     found += [
         Caveat(kind="model", text=f"target: {text}") for text in (target.caveats if target else ())
@@ -66,10 +64,10 @@ def caveats(field: Field, standing: Standing) -> tuple[Caveat, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda caveat: not caveat.decisive))
 
 
-def _of_leader(standing: Standing) -> Iterator[Caveat]:
-    leader, contest = standing.leader, standing.contest
+def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
+    leader, ranking = decided.leader, decided.ranking
     if leader is None:
-        limited = any(cell.breaks for cell in standing.cells)
+        limited = any(each.breaks for each in decided.alternatives)
         yield Caveat(
             kind="no-speed",
             text="no candidate of known speed keeps the limits"
@@ -78,14 +76,14 @@ def _of_leader(standing: Standing) -> Iterator[Caveat]:
             "fast kernel here",
         )
         return
-    for cell in contest.faster_ties(leader):
+    for each in ranking.faster_within_noise(leader):
         yield Caveat(
             kind="tie",
-            text=f"{cell.name} is faster than {leader.name} by less than timing noise; the smaller "
+            text=f"{each.name} is faster than {leader.name} by less than timing noise; the smaller "
             "draft, then the smaller k, is preferred",
         )
-    if leader.measured is None:
-        errors = contest.errors
+    if not leader.corrected:
+        errors = ranking.errors
         doubt = (
             f"; such predictions were off by {min(errors):+.0%} to {max(errors):+.0%} where others "
             "were decoded, which the deciding interval and the probability allow for"
@@ -94,11 +92,12 @@ def _of_leader(standing: Standing) -> Iterator[Caveat]:
         )
         yield Caveat(
             kind="not-measured",
-            text=f"{leader.name} was not measured: its speed-up is a prediction{doubt}",
+            text=f"{leader.name} was {'not' if leader.measured is None else 'hardly'} measured: "
+            f"its speed-up is a prediction{doubt}",
         )
     predicted = estimate(leader.predicted) if leader.predicted else None
-    expected = estimate(leader.judged) if leader.judged else None
-    least = standing.min_speedup
+    expected = estimate(leader.expected) if leader.expected else None
+    least = decided.min_speedup
     if expected is None:
         yield Caveat(
             kind="no-interval",
@@ -112,13 +111,13 @@ def _of_leader(standing: Standing) -> Iterator[Caveat]:
         )
 
 
-def _of_sample(run: Run, standing: Standing) -> Iterator[Caveat]:
+def _of_sample(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     missing = unfinished(run)
     if missing:
         yield Caveat(
             kind="unfinished", text=missing, decisive=True, short="the run is not finished"
         )
-    leader, requests = standing.leader, len({t.request for t in run.trajectories})
+    leader, requests = decided.leader, len({t.request for t in run.trajectories})
     decoded = (
         len({t.request for t, _ in leader.measured.runs}) if leader and leader.measured else None
     )
@@ -128,34 +127,33 @@ def _of_sample(run: Run, standing: Standing) -> Iterator[Caveat]:
     ):
         if count is not None and count < FEW_REQUESTS:
             were = "request was" if count == 1 else "requests were"
-            yield Caveat(
-                kind=kind,
-                text=f"only {count} {were} {word}; under {FEW_REQUESTS}, intervals are too narrow",
-                decisive=True,
-                short=f"only {count} {were} {word}",
-            )
+            short = f"only {count} {were} {word}"
+            effect = f"under {FEW_REQUESTS}, intervals are too narrow"
+            if kind == "few-decoded" and count < FEW_DECODED:
+                effect = f"under {FEW_DECODED}, they do not correct the prediction"
+            yield Caveat(kind=kind, text=f"{short}; {effect}", decisive=True, short=short)
     if any(t.origin == "log" for t in run.trajectories):
         yield Caveat(
             kind="logged-responses", text="the responses come from the log, not from this target"
         )
 
 
-def _of_decoding(standing: Standing) -> Iterator[Caveat]:
+def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
     """Rounds that took more or less than their timed passes, which is all that predictions count
     where nothing was decoded; what the baseline's steps did alike cancels in a speed-up.
     """
-    if standing.concurrency > 1:
-        shared = any(cell.measured is not None for cell in standing.cells)
+    if decided.concurrency > 1:
+        shared = any(each.measured is not None for each in decided.alternatives)
         rest = ", and requests of a batch share rounds, so measured intervals are approximate"
         yield Caveat(
             kind="concurrency",
-            text=f"at concurrency {standing.concurrency}, prefill of other requests is not modelled"
+            text=f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
             f"{rest if shared else ''}",
         )
     known = [
-        (rounds / plain, rounds, plain, cell.name)
-        for cell in standing.cells
-        if (rounds := round_overhead(cell)) and (plain := plain_overhead(cell))
+        (rounds / plain, rounds, plain, each.name)
+        for each in decided.alternatives
+        if (rounds := each.round_overhead) and (plain := each.plain_overhead)
     ]
     far = [each for each in known if abs(each[0] - 1) > _OVERHEAD]
     if far:
@@ -292,23 +290,23 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         )
 
 
-def _of_candidates(field: Field, standing: Standing) -> Iterator[Caveat]:
+def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     names: dict[tuple[str, str], list[str]] = {}
-    entrants = {cell.entrant.candidate: cell.entrant for cell in standing.cells}
-    for candidate, entrant in entrants.items():
-        cells = [cell for cell in standing.cells if cell.entrant.candidate == candidate]
-        for kind_and_text in dict.fromkeys(_of_candidate(field, entrant, cells)):
+    predictors = {each.candidate: each.predictor for each in decided.alternatives}
+    for candidate, predictor in predictors.items():
+        own = [each for each in decided.alternatives if each.candidate == candidate]
+        for kind_and_text in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
             names.setdefault(kind_and_text, []).append(str(candidate))
     for (kind, text), candidates in names.items():
         yield Caveat(kind=kind, text=f"{', '.join(candidates)}: {text}")
-    yield from _of_levels(list(entrants.values()))
+    yield from _of_levels(list(predictors.values()))
 
 
 def _of_candidate(
-    field: Field, entrant: Entrant, cells: Sequence[Cell]
+    evaluator: Evaluator, predictor: Predictor, alternatives: Sequence[Alternative]
 ) -> Iterator[tuple[str, str]]:
     """Kind and text."""
-    run, candidate = field.observed, entrant.candidate
+    run, candidate = evaluator.run, predictor.candidate
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
@@ -320,30 +318,30 @@ def _of_candidate(
                 f"{facts.replay_disagreement:.1%} of positions, so acceptance in a decoder differs",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    if len(entrant.replays) < replayable:
+    if len(predictor.replays) < replayable:
         yield (
             "partly-replayed",
-            f"replayed on only {len(entrant.replays)} of {replayable} responses",
+            f"replayed on only {len(predictor.replays)} of {replayable} responses",
         )
-    if entrant.costs is not None and entrant.note is not None:
-        yield "interpolated-costs", f"its costs are {entrant.note}"
-    decoded = any(cell.measured is not None for cell in cells)
-    own_costs = entrant.costs is not None and entrant.note is None and not field.foreign
+    if predictor.costs is not None and predictor.note is not None:
+        yield "interpolated-costs", f"its costs are {predictor.note}"
+    decoded = any(each.measured is not None for each in alternatives)
+    own_costs = predictor.costs is not None and predictor.note is None and not evaluator.foreign
     if own_costs and not decoded and candidate.draft != SELF:
         yield "not-decoded", "never decoded; its speed-up is predicted from pass timings only"
-    for text in outside_hull(entrant, max(cell.k for cell in cells)):
+    for text in untimed(predictor, max(each.k for each in alternatives)):
         yield "outside-timed-range", text
-    rounds = [cell.forecast.rounds for cell in cells]
-    for fault in suspected_faults(candidate, entrant.replays, rounds, near_tie(run)):
+    rounds = [each.prediction.rounds for each in alternatives]
+    for fault in suspected_faults(candidate, predictor.replays, rounds, near_tie(run)):
         yield "suspected-fault", f"suspected fault: {fault.message}; {fault.advice}"
 
 
-def _of_levels(entrants: Sequence[Entrant]) -> Iterator[Caveat]:
+def _of_levels(predictors: Sequence[Predictor]) -> Iterator[Caveat]:
     """A level whose step is no cheaper than the unquantized one's has no kernel worth the name."""
     ratios = {
-        entrant.candidate: entrant.costs.draft_cost_ratio(entrant.context).value
-        for entrant in entrants
-        if entrant.costs is not None
+        predictor.candidate: predictor.costs.draft_cost_ratio(predictor.context).value
+        for predictor in predictors
+        if predictor.costs is not None
     }
     for candidate, ratio in ratios.items():
         plain = ratios.get(Candidate(draft=candidate.draft))

@@ -1,10 +1,24 @@
-"""Cost points of one block → what passes take at one batch size, in seconds.
+"""Timed passes → seconds of any pass, and of the rounds that a draft needs.
 
-Ratios between models are only taken within a block, whose points were timed in turn. Steps are
-timed at several batch sizes, prompts one at a time, so the prefill is the same at every batch.
-Between two timed batch sizes costs are interpolated (`blend`), beyond them they are unknown.
+Ratios between models are only taken within a block (one candidate and the target beside it), whose
+points were timed in turn. A pass never costs less for more tokens, a longer context or more rows:
+medians are made monotone, then interpolated. Outside of what was timed the nearest timed point
+answers, and `covers` says so.
 
-Does not know acceptance, and never reads the runs of the cell that is predicted.
+One row takes, over its rounds,
+
+    Σ [first draft step of 1 token, 2 after a full round + (k'-1) · d(1) + t(k'+1)]
+
+and b rows, which go through a round together,
+
+    rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
+
+Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
+mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
+before was full). There are as many draft passes as the row that drafts most needs,
+P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those that a
+response waits for its rounds, not its share of them. Prompt lookup looks in every round, found or
+not. Prefills of other rows between two rounds are not modelled.
 """
 
 from __future__ import annotations
@@ -14,11 +28,141 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.planner.surface import Surface, between
-from draftbench.records import SELF, Candidate, CostPoint
+from draftbench.acceptance.rounds import Floats, Ints, Rounds
+from draftbench.records import SELF, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run
+
+_DRAWS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Seconds of one model's passes over `sizes` new tokens a row on `contexts` cached ones.
+
+    `samples` [sizes, contexts, repeats] as timed, `seconds` [..., sizes, contexts] made monotone.
+    """
+
+    sizes: Ints
+    contexts: Ints
+    samples: Floats
+    seconds: Floats
+
+    @classmethod
+    def of(cls, sizes: Ints, contexts: Ints, samples: Floats) -> Surface:
+        """The surface through the medians of `samples` [sizes, contexts, repeats]."""
+        return cls(sizes, contexts, samples, _monotone(np.median(samples, axis=-1)))
+
+    def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
+        """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
+        low, high, above = _between(self.sizes, np.asarray(size))
+        left, right, beyond = _between(self.contexts, np.asarray(context))
+        shorter = (1 - above) * self.seconds[..., low, left] + above * self.seconds[..., high, left]
+        longer = (1 - above) * self.seconds[..., low, right] + above * self.seconds[
+            ..., high, right
+        ]
+        seconds: Floats = (1 - beyond) * shorter + beyond * longer
+        return seconds
+
+    def covers(self, size: npt.ArrayLike, context: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether a pass lies within what was timed."""
+        return _inside(self.sizes, size) & _inside(self.contexts, context)
+
+    def raised(self, fewer_rows: Surface) -> Surface:
+        """This surface, nowhere under that of a smaller batch, as far as the smaller was timed."""
+        sizes, contexts = self.sizes[:, None], self.contexts[None, :]
+        floor = np.where(
+            fewer_rows.covers(sizes, contexts), fewer_rows.at(sizes, contexts), -np.inf
+        )
+        seconds = np.maximum(self.seconds, floor)
+        shift = (seconds - self.seconds)[..., None]
+        return Surface(self.sizes, self.contexts, self.samples + shift, seconds)
+
+    @cached_property
+    def redrawn(self) -> Surface:
+        """The surface with its repeats drawn anew, `seconds` [draws, sizes, contexts].
+
+        Repeats of a block are drawn together: what disturbed one pass disturbed its neighbours.
+        """
+        repeats = self.samples.shape[-1]
+        generator = np.random.Generator(np.random.Philox(key=0))
+        drawn = generator.integers(repeats, size=(_DRAWS, repeats))
+        seconds = np.moveaxis(np.median(self.samples[..., drawn], axis=-1), -1, 0)
+        return Surface(self.sizes, self.contexts, self.samples, _monotone(seconds))
+
+
+def between(fewer: Surface, more: Surface, share: float) -> Surface | None:
+    """The surface at a batch size between two timed ones, linear in the batch.
+
+    Args:
+        share: how far the batch lies from the smaller to the larger one, 0 … 1.
+
+    Returns:
+        On the sizes and contexts that both cover; None where there are none.
+    """
+    sizes = _common(fewer.sizes, more.sizes)
+    contexts = _common(fewer.contexts, more.contexts)
+    if not (len(sizes) and len(contexts)):
+        return None
+    draft_lengths = sizes[:, None], contexts[None, :]
+    seconds = (1 - share) * fewer.at(*draft_lengths) + share * more.at(*draft_lengths)
+    repeats = min(fewer.samples.shape[-1], more.samples.shape[-1])
+    each = [_repeats(surface).at(*draft_lengths)[:repeats] for surface in (fewer, more)]
+    samples = np.moveaxis((1 - share) * each[0] + share * each[1], 0, -1)
+    return Surface(sizes, contexts, samples, seconds)
+
+
+def _repeats(surface: Surface) -> Surface:
+    """`seconds` [repeats, sizes, contexts] as timed."""
+    seconds = np.moveaxis(surface.samples, -1, 0)
+    return Surface(surface.sizes, surface.contexts, surface.samples, seconds)
+
+
+def _common(one: Ints, other: Ints) -> Ints:
+    """The points of both axes that lie on both."""
+    points = np.union1d(one, other)
+    inside: Ints = points[_inside(one, points) & _inside(other, points)]
+    return inside
+
+
+def _monotone(seconds: Floats) -> Floats:
+    """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
+    along_sizes = np.swapaxes(_isotonic(np.swapaxes(seconds, -1, -2)), -1, -2)
+    return _isotonic(along_sizes)
+
+
+def _isotonic(values: Floats) -> Floats:
+    """The non-decreasing sequence nearest to each row: max over starts of min over ends of means.
+
+    It keeps the order of two rows, so a second axis does not undo the first (Barlow et al. 1972).
+    """
+    zero = np.zeros((*values.shape[:-1], 1))
+    sums = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
+    start, end = np.ogrid[: values.shape[-1], : values.shape[-1]]
+    means = (sums[..., None, 1:] - sums[..., :-1, None]) / np.maximum(end - start + 1, 1)
+    means = np.where(end >= start, means, np.inf)
+    lowest = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
+    nearest: Floats = np.where(end >= start, lowest, -np.inf).max(axis=-2)
+    return nearest
+
+
+def _between(axis: Ints, wanted: npt.NDArray[np.generic]) -> tuple[Ints, Ints, Floats]:
+    """The draft_lengths points around each wanted one and how far it is from the lower."""
+    # Not np.clip, which costs more than the rest of it on arrays as short as these.
+    clamped = np.minimum(np.maximum(wanted.astype(np.float64), axis[0]), axis[-1])
+    last = len(axis) - 1
+    high = np.minimum(np.maximum(np.searchsorted(axis, clamped), min(1, last)), last)
+    low = np.maximum(high - 1, 0)
+    share: Floats = (clamped - axis[low]) / np.maximum(axis[high] - axis[low], 1)
+    return low, high, share
+
+
+def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    asked = np.asarray(wanted)
+    inside: npt.NDArray[np.bool_] = (axis[0] <= asked) & (asked <= axis[-1])
+    return inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +200,16 @@ class BlockCosts:
         return _ratio(self.target, self.target, (tokens, 1), context)
 
 
-def block_costs(observed: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | None:
+def block_costs(run: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | None:
     """The costs of a candidate's block at a batch size that was timed; None where unknown.
 
     Unknown are a quantization level without a real kernel, the target's too, and steps that nobody
     timed. More rows never cost less than fewer.
     """
-    known = (observed.facts_of(candidate), observed.facts_of(None))
+    known = (run.facts_of(candidate), run.facts_of(None))
     if any(facts is not None and not facts.has_kernel for facts in known):
         return None
-    points = [p for p in observed.costs if p.block == str(candidate)]
+    points = [p for p in run.costs if p.block == str(candidate)]
     own = None if candidate.draft == SELF else candidate
     target, draft = _rising(points, None, batch), _rising(points, own, batch)
     proposal = _proposal(points, own, batch)
@@ -81,9 +225,9 @@ def block_costs(observed: Run, candidate: Candidate, batch: int = 1) -> BlockCos
     )
 
 
-def timed_batches(observed: Run, candidate: Candidate) -> tuple[int, ...]:
+def timed_batches(run: Run, candidate: Candidate) -> tuple[int, ...]:
     """The batch sizes at which any pass of a candidate's block was timed, ascending."""
-    return tuple(sorted({p.batch for p in observed.costs if p.block == str(candidate)}))
+    return tuple(sorted({p.batch for p in run.costs if p.block == str(candidate)}))
 
 
 def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | None:
@@ -146,3 +290,71 @@ def _ratio(top: Surface, bottom: Surface, sizes: tuple[int, int], context: float
     draws = top.redrawn.at(sizes[0], context) / bottom.redrawn.at(sizes[1], context)
     low, high = np.quantile(draws, (0.025, 0.975))
     return Estimate(float(value), float(low), float(high))
+
+
+def context_of(trajectory: Trajectory) -> float:
+    """Tokens in the cache half-way through the response."""
+    return trajectory.prompt_tokens + trajectory.output_tokens / 2
+
+
+def plain_seconds(costs: BlockCosts, rounds: Floats, context: Floats) -> Floats:
+    """Seconds of `rounds` plain steps per response [responses], each at its own context."""
+    seconds: Floats = rounds * costs.target.at(1, context)
+    return seconds
+
+
+def pass_seconds(
+    costs: BlockCosts,
+    rounds: Rounds,
+    context: Floats,
+    batch: int = 1,
+    weights: Floats | None = None,
+) -> Floats:
+    """Seconds of every response's draft steps and target passes [responses].
+
+    Args:
+        costs: at this batch size.
+        context: cached tokens of every response [responses].
+        weights: how often each response occurs in the traffic that the other rows hold
+            [responses]; all alike without.
+    """
+    if batch == 1:
+        verify = costs.target.at(np.arange(1, rounds.k + 2), context[:, None])
+        alone: Floats = (rounds.by_draft_length * verify).sum(axis=-1)
+        return alone + _drafting_alone(costs, rounds, context)
+    mass = np.ones(len(context)) if weights is None else weights
+    together: Floats = rounds.by_draft_length.sum(axis=1) * _lockstep(
+        costs, rounds, context, batch, mass
+    )
+    return together
+
+
+def _drafting_alone(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:
+    """Seconds of drafting per response."""
+    if costs.proposal is not None:
+        looked = rounds.by_draft_length.sum(axis=1)
+        seconds: Floats = looked * costs.proposal.at(1, context)
+        return seconds
+    assert costs.draft is not None
+    one, two = costs.draft.at(1, context), costs.draft.at(2, context)
+    seconds = rounds.proposed * one + rounds.after_full[:, 1:].sum(axis=1) * (two - one)
+    return seconds
+
+
+def _lockstep(
+    costs: BlockCosts, rounds: Rounds, context: Floats, batch: int, weights: Floats
+) -> Floats:
+    """Seconds of one round of `batch` rows at each response's context."""
+    lengths = weights @ rounds.by_draft_length
+    total = lengths.sum()
+    if total == 0:
+        return np.zeros(len(context))
+    shares = lengths / total
+    verify: Floats = costs.target.at(1 + shares @ np.arange(rounds.k + 1), context)
+    if costs.proposal is not None:
+        return verify + costs.proposal.at(1, context)
+    assert costs.draft is not None
+    after_full = (weights @ rounds.after_full[:, 1:]).sum() / total
+    happens = 1 - np.cumsum(shares)[:-1] ** batch
+    first = costs.draft.at(1 + after_full, context)
+    return verify + happens[0] * first + happens[1:].sum() * costs.draft.at(1, context)

@@ -15,26 +15,26 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.planner.choice import Cell
+from draftbench.planner.measured import steady
+from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Distribution, Latency, Side
-from draftbench.planner.steady import steady
 from draftbench.records import Decode
 
 
-def latency(cell: Cell) -> Latency | None:
-    """The measured waits of a cell; None where it was not decoded."""
-    if cell.measured is None:
+def latency(alternative: Alternative) -> Latency | None:
+    """The measured waits of an alternative; None where it was not decoded."""
+    if alternative.measured is None:
         return None
-    plain = _side([row for _, row in cell.measured.baseline])
-    speculative = _side([row for _, row in cell.measured.runs])
+    plain = _side([row for _, row in alternative.measured.baseline])
+    speculative = _side([row for _, row in alternative.measured.runs])
     if plain is None or speculative is None:
         return None
     ends = plain.time_per_output_token, speculative.time_per_output_token
     return Latency(
-        draft=cell.entrant.candidate.draft,
-        quant=cell.entrant.candidate.quant,
-        k=cell.k,
-        concurrency=cell.entrant.batch,
+        draft=alternative.candidate.draft,
+        quant=alternative.candidate.quant,
+        k=alternative.k,
+        concurrency=alternative.predictor.batch,
         plain=plain,
         speculative=speculative,
         p99_ratio=_tail_ratio(*ends),
@@ -42,17 +42,17 @@ def latency(cell: Cell) -> Latency | None:
     )
 
 
-def tail_ratio(cell: Cell) -> tuple[float, str] | None:
+def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """The p99 of a request's time per output token with speculation over without, and what it is
     of: as measured, else as predicted for all requests; None where neither is known.
     """
-    found = latency(cell)
+    found = latency(alternative)
     if found is not None:
         return found.p99_ratio, f"{found.p99_ratio_of}, measured"
-    if cell.forecast.decoding is None:
+    if alternative.prediction.decoding is None:
         return None
-    tokens = cell.forecast.rounds.tokens
-    paces = cell.forecast.decoding[tokens > 0] / tokens[tokens > 0][:, None]
+    tokens = alternative.prediction.rounds.tokens
+    paces = alternative.prediction.decoding[tokens > 0] / tokens[tokens > 0][:, None]
     if not len(paces):
         return None
     plain, speculative = (_distribution("", column) for column in paces.T)
@@ -64,11 +64,16 @@ def _side(rows: Sequence[Decode]) -> Side | None:
     paces = [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
     if not paces:
         return None
-    gaps = [
-        draft + verify
-        for part in parts
-        for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
-    ]
+    rounds = sorted(
+        (
+            draft + verify
+            for part in parts
+            for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
+        ),
+        reverse=True,
+    )
+    # Every row of a batch records the rounds that all rows share: one copy of each counts.
+    gaps = rounds[:: rows[0].batch]
     first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
     return Side(
         time_per_output_token=_distribution("request: time per output token", paces),

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from draftbench.errors import UsageError
+from draftbench.planner.cost_sources import CostSource
 from draftbench.planner.recommendation import Objective
-from draftbench.planner.sources import CostSource
 
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",

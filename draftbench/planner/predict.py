@@ -2,19 +2,19 @@
 requests it was replayed on.
 
     plain       = (L-1) · (t(1) + o₀)
-    speculative = seconds of the rounds' passes (`passes`) + rounds · o
+    speculative = seconds of the rounds' passes (`pass_seconds`) + rounds · o
 
-with o from the block's other cells at the same batch size: what their rounds took beyond their
+with o from the block's other k's at the same batch size: what their rounds took beyond their
 passes. All in seconds that a response waits for, each request at its own context, prompt + L/2.
-Intervals cover the sampling of requests alone, not the timing of the passes (`BlockCosts` gives c
-and v with theirs). What a prefill takes from running requests is not modelled.
+Intervals cover the sampling of requests alone; `timing_factors` draws the noise of the passes.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,19 +29,17 @@ from draftbench.acceptance.rounds import (
     law_of,
     replays_of,
 )
-from draftbench.planner.costs import BlockCosts
+from draftbench.planner.cost_sources import CostSource, Overheads, RunCosts, priced
+from draftbench.planner.costs import BlockCosts, context_of, pass_seconds, plain_seconds
+from draftbench.planner.measured import Key
 from draftbench.planner.memory import draft_memory
-from draftbench.planner.passes import context_of, pass_seconds, plain_seconds
-from draftbench.planner.sources import CostSource, Overheads, RunCosts, priced
 from draftbench.records import Candidate, Trajectory
 from draftbench.run_folder.run import Run
-
-Key = tuple[str, int]
 
 SPEEDUP_PREDICTED = Figure(
     name="decode speed-up, predicted",
     symbol="S",
-    formula="seconds of plain steps / seconds of the expected rounds, after the first token",
+    formula="seconds of target steps / seconds of the expected rounds, after the first token",
 )
 END_TO_END_PREDICTED = Figure(
     name="end-to-end speed-up, predicted",
@@ -51,7 +49,7 @@ END_TO_END_PREDICTED = Figure(
 
 
 @dataclass(frozen=True, eq=False)
-class Entrant:
+class Predictor:
     """One candidate along the traffic: responses, replays and laws side by side, and its costs at
     `batch` active rows.
 
@@ -79,14 +77,14 @@ class Entrant:
             self._rounds[k] = expected_rounds(self.laws, k)
         return self._rounds[k]
 
-    def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Entrant:
+    def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
         found = priced(source, self.candidate, batch, ks)
         return replace(
             self, batch=batch, costs=found.costs, overheads=found.overheads, note=found.note
         )
 
-    def accepting(self, laws: Sequence[ResponseLaw]) -> Entrant:
+    def accepting(self, laws: Sequence[ResponseLaw]) -> Predictor:
         """The same costs with other laws of acceptance, one per response."""
         return replace(self, laws=tuple(laws), _rounds={})
 
@@ -119,7 +117,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
+class Prediction:
     """What one candidate at one k should do.
 
     `decoding` and `prefills` [responses, 2] are the seconds that a response waits for, without and
@@ -137,10 +135,10 @@ class Forecast:
 
     def end_to_end(self, only: Collection[Key] | None = None) -> Sample | None:
         """Speed-up of a response from its prompt to its last token."""
-        return self._pooled(END_TO_END_PREDICTED, self.whole, only)
+        return self._pooled(END_TO_END_PREDICTED, self.total, only)
 
     @property
-    def whole(self) -> Floats | None:
+    def total(self) -> Floats | None:
         """Seconds from the prompt to the last token [responses, 2], without and with."""
         if self.decoding is None or self.prefills is None:
             return None
@@ -151,22 +149,20 @@ class Forecast:
     ) -> Sample | None:
         if seconds is None:
             return None
-        rows = [
-            row
-            for row, t in enumerate(self.trajectories)
-            if only is None or (t.request, t.sample) in only
-        ]
-        return pooled(figure, [self.trajectories[row] for row in rows], seconds[rows])
+        if only is None:
+            return pooled(figure, self.trajectories, seconds)
+        rows = [at for at, t in enumerate(self.trajectories) if (t.request, t.sample) in only]
+        return pooled(figure, [self.trajectories[at] for at in rows], seconds[rows])
 
 
-def entrant_of(
-    observed: Run,
+def predictor_of(
+    run: Run,
     candidate: Candidate,
     *,
     batch: int = 1,
     measured: bool = True,
     source: CostSource | None = None,
-) -> Entrant:
+) -> Predictor:
     """Gather what predicts a candidate; with `measured` False no decoding run is looked at.
 
     Args:
@@ -175,58 +171,58 @@ def entrant_of(
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    bare = replayed(observed, candidate)
-    return bare.at(batch, source or RunCosts(observed, measured), grid(observed))
+    bare = replayed(run, candidate)
+    return bare.at(batch, source or RunCosts(run, measured), draft_lengths(run))
 
 
-def replayed(observed: Run, candidate: Candidate) -> Entrant:
+def replayed(run: Run, candidate: Candidate) -> Predictor:
     """A candidate along the traffic, its costs still unknown.
 
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    mode = observed.manifest.question.mode
-    replays = replays_of(candidate, observed.trajectories, observed.replays, mode)
-    return Entrant(
+    mode = run.manifest.question.mode
+    replays = replays_of(candidate, run.trajectories, run.replays, mode)
+    return Predictor(
         candidate=candidate,
         replays=replays,
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
         costs=None,
         overheads={},
-        memory_bytes=draft_memory(observed, candidate),
+        memory_bytes=draft_memory(run, candidate),
     )
 
 
-def grid(observed: Run) -> tuple[int, ...]:
+def draft_lengths(run: Run) -> tuple[int, ...]:
     """The draft lengths that the run asked about."""
-    return tuple(sorted({k for k in observed.manifest.question.ks if k > 0}))
+    return tuple(sorted({k for k in run.manifest.question.ks if k > 0}))
 
 
-def forecast(entrant: Entrant, k: int) -> Forecast:
+def predict(predictor: Predictor, k: int) -> Prediction:
     """Predict one k, by its passes alone where its overhead is unknown.
 
     Raises:
-        ValueError: k is not in the run's grid, or nothing was replayed.
+        ValueError: nothing was replayed, or k is beyond what was.
     """
-    rounds, trajectories = entrant.rounds(k), entrant.trajectories
-    if entrant.costs is None:
-        return Forecast(trajectories, rounds, None, None)
-    context, weights = entrant.contexts, entrant.weights
-    overheads = [entrant.overheads.get(each) or 0.0 for each in (0, k)]
-    plain = plain_seconds(entrant.costs, rounds.tokens, context) + rounds.tokens * overheads[0]
-    passes = pass_seconds(entrant.costs, rounds, context, entrant.batch, weights)
+    rounds, trajectories = predictor.rounds(k), predictor.trajectories
+    if predictor.costs is None:
+        return Prediction(trajectories, rounds, None, None)
+    context, weights = predictor.contexts, predictor.weights
+    overheads = [predictor.overheads.get(each) or 0.0 for each in (0, k)]
+    plain = plain_seconds(predictor.costs, rounds.tokens, context) + rounds.tokens * overheads[0]
+    passes = pass_seconds(predictor.costs, rounds, context, predictor.batch, weights)
     speculative = passes + (rounds.rounds + rounds.plain) * overheads[1]
     decoding = np.stack([plain, speculative], axis=1)
-    return Forecast(trajectories, rounds, decoding, _prefills(entrant))
+    return Prediction(trajectories, rounds, decoding, _prefills(predictor))
 
 
-def _prefills(entrant: Entrant) -> Floats | None:
+def _prefills(predictor: Predictor) -> Floats | None:
     """Seconds of prefill [responses, 2]; both models read the prompt.
 
     Prompt lookup indexes it, at no more than a proposal per token.
     """
-    costs = entrant.costs
-    prompts = np.array([t.prompt_tokens for t in entrant.trajectories])
+    costs = predictor.costs
+    prompts = np.array([t.prompt_tokens for t in predictor.trajectories])
     if costs is None or costs.prefill is None:
         return None
     plain = costs.prefill.at(prompts, 0)
@@ -239,13 +235,13 @@ def _prefills(entrant: Entrant) -> Floats | None:
     return np.stack([plain, plain + own], axis=1)
 
 
-def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
+def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
     """In words, every cost that was asked beyond what was timed."""
-    costs = entrant.costs
+    costs = predictor.costs
     if costs is None:
         return ()
-    contexts = entrant.contexts
-    prompts = np.array([t.prompt_tokens for t in entrant.trajectories])
+    contexts = predictor.contexts
+    prompts = np.array([t.prompt_tokens for t in predictor.trajectories])
     asked = (
         ("target passes", costs.target, largest_k + 1, contexts),
         ("draft steps", costs.draft, 2, contexts),
@@ -258,3 +254,44 @@ def outside_hull(entrant: Entrant, largest_k: int) -> tuple[str, ...]:
         for what, surface, size, context in asked
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
     )
+
+
+def timing_factors(
+    predictor: Predictor, prediction: Prediction, draws: int, *, prefills: bool
+) -> Floats:
+    """Speed-up under redrawn costs over that under their medians [draws]; 1 at unknown cost.
+
+    Args:
+        prefills: of the end-to-end speed-up instead of that of decoding.
+    """
+    if predictor.costs is None:
+        return np.ones(draws)
+    weights = predictor.weights
+    rounds = _pooled(prediction.rounds, weights)
+    seconds = np.zeros(2)
+    if prefills and prediction.prefills is not None:
+        seconds = weights @ prediction.prefills
+    redrawn = _speed(predictor, predictor.costs.redrawn, rounds, seconds)
+    factors = redrawn / _speed(predictor, predictor.costs, rounds, seconds)
+    generator = np.random.Generator(
+        np.random.Philox(key=zlib.crc32(str(predictor.candidate).encode()))
+    )
+    drawn: Floats = factors[generator.integers(len(factors), size=draws)]
+    return drawn
+
+
+def _speed(predictor: Predictor, costs: BlockCosts, rounds: Rounds, prefills: Floats) -> Floats:
+    """The speed-up of the pooled rounds, [draws] or [1]."""
+    context = np.array([predictor.context])
+    overheads = [predictor.overheads.get(k) or 0.0 for k in (0, rounds.k)]
+    plain = plain_seconds(costs, rounds.tokens, context) + rounds.tokens * overheads[0]
+    passes = pass_seconds(costs, rounds, context, predictor.batch)
+    speculative = passes + (rounds.rounds + rounds.plain) * overheads[1]
+    return ((plain + prefills[0]) / (speculative + prefills[1])).reshape(-1)
+
+
+def _pooled(rounds: Rounds, weights: Floats) -> Rounds:
+    """All responses as one, each by its weight."""
+    counts = [field.name for field in fields(Rounds) if field.name != "k"]
+    sums = {name: (weights @ getattr(rounds, name))[None] for name in counts}
+    return replace(rounds, **sums)

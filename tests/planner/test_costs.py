@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.planner.costs import block_costs, timed_batches
-from draftbench.planner.surface import Surface, _isotonic, between
+from draftbench.planner.costs import Surface, _isotonic, between, block_costs, timed_batches
 from draftbench.records import Candidate
 
 SMALL = Candidate(draft="small")

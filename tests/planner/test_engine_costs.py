@@ -9,9 +9,9 @@ import pytest
 
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
-from draftbench.planner.engine_costs import EngineCosts, read_engine_costs
+from draftbench.planner.cost_sources import EngineCosts, read_engine_costs
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import entrant_of
+from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate
 
@@ -118,7 +118,7 @@ batches:
 """,
     )
     run = scene.observed(4)
-    rounds = expected_rounds(entrant_of(run, SMALL).laws, 4)
+    rounds = expected_rounds(predictor_of(run, SMALL).laws, 4)
     assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
     found = recommend(run, DecisionOptions(costs=source))
     assert found.decision == "do_not_speculate"

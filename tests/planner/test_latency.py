@@ -65,6 +65,8 @@ def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene: Any) -> None
     assert found.concurrency == 2
     assert found.speculative.time_per_output_token.largest == pytest.approx(3.0 / 6)
     assert found.speculative.chunk_gap.largest == pytest.approx(1.5)
+    # Eight steps and two full rounds, which both rows recorded.
+    assert (found.plain.chunk_gap.values, found.speculative.chunk_gap.values) == (8, 2)
 
 
 def test_nothing_decoded_nothing_known(scene: Any) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.planner.passes import pass_seconds
-from draftbench.planner.predict import Entrant, entrant_of, forecast
-from draftbench.planner.sources import RunCosts, costs_of_run, priced
+from draftbench.planner.cost_sources import RunCosts, costs_of_run, priced
+from draftbench.planner.costs import pass_seconds
+from draftbench.planner.predict import Predictor, predict, predictor_of
 from draftbench.records import Candidate
 
 SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
@@ -22,8 +22,8 @@ TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 ROUND = (1.2 + 2 / 3 * 0.3) + (0.1 + 2 / 3 * 0.06) + (8 / 9) * 0.1
 
 
-def value(entrant: Entrant, k: int) -> float:
-    sample = forecast(entrant, k).speedup()
+def value(predictor: Predictor, k: int) -> float:
+    sample = predict(predictor, k).speedup()
     assert sample is not None
     assert sample.value is not None
     return sample.value
@@ -37,14 +37,14 @@ def timed(scene: Any) -> None:
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(scene: Any) -> None:
     timed(scene)
-    found = entrant_of(scene.observed(1, 2), SMALL, batch=2)
+    found = predictor_of(scene.observed(1, 2), SMALL, batch=2)
     assert value(found, 2) == pytest.approx(8 / (3 * ROUND))
 
 
 def test_with_many_rows_somebody_always_drafts_to_the_end(scene: Any) -> None:
     timed(scene)
     scene.times(TWO, DRAFT_TWO, batch=64)
-    found = entrant_of(scene.observed(1, 2), SMALL, batch=64)
+    found = predictor_of(scene.observed(1, 2), SMALL, batch=64)
     assert value(found, 2) == pytest.approx(8 / (3 * (1.4 + 0.14 + 0.1)))
 
 
@@ -59,13 +59,13 @@ def test_a_heavy_request_fills_the_rows_by_its_weight(scene: Any) -> None:
     scene.times(TWO, DRAFT_TWO, batch=2)
     width = 1.0 + 4 / 7 * 0.2
     drafting = (1 - (3 / 7) ** 2) * (0.1 + 3 / 7 * 0.06)
-    found = entrant_of(scene.observed(1), SMALL, batch=2)
+    found = predictor_of(scene.observed(1), SMALL, batch=2)
     assert value(found, 1) == pytest.approx((8 + 3) / ((4 + 3) * (width + drafting)))
 
 
 def test_a_batch_of_one_is_the_single_row(scene: Any) -> None:
     timed(scene)
-    found = entrant_of(scene.observed(1, 2), SMALL)
+    found = predictor_of(scene.observed(1, 2), SMALL)
     context = np.array([14.5, 14.5])
     assert found.costs is not None
     alone = pass_seconds(found.costs, found.rounds(2), context)
@@ -80,7 +80,7 @@ def test_lookups_of_a_batch_are_paid_in_every_round(scene: Any) -> None:
     scene.times(ONE, None, NGRAM)
     scene.times(TWO, None, NGRAM, batch=2)
     scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
-    found = entrant_of(scene.observed(2), NGRAM, batch=2)
+    found = predictor_of(scene.observed(2), NGRAM, batch=2)
     assert value(found, 2) == pytest.approx(8 / (3 * (1.4 + 0.02)))
 
 
@@ -93,7 +93,7 @@ def test_the_overhead_of_a_batch_comes_from_its_own_other_cells(scene: Any) -> N
         scene.batch_run(name, 1, (1,) * 4, (1.545,) * 4)
         scene.batch_run(name, 2, (2,) * 3, (99.0,) * 3)
         scene.decode(name, 1, 99.0)
-    found = entrant_of(scene.observed(1, 2), SMALL, batch=2)
+    found = predictor_of(scene.observed(1, 2), SMALL, batch=2)
     assert found.overheads[0] == pytest.approx(0.1)
     assert found.overheads[2] == pytest.approx(0.2)
     assert value(found, 2) == pytest.approx(8 * 1.1 / (3 * (ROUND + 0.2)))
@@ -133,7 +133,7 @@ def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene: Any) -> N
     scene.times(ONE, DRAFT_ONE, runner="elsewhere")
     scene.facts("small", fingerprint="b")
     source = costs_of_run(scene.observed(1, 2), own, "`other`")
-    assert value(entrant_of(own, SMALL, source=source), 2) == pytest.approx(8 / 4.1)
+    assert value(predictor_of(own, SMALL, source=source), 2) == pytest.approx(8 / 4.1)
     assert source.runner == "elsewhere"
     assert any("elsewhere" in text for text in source.caveats)
     assert "small is not the same model in `other`" in source.caveats
@@ -159,7 +159,7 @@ def test_a_batch_played_round_by_round_takes_what_is_predicted(scene: Any) -> No
         scene.request(f"r{i}", len(track) + 1)
         scene.replay(f"r{i}", track)
     scene.times({1: 1.0, 5: 1.8}, {1: 0.1, 2: 0.14}, batch=4)
-    found = entrant_of(scene.observed(4), SMALL, batch=4)
+    found = predictor_of(scene.observed(4), SMALL, batch=4)
     plain, speculative = played([track for _ in range(40) for track in tracks], rows=4, k=4)
     assert plain / speculative == pytest.approx(value(found, 4), rel=0.01)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from draftbench.planner.rank import Alternative
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Evaluation, Recommendation
 from draftbench.records import Candidate
@@ -25,7 +26,7 @@ def texts(found: Recommendation) -> list[str]:
     return [caveat.text for caveat in found.caveats]
 
 
-def decoded(scene: Any, seconds: float, plain: float = 8.0, requests: int = 2) -> None:
+def decoded(scene: Any, seconds: float, plain: float = 8.0, requests: int = 5) -> None:
     """`small`, timed, and decoded at k = 2 with the rounds that its replay expects."""
     scene.requests(requests, ALL)
     scene.times(TARGET, {1: 0.1, 2: 0.15})
@@ -45,7 +46,7 @@ def decoded(scene: Any, seconds: float, plain: float = 8.0, requests: int = 2) -
 
 def undecoded(scene: Any, step: float) -> None:
     """`big`, timed and never decoded: at k = 2 it takes 3.6 s and five of its steps."""
-    scene.requests(2, ALL, BIG)
+    scene.requests(5, ALL, BIG)
     scene.times(TARGET, {1: step, 2: step + 0.05}, BIG)
 
 
@@ -130,7 +131,7 @@ def test_more_requests_do_not_settle_what_only_decoding_would(scene: Any) -> Non
     # One request of eight accepts less: the interval over requests has a width and is clear of 1.
     decoded(scene, 2.6 * PASSES, requests=8)
     undecoded(scene, 0.04)
-    for at in range(2, 8):
+    for at in range(5, 8):
         scene.replay(f"r{at}", [float(at < 7), *ALL[1:]], BIG)
     found = recommend(scene.observed(2))
     expected, deciding = cell(found, "big").speedup_expected, found.speedup_deciding
@@ -146,3 +147,14 @@ def test_nothing_is_doubted_where_nothing_was_decoded(scene: Any) -> None:
     found = recommend(scene.observed(2))
     assert (found.decision, found.probability_best) == ("speculate", 1.0)
     assert not says(found, "off by")
+
+
+def test_an_unknown_error_of_passes_alone_is_no_error_of_0(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A prediction of no seconds at all has no speed-up to compare.
+    decoded(scene, 1.3 * PASSES)
+    monkeypatch.setattr(Alternative, "passes_only_error", lambda self, by="expected": None)
+    found = recommend(scene.observed(2)).prediction_error
+    assert found is not None
+    assert (found.passes_only_median, found.passes_only_worst) == (None, None)

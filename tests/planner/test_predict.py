@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.predict import Entrant, Forecast, entrant_of, forecast, outside_hull
+from draftbench.planner.predict import Prediction, Predictor, predict, predictor_of, untimed
 from draftbench.records import Candidate
 
 SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
@@ -14,15 +14,15 @@ TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
 DRAFT = {1: 0.1, 2: 0.15}
 
 
-def predicted(scene: Any, k: int, candidate: Candidate = SMALL) -> Forecast:
-    return forecast(entrant(scene, candidate), k)
+def predicted(scene: Any, k: int, candidate: Candidate = SMALL) -> Prediction:
+    return predict(predictor(scene, candidate), k)
 
 
-def entrant(scene: Any, candidate: Candidate = SMALL) -> Entrant:
-    return entrant_of(scene.observed(1, 2), candidate)
+def predictor(scene: Any, candidate: Candidate = SMALL) -> Predictor:
+    return predictor_of(scene.observed(1, 2), candidate)
 
 
-def value(found: Forecast) -> float:
+def value(found: Prediction) -> float:
     sample = found.speedup()
     assert sample is not None
     assert sample.value is not None
@@ -122,12 +122,12 @@ def test_without_costs_the_rounds_are_still_known(scene: Any) -> None:
 def test_costs_asked_beyond_the_timed_points_are_named(scene: Any) -> None:
     scene.requests(2, [1.0] * 8)
     scene.times(TARGET, DRAFT, contexts=(0, 14))
-    assert outside_hull(entrant(scene), 3) == (
+    assert untimed(predictor(scene), 3) == (
         "target passes were not timed at the size or context of 2 of 2 responses; "
         "the nearest timed ones stand in",
         "draft steps were not timed at the size or context of 2 of 2 responses; "
         "the nearest timed ones stand in",
     )
     scene.times(TARGET, DRAFT, contexts=(15,))
-    assert outside_hull(entrant(scene), 2) == ()
-    assert len(outside_hull(entrant(scene), 3)) == 1
+    assert untimed(predictor(scene), 2) == ()
+    assert len(untimed(predictor(scene), 3)) == 1

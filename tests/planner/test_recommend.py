@@ -193,9 +193,9 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene: Any) -> None:
 
 
 def test_a_measurement_overrules_its_prediction(scene: Any) -> None:
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
-    for name in ("r0", "r1"):
+    for name in (f"r{i}" for i in range(5)):
         scene.decode(name, 0, 8.0)
         scene.decode(name, 2, 16.0)
     found = recommend(scene.observed(1, 2))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.steady import overhead, steady
+from draftbench.planner.measured import overhead, steady
 from draftbench.records import Decode
 
 

@@ -14,12 +14,12 @@ SMALL = Candidate(draft="small")
 ALL = [1.0] * 8
 
 
-def noisy(scene: Any) -> None:
+def noisy(scene: Any, requests: int = 2) -> None:
     """A draft step of 0.1 s in one repeat of three and 2 s in two: redrawn, its median is 0.1 s
     where two or three of three draws are that repeat, with probability 7/27. At 0.1 s four rounds
     of 1.1 + 0.1 s beat 8 s of plain decoding, at 2 s they do not.
     """
-    scene.requests(2, ALL)
+    scene.requests(requests, ALL)
     scene.times({1: 1.0, 2: 1.1}, {1: (0.1, 2.0, 2.0), 2: (0.1, 2.0, 2.0)})
 
 
@@ -33,8 +33,8 @@ def test_a_prediction_is_as_sure_as_its_timing_samples(scene: Any) -> None:
 
 
 def test_a_measurement_has_no_timing_samples_to_draw(scene: Any) -> None:
-    noisy(scene)
-    for name in ("r0", "r1"):
+    noisy(scene, requests=5)
+    for name in (f"r{i}" for i in range(5)):
         scene.decode(name, 0, 8.0)
         scene.decode(name, 1, 4.0)
     found = recommend(scene.observed(1))

@@ -1,27 +1,50 @@
-"""Where costs come from: this run, another run, or an engine's own step times.
+"""Where costs come from: this run, another run, or a YAML file of an engine's step times.
 
 Acceptance is a property of models and traffic, cost of hardware and runner: a source answers for
 each candidate at each batch size that was timed there, and names its runner. `priced` adds the
 batch sizes between two timed ones, by linear interpolation, and leaves those beyond unknown.
+
+    engine: llama.cpp b4000, 4-bit GGUF          # named in every answer
+    batches:
+      1:                                          # active rows
+        tokens_per_second: 27.5                   # of all rows, plain decoding; or target_step_s
+        verify: {2: 0.041, 5: 0.060}              # seconds of a target pass over n tokens a row
+        drafts:
+          qwen0.5:int4: {step_s: 0.021}           # by the names that `recommend` prints
+
+All seconds are those of all rows together. For prompt lookup (`ngram`) `step_s` is one whole
+lookup. Such a file knows no contexts, prefills or overheads: context is taken to make no
+difference, the others are unknown.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import PurePath
-from typing import Protocol
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.errors import UsageError
-from draftbench.planner.costs import BlockCosts, blend, block_costs, timed_batches
-from draftbench.planner.passes import context_of, pass_seconds, plain_seconds
-from draftbench.planner.steady import Passes, overhead, steady
-from draftbench.records import Candidate, Decode
+from draftbench.planner.costs import (
+    BlockCosts,
+    Surface,
+    blend,
+    block_costs,
+    context_of,
+    pass_seconds,
+    plain_seconds,
+    timed_batches,
+)
+from draftbench.planner.measured import Passes, overhead, steady
+from draftbench.records import LOOKUP, Candidate, Decode
 from draftbench.run_folder.run import Run
+from draftbench.safe_files import UnreadableError, read_yaml
 
 Overheads = Mapping[int, float | None]
 
@@ -61,7 +84,7 @@ class RunCosts:
     `doubts` are set where the run is another than the one whose acceptance they stand beside.
     """
 
-    observed: Run
+    run: Run
     decoded: bool = True
     origin: str | None = None
     doubts: tuple[str, ...] = ()
@@ -82,21 +105,21 @@ class RunCosts:
     @property
     def runner(self) -> str | None:
         """That of the target's timed passes, or of the target as loaded."""
-        points = self.observed.costs
+        points = self.run.costs
         timed = next((point.runner for point in points if point.candidate is None), None)
-        facts = self.observed.facts_of(None)
+        facts = self.run.facts_of(None)
         return timed or (facts.runner if facts else None)
 
     def batches(self, candidate: Candidate) -> tuple[int, ...]:
         """Those of the candidate's block."""
-        timed = timed_batches(self.observed, candidate)
+        timed = timed_batches(self.run, candidate)
         return tuple(batch for batch in timed if self.costs(candidate, batch) is not None)
 
     def costs(self, candidate: Candidate, batch: int) -> BlockCosts | None:
         """The points of the candidate's block."""
         key = candidate, batch
         if key not in self._known:
-            self._known[key] = block_costs(self.observed, candidate, batch)
+            self._known[key] = block_costs(self.run, candidate, batch)
         return self._known[key]
 
     def overheads(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
@@ -107,14 +130,14 @@ class RunCosts:
         return self._beyond[key]
 
     def _rounds_beyond(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
-        own = (d for d in self.observed.decodes if self.decoded and d.block == str(candidate))
+        own = (d for d in self.run.decodes if self.decoded and d.block == str(candidate))
         rows = [row for d in own if d.batch == batch and (row := steady(d)) is not None]
-        passes = _once_a_cell(self._passes(self.costs(candidate, batch), batch))
+        passes = _once_a_k(self._passes(self.costs(candidate, batch), batch))
         return {k: overhead(rows, k, passes) for k in (0, *ks)}
 
     def _passes(self, costs: BlockCosts | None, batch: int) -> Passes:
         """What the passes of runs at one k should have taken by the timed points."""
-        contexts = {(t.request, t.sample): context_of(t) for t in self.observed.trajectories}
+        contexts = {(t.request, t.sample): context_of(t) for t in self.run.trajectories}
 
         def seconds(rows: Sequence[Decode]) -> float:
             known = [row for row in rows if costs and (row.request, row.sample) in contexts]
@@ -132,8 +155,8 @@ class RunCosts:
         return seconds
 
 
-def _once_a_cell(passes: Passes) -> Passes:
-    """The same, computed once for each k: every cell's overhead asks for those of all others."""
+def _once_a_k(passes: Passes) -> Passes:
+    """The same, computed once for each k: the overhead of a k asks for those of all others."""
     known: dict[int, float] = {}
 
     def seconds(rows: Sequence[Decode]) -> float:
@@ -215,3 +238,153 @@ def _unknown(source: CostSource, batch: int, timed: Sequence[int]) -> str | None
 
 def _between(low: float | None, high: float | None, share: float) -> float | None:
     return None if low is None or high is None else (1 - share) * low + share * high
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+# One surface for every context: the file knows none.
+_ANY_CONTEXT = np.array([0, 1 << 40])
+_HINT = "see `draftbench recommend --help` for what such a file holds"
+
+
+class _Draft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    step_s: Positive
+
+
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    verify: Annotated[
+        dict[Annotated[int, msgspec.Meta(ge=2)], Positive], msgspec.Meta(min_length=1)
+    ]
+    drafts: Annotated[dict[str, _Draft], msgspec.Meta(min_length=1)]
+    target_step_s: Positive | None = None
+    tokens_per_second: Positive | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    engine: Annotated[str, msgspec.Meta(min_length=1)]
+    batches: Annotated[dict[Annotated[int, msgspec.Meta(ge=1)], _Batch], msgspec.Meta(min_length=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class EngineCosts:
+    """What an engine takes; answers for the drafts that its file names."""
+
+    name: str
+    file: _File
+
+    @property
+    def origin(self) -> str:
+        """The file."""
+        return f"`{self.name}`"
+
+    @property
+    def runner(self) -> str:
+        """The engine, as its file calls it."""
+        return self.file.engine
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What such a file leaves out."""
+        return (
+            f"costs are those of {self.runner}, from {self.origin}: all speed-ups here are "
+            "predictions for it; what a round takes beyond its passes is unknown there and counted "
+            "as nothing, contexts and prefills are not told apart",
+            "its times come without repeats: ±0.00 of c and v means that their spread is unknown, "
+            "and no probability or interval here counts it",
+        )
+
+    def batches(self, candidate: Candidate) -> tuple[int, ...]:
+        """The batch sizes at which the file names the candidate."""
+        named = (b for b, costs in self.file.batches.items() if str(candidate) in costs.drafts)
+        return tuple(sorted(named))
+
+    def costs(self, candidate: Candidate, batch: int) -> BlockCosts | None:
+        """Its step times as surfaces without spread."""
+        given = self.file.batches[batch]
+        target = {1: _target_step(given, batch), **given.verify}
+        own = _surface({1: given.drafts[str(candidate)].step_s})
+        lookup = candidate.draft == LOOKUP
+        return BlockCosts(
+            target=_surface(target),
+            draft=None if lookup else own,
+            proposal=own if lookup else None,
+            prefill=None,
+            draft_prefill=None,
+        )
+
+    def overheads(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
+        """Unknown."""
+        return dict.fromkeys((0, *ks))
+
+
+def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> EngineCosts:
+    """Read and check a file of step times.
+
+    Args:
+        candidates: those of the run; the file must have times of one of them.
+
+    Raises:
+        UsageError: no such file, unknown keys, impossible values, or no draft of this run.
+    """
+    try:
+        found = read_yaml(path)
+    except UnreadableError as error:
+        raise UsageError(f"cannot read `{path}`: {error}", hint=_HINT) from error
+    _refuse_unknown(path, found)
+    try:
+        file = msgspec.convert(found, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"`{path}`: {error}", hint=_HINT) from error
+    for batch, given in file.batches.items():
+        if (given.target_step_s is None) == (given.tokens_per_second is None):
+            raise UsageError(
+                f"`{path}`: batch {batch} needs one of target_step_s and tokens_per_second",
+                hint=_HINT,
+            )
+        rising = [_target_step(given, batch), *(given.verify[n] for n in sorted(given.verify))]
+        if rising != sorted(rising):
+            raise UsageError(
+                f"`{path}`: batch {batch}: a pass over more tokens takes less time than one over "
+                "fewer, or than a step",
+                hint="all are seconds of all rows together; average over more passes",
+            )
+    named = {name for given in file.batches.values() for name in given.drafts}
+    known = [str(candidate) for candidate in candidates]
+    if not named & set(known):
+        raise UsageError(
+            f"`{path}` has times of {', '.join(sorted(named))}, none of which this run measured",
+            hint=f"name drafts as the run does: {', '.join(known)}",
+        )
+    return EngineCosts(str(path), file)
+
+
+def _target_step(given: _Batch, batch: int) -> float:
+    if given.target_step_s is not None:
+        return given.target_step_s
+    assert given.tokens_per_second is not None
+    return batch / given.tokens_per_second
+
+
+def _surface(seconds: dict[int, float]) -> Surface:
+    sizes = sorted(seconds)
+    samples = np.array([[[seconds[size]], [seconds[size]]] for size in sizes], dtype=np.float64)
+    return Surface.of(np.array(sizes), _ANY_CONTEXT, samples)
+
+
+def _refuse_unknown(path: Path, found: Any) -> None:
+    """A key that is not known is named with the one that was probably meant."""
+    _check(path, found, _File)
+    batches = found.get("batches") if isinstance(found, dict) else None
+    for given in batches.values() if isinstance(batches, dict) else ():
+        _check(path, given, _Batch)
+        drafts = given.get("drafts") if isinstance(given, dict) else None
+        for own in drafts.values() if isinstance(drafts, dict) else ():
+            _check(path, own, _Draft)
+
+
+def _check(path: Path, found: Any, kind: type[msgspec.Struct]) -> None:
+    fields = kind.__struct_fields__
+    for key in found if isinstance(found, dict) else ():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(fields)}"
+            raise UsageError(f"`{path}`: unknown key `{key}`", hint=hint)

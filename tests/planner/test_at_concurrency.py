@@ -91,12 +91,13 @@ def test_what_pays_at_all_that_was_timed_has_no_crossover(scene: Any) -> None:
 
 
 def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded: Any) -> None:
-    """Alone one request is decoded twice as fast and the other half as fast, so nothing is clear;
-    the passes at 8 and 32 rows are those above.
+    """Alone half of the requests are decoded twice as fast and the others half as fast, so nothing
+    is clear; the passes at 8 and 32 rows are those above.
     """
-    for name, seconds in (("r0", 4.0), ("r1", 16.0)):
-        loaded.decode(name, 0, 8.0)
-        loaded.decode(name, 1, seconds)
+    loaded.requests(6, ALL)
+    for at in range(6):
+        loaded.decode(f"r{at}", 0, 8.0)
+        loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 16.0)
     found = recommend(loaded.observed(1, batches=(1, 8, 32)))
     assert [level.decision for level in found.levels] == [
         "inconclusive",
@@ -270,3 +271,50 @@ def test_the_cells_worth_measuring_depend_on_the_batch(loaded: Any) -> None:
     run = loaded.observed(1, 2, 4)
     assert promising_ks(run, SMALL, 4) == [1, 2]
     assert promising_ks(run, SMALL, 64) == []
+
+
+def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded: Any) -> None:
+    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 16)))
+    assert [(entry.concurrency, entry.timed) for entry in found.schedule] == [
+        (1, True),
+        (8, True),
+        (16, False),
+        (32, True),
+    ]
+    # 16 is interpolated: the crossover of 20 lies between the timed 8 and 32.
+    assert (found.crossover, found.crossover_between) == (20, (8, 32))
+
+
+def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene: Any) -> None:
+    # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
+    scene.requests(5, ALL)
+    scene.times(STEPS[1], DRAFT)
+    for at in range(5):
+        scene.decode(f"r{at}", 0, 8.0)
+        scene.decode(f"r{at}", 2, 4.0)
+    found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
+    assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)
+    assert found.speedup_deciding is not None
+    assert found.speedup_deciding.value == pytest.approx(9 / 6)
+    (evaluation,) = found.evaluations
+    assert evaluation.speedup_end_to_end is None
+    assert evaluation.speedup_end_to_end_expected == found.speedup_deciding
+
+
+def test_two_decoded_requests_of_thirteen_decide_nothing(scene: Any) -> None:
+    """Two requests ran 5.9 and 1.1 times as fast, eleven were not decoded, and their draft accepts
+    too little to pay: neither a correction by those two nor a headline that rests on them.
+    """
+    for at in range(13):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", [0.0] * 8 if at > 1 else ALL)
+    scene.times(STEPS[1], DRAFT)
+    for at, seconds in ((0, 8 / 5.9), (1, 8 / 1.1)):
+        scene.decode(f"r{at}", 0, 8.0)
+        scene.decode(f"r{at}", 2, seconds)
+    found = recommend(scene.observed(2))
+    (evaluation,) = found.evaluations
+    assert evaluation.requests_measured == 2
+    assert evaluation.speedup_expected == evaluation.speedup_predicted
+    assert found.decision == "do_not_speculate"
+    assert "few-decoded" in [caveat.kind for caveat in found.decisive_caveats]

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from draftbench.planner.breakeven import BreakEven, break_even
-from draftbench.planner.choice import cell_of
+from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
-from draftbench.planner.predict import entrant_of
+from draftbench.planner.predict import predictor_of
+from draftbench.planner.rank import alternative_of
+from draftbench.planner.recommendation import BreakEven
 from draftbench.records import Candidate
 
 SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
@@ -26,7 +27,7 @@ def found_for(scene: Any, acceptance: float) -> BreakEven | None:
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
     run = scene.observed(1)
     measured = measurements(run).get((SMALL, 1))
-    return break_even(cell_of(entrant_of(run, SMALL), 1, measured))
+    return break_even(alternative_of(predictor_of(run, SMALL), 1, measured))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -47,13 +48,13 @@ def test_refusals_stay_refusals_however_acceptance_is_scaled(scene: Any) -> None
 def test_a_measurement_moves_the_break_even(scene: Any) -> None:
     # Predicted 2 / 1.4, measured 1.1: S keeps that ratio, 1.1 / (2 / 1.4) = 0.77, and is 1 where
     # 0.77 · 2 = 2.4 - λ.
-    scene.requests(2, [1.0, 0.0])
+    scene.requests(5, [1.0, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
-    for name in ("r0", "r1"):
+    for name in (f"r{i}" for i in range(5)):
         scene.decode(name, 0, 2.0, output_tokens=3, verify_seconds=(1.0, 1.0))
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
     run = scene.observed(1)
-    cell = cell_of(entrant_of(run, SMALL), 1, measurements(run)[SMALL, 1])
+    cell = alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1])
     found = break_even(cell)
     assert found is not None
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
@@ -66,5 +67,5 @@ def test_prompt_lookup_and_unknown_costs_have_none(scene: Any) -> None:
     scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
     scene.replay("a", [1.0, 1.0])
     run = scene.observed(1)
-    assert break_even(cell_of(entrant_of(run, NGRAM), 1, None)) is None
-    assert break_even(cell_of(entrant_of(run, SMALL), 1, None)) is None
+    assert break_even(alternative_of(predictor_of(run, NGRAM), 1, None)) is None
+    assert break_even(alternative_of(predictor_of(run, SMALL), 1, None)) is None

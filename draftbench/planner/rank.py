@@ -1,0 +1,393 @@
+"""Configurations with their speed-ups → the best one, how sure that is, and what to expect of it.
+
+A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
+Both count: what is expected is the prediction for all requests, times what measuring some of them
+showed the prediction to be off by. A candidate that was measured competes with its measured k's
+only, and what breaks a limit does not compete. A candidate that was not decoded must win even if
+its prediction is off by as much as such predictions were where others were decoded. Fewer than
+`FEW_DECODED` decoded requests correct nothing and exclude nothing. The bootstrap over requests is
+shared by all, so that what requests have in common does not blur the comparison; a prediction alone
+is drawn over its timing samples too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.intervals import RESAMPLES
+from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
+from draftbench.planner.costs import context_of, pass_seconds, plain_seconds
+from draftbench.planner.measured import Measurement, steady
+from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
+from draftbench.records import Candidate, Decode, Trajectory
+
+# Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
+TIMING_NOISE = 0.02
+# One noisy request of so few would decide what the others are corrected by.
+FEW_DECODED = 5
+_FOLDS = 5
+_AT_ONCE = 100
+
+# `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
+Kind = Literal["predicted", "measured", "expected", "end_to_end"]
+
+SPEEDUP_EXPECTED = Figure(
+    name="speed-up, expected",
+    symbol="S",
+    formula="predicted for all requests · measured / predicted for the measured ones",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """One configuration to choose, its speed-ups as samples over requests. `breaks` are the limits
+    that it does not keep, in words.
+    """
+
+    predictor: Predictor
+    k: int
+    prediction: Prediction
+    predicted: Sample | None
+    measured: Measurement | None
+    expected: Sample | None
+    end_to_end: Sample | None = None
+    breaks: tuple[str, ...] = ()
+
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return self.predictor.candidate
+
+    @property
+    def name(self) -> str:
+        """The configuration in words."""
+        return f"{self.candidate} at k = {self.k}"
+
+    @property
+    def corrected(self) -> bool:
+        """Whether enough requests were decoded to correct the prediction."""
+        return _enough(self.measured)
+
+    def speedup(self, kind: Kind) -> Sample | None:
+        """One of the speed-ups."""
+        if kind == "measured":
+            return None if self.measured is None else self.measured.speedup
+        return {
+            "predicted": self.predicted,
+            "expected": self.expected,
+            "end_to_end": self.end_to_end,
+        }[kind]
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        if self.measured is None:
+            return None
+        return _error(self.prediction.speedup(only=self.measured.keys), self.measured.speedup)
+
+    def passes_only_error(self, by: Kind = "expected") -> float | None:
+        """The same of the prediction that there would be, had nothing been decoded.
+
+        Args:
+            by: `end_to_end` is of the speed-up with both prefills.
+        """
+        if self.measured is None:
+            return None
+        bare = predict(replace(self.predictor, overheads={}), self.k)
+        if by == "end_to_end":
+            return _error(bare.end_to_end(only=self.measured.keys), self.measured.end_to_end)
+        return _error(bare.speedup(only=self.measured.keys), self.measured.speedup)
+
+    @property
+    def round_overhead(self) -> float | None:
+        """Measured seconds of rounds over those of their passes; None where either is unknown."""
+        if self.measured is None or self.predictor.costs is None:
+            return None
+        rows, context = _steady_rows(self.measured.runs)
+        passes = pass_seconds(
+            self.predictor.costs, counted_rounds(rows), context, self.predictor.batch
+        )
+        return _over(rows, passes)
+
+    @property
+    def plain_overhead(self) -> float | None:
+        """The same of the target steps that were decoded beside them."""
+        if self.measured is None or self.predictor.costs is None:
+            return None
+        rows, context = _steady_rows(self.measured.baseline)
+        steps = np.array([len(row.verify_seconds) for row in rows])
+        return _over(rows, plain_seconds(self.predictor.costs, steps, context))
+
+
+def alternative_of(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
+    """Predict a configuration and correct it by its measurement."""
+    found = predict(predictor, k)
+    predicted = expected = found.speedup()
+    end_to_end = found.end_to_end()
+    if measured is not None and _enough(measured):
+        keys = measured.keys
+        expected = corrected(predicted, found.speedup(only=keys), measured.speedup)
+        if measured.end_to_end is not None:
+            end_to_end = corrected(end_to_end, found.end_to_end(only=keys), measured.end_to_end)
+    return Alternative(predictor, k, found, predicted, measured, expected, end_to_end)
+
+
+def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -> Sample:
+    """The prediction for all requests × measured / predicted for the measured ones (`some`).
+
+    The ratio estimator of survey sampling (Cochran 1977, chapter 6): where all requests were
+    measured it is the measurement, and so it is where nothing is predicted.
+    """
+    if predicted is None or some is None:
+        return measured
+    parts = (predicted, some, measured)
+    tables = [_addends(part, predicted.requests) for part in parts]
+    ends = np.cumsum([table.shape[1] for table in tables])[:-1]
+
+    def combine(sums: Floats) -> Floats:
+        total, few, ran = (
+            part.combine(own)
+            for part, own in zip(parts, np.split(sums, ends, axis=-1), strict=True)
+        )
+        return quotient(np.stack([total * ran, few], axis=-1))
+
+    table = np.concatenate(tables, axis=1)
+    return Sample(SPEEDUP_EXPECTED, predicted.requests, predicted.weights, table, combine)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """Over resampled requests and, for predictions, timing samples: how often an option is the best
+    or ties with it, and what it loses on average against the best, in speed-up.
+    """
+
+    probability: float
+    regret: float
+
+
+class Ranking:
+    """The alternatives that may be recommended, over the requests that any of them was judged on.
+
+    Args:
+        considered: those of unknown speed and those that break a limit do not compete.
+        by: the speed-up that decides, `expected` or `end_to_end`.
+        errors: what predictions from passes alone were off by where that was checked (predicted
+            over measured speed-up less 1): the doubt in candidates that were not decoded.
+    """
+
+    def __init__(
+        self,
+        considered: Sequence[Alternative],
+        by: Kind = "expected",
+        errors: Sequence[float] = (),
+    ) -> None:
+        self.by: Kind = by
+        self.errors = tuple(errors)
+        self.considered = tuple(considered)
+        measured = {each.candidate for each in considered if each.corrected}
+        competing = [
+            (each, each.speedup(by))
+            for each in considered
+            if not each.breaks and (each.corrected or each.candidate not in measured)
+        ]
+        known = [(each, sample) for each, sample in competing if sample is not None]
+        self.alternatives = [each for each, _ in known]
+        self._samples = [sample for _, sample in known]
+        # Measured requests first: they then spread evenly over the folds.
+        ran = [
+            request
+            for each in self.alternatives
+            if each.measured is not None and each.corrected
+            for request in each.measured.speedup.requests
+        ]
+        judged = [request for sample in self._samples for request in sample.requests]
+        self.requests = tuple(dict.fromkeys(ran + judged))
+        rows = {request: at for at, request in enumerate(self.requests)}
+        self._tables = [_weighted(sample, rows) for sample in self._samples]
+
+    @cached_property
+    def best(self) -> Alternative | None:
+        """The best on all requests; within timing noise the smaller model, then the smaller k."""
+        at = self._pick(self._pooled)
+        return None if at is None else self.alternatives[at]
+
+    def runner_up(self, best: Alternative) -> Alternative | None:
+        """The best of another candidate."""
+        others = [each for each in self.alternatives if each.candidate != best.candidate]
+        return Ranking(others, self.by, self.errors).best
+
+    def faster_within_noise(self, best: Alternative) -> list[Alternative]:
+        """Those that are faster than the best, though within timing noise."""
+        own = self._pooled[self.alternatives.index(best)]
+        return [
+            each for each, value in zip(self.alternatives, self._pooled, strict=True) if value > own
+        ]
+
+    def confidence(self, choice: Alternative | None) -> Confidence | None:
+        """How sure a choice is, None meaning plain decoding, which always competes with speed 1."""
+        if not self.alternatives:
+            return None
+        own = self._draws[:, 0 if choice is None else 1 + self.alternatives.index(choice)]
+        known = np.isfinite(own)
+        if not known.any():
+            return None
+        ties = own[known] >= (1 - TIMING_NOISE) * self._best_draws[known]
+        return Confidence(float(ties.mean()), float((self._best_draws - own)[known].mean()))
+
+    @cached_property
+    def _best_draws(self) -> Floats:
+        best: Floats = self._draws.max(axis=1)
+        return best
+
+    @cached_property
+    def _draws(self) -> Floats:
+        """Speed-ups of plain decoding and every alternative over resampled requests
+        [draws, 1 + alternatives].
+
+        Where one is a prediction alone, its timed passes are drawn anew too, and one of the errors
+        that such predictions had; a measurement has the noise of its own runs.
+        """
+        generator = np.random.Generator(np.random.Philox(key=0))
+        requests = len(self.requests)
+        alike = np.full(requests, 1 / requests)
+        # Some draws at a time: counts of all of them grow with the traffic.
+        drawn = (
+            generator.multinomial(requests, alike, size=_AT_ONCE)
+            for _ in range(RESAMPLES // _AT_ONCE)
+        )
+        values = np.concatenate([self._values(counts.astype(np.float64)) for counts in drawn])
+        # What rounds take beyond their passes is mostly the runner's: one draw for all.
+        off = 1 + generator.choice(self.errors or (0.0,), size=RESAMPLES)
+        for at, each in enumerate(self.alternatives):
+            if not each.corrected:
+                prefills = self.by == "end_to_end"
+                factors = timing_factors(
+                    each.predictor, each.prediction, RESAMPLES, prefills=prefills
+                )
+                values[:, at] *= factors / off
+        return np.concatenate([np.ones((RESAMPLES, 1)), values], axis=1)
+
+    def cross_fit(self, kind: Kind) -> Sample | None:
+        """The speed-up of choosing like this, from requests that did not choose.
+
+        The requests are split in five; each part is evaluated with what the other parts choose.
+        None where no part has a figure of the asked kind, or where parts that chose a measurement
+        without a prediction would be mixed with others. Where predictions and measurements are
+        mixed, what a measurement corrects is taken as it is on all requests.
+        """
+        fold_of = {request: at % _FOLDS for at, request in enumerate(self.requests)}
+        chosen: dict[int, Alternative] = {}
+        for fold in range(min(_FOLDS, len(self.requests))):
+            choosing = np.array([[fold_of[request] != fold for request in self.requests]])
+            at = self._pick(self._ranked(choosing.astype(np.float64)))
+            if at is not None and self.alternatives[at].speedup(kind) is not None:
+                chosen[fold] = self.alternatives[at]
+        samples = _summable(chosen, kind)
+        held = {
+            request: (weight, addends)
+            for fold, sample in samples.items()
+            for request, weight, addends in zip(
+                sample.requests, sample.weights, sample.addends, strict=True
+            )
+            if fold_of[request] == fold
+        }
+        if not held:
+            return None
+        weights = np.array([weight for weight, _ in held.values()])
+        table = np.array([addends for _, addends in held.values()])
+        one = next(iter(samples.values()))
+        return Sample(one.figure, tuple(held), weights, table, one.combine)
+
+    @cached_property
+    def _pooled(self) -> Floats:
+        return self._ranked(np.ones((1, len(self.requests))))
+
+    def _ranked(self, counts: Floats) -> Floats:
+        """What alternatives are chosen by [alternatives] under one row of counts: speed-ups, those
+        of candidates that were not decoded as they would be on average with the errors that were
+        seen, never higher: the least regret expected under the draws of `confidence`.
+        """
+        doubted = min(1.0, float(np.mean([1 / (1 + error) for error in self.errors or (0.0,)])))
+        share = np.array([1.0 if each.corrected else doubted for each in self.alternatives])
+        values: Floats = self._values(counts)[0] * share
+        return values
+
+    def _values(self, counts: Floats) -> Floats:
+        """Speed-ups [draws, alternatives] under request counts [draws, requests]."""
+        values = np.full((len(counts), len(self.alternatives)), -np.inf)
+        for at, (sample, table) in enumerate(zip(self._samples, self._tables, strict=True)):
+            speed = sample.combine(counts @ table)
+            values[:, at] = np.where(np.isfinite(speed), speed, -np.inf)
+        return values
+
+    def _pick(self, values: Floats) -> int | None:
+        if not values.size or not np.isfinite(values.max()):
+            return None
+        tied: Ints = np.flatnonzero(values >= (1 - TIMING_NOISE) * values.max())
+        return int(
+            min(
+                tied, key=lambda at: (self.alternatives[at].predictor.size, self.alternatives[at].k)
+            )
+        )
+
+
+def _enough(measured: Measurement | None) -> bool:
+    return measured is not None and len(measured.speedup.requests) >= FEW_DECODED
+
+
+def _summable(alternatives: Mapping[int, Alternative], kind: Kind) -> dict[int, Sample]:
+    """The speed-ups with addends of one meaning, so that requests of several can be summed; none
+    where that cannot be.
+    """
+    samples = {at: sample for at, each in alternatives.items() if (sample := each.speedup(kind))}
+    if len({sample.addends.shape[1] for sample in samples.values()}) < 2:
+        return samples
+    alike = {}
+    for at, sample in samples.items():
+        each = alternatives[at]
+        base = each.prediction.end_to_end() if kind == "end_to_end" else each.predicted
+        if base is None or not base.value or sample.value is None:
+            return {}
+        share = np.array([1.0, base.value / sample.value])
+        alike[at] = replace(base, figure=sample.figure, addends=base.addends * share)
+    return alike
+
+
+def _weighted(sample: Sample, rows: Mapping[str, int]) -> Floats:
+    """A sample's weighted addends [requests, m], requests by their row; 0 where it has none."""
+    at = [rows[request] for request in sample.requests]
+    table = np.zeros((len(rows), sample.addends.shape[1]))
+    table[at] = sample.addends * sample.weights[:, None]
+    return table
+
+
+def _addends(sample: Sample, requests: Sequence[str]) -> Floats:
+    """A sample's addends [requests, m] in another order of requests; 0 where it has none."""
+    rows = {request: at for at, request in enumerate(requests)}
+    table = np.zeros((len(requests), sample.addends.shape[1]))
+    own = [(rows[request], at) for at, request in enumerate(sample.requests) if request in rows]
+    table[[to for to, _ in own]] = sample.addends[[at for _, at in own]]
+    return table
+
+
+def _steady_rows(runs: Sequence[tuple[Trajectory, Decode]]) -> tuple[list[Decode], Floats]:
+    """The steady rounds of runs, and the context of each."""
+    rows = [(t, row) for t, run in runs if (row := steady(run)) is not None]
+    return [row for _, row in rows], np.array([context_of(t) for t, _ in rows])
+
+
+def _over(rows: Sequence[Decode], passes: Floats) -> float | None:
+    expected = float(passes.sum())
+    return sum(row.decode_seconds for row in rows) / expected if expected else None
+
+
+def _error(predicted: Sample | None, measured: Sample | None) -> float | None:
+    if predicted is None or measured is None or not predicted.value or not measured.value:
+        return None
+    return predicted.value / measured.value - 1
