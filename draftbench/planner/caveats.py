@@ -19,8 +19,8 @@ from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.measured import audit, steady
 from draftbench.planner.predict import Predictor, untimed
-from draftbench.planner.rank import FEW_DECODED, Alternative
-from draftbench.planner.recommendation import Caveat
+from draftbench.planner.rank import Alternative
+from draftbench.planner.recommendation import FEW_DECODED, Caveat
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, MachineState
 from draftbench.run_folder.run import Run

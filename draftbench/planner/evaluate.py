@@ -44,6 +44,8 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
         best = Ranking(able, ranking.by).best
         basis = alpha(own[0].predictor.replays)
         rate = _estimate(basis), basis.figure.name if basis else None
+        costs, context = own[0].predictor.costs, own[0].predictor.context
+        ratio = costs.draft_cost_ratio(context) if costs else None
         corrected = any(each.corrected for each in own)
         for each in own:
             found.append(
@@ -51,6 +53,7 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
                     each,
                     ranking,
                     rate,
+                    ratio,
                     best=best is not None and each.k == best.k,
                     comparable=each.corrected or not corrected,
                     reason=None if each is decided.choice else why_not(each, decided, run),
@@ -63,6 +66,7 @@ def _evaluation(
     alternative: Alternative,
     ranking: Ranking,
     rate: tuple[Estimate | None, str | None],
+    ratio: Estimate | None,
     *,
     best: bool,
     comparable: bool,
@@ -72,6 +76,7 @@ def _evaluation(
 
     Args:
         rate: α of its candidate, and what it is the mean of.
+        ratio: c of its candidate.
         comparable: whether its expected speed-up may be compared with those of other k's.
     """
     predictor, prediction = alternative.predictor, alternative.prediction
@@ -80,7 +85,6 @@ def _evaluation(
     if measured:
         ran = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
     predicted, end_to_end = _estimate(alternative.predicted), _estimate(prediction.end_to_end())
-    ratio = costs.draft_cost_ratio(predictor.context) if costs else None
     verify = costs.verify_ratio(alternative.k + 1, predictor.context) if costs else None
     needed = None
     if ratio and verify:

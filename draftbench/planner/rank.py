@@ -25,12 +25,11 @@ from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.costs import context_of, pass_seconds, plain_seconds
 from draftbench.planner.measured import Measurement, steady
 from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
+from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode, Trajectory
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
-# One noisy request of so few would decide what the others are corrected by.
-FEW_DECODED = 5
 _FOLDS = 5
 _AT_ONCE = 100
 
@@ -84,7 +83,7 @@ class Alternative:
             "end_to_end": self.end_to_end,
         }[kind]
 
-    @property
+    @cached_property
     def prediction_error(self) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
         if self.measured is None:
@@ -99,12 +98,16 @@ class Alternative:
         """
         if self.measured is None:
             return None
-        bare = predict(replace(self.predictor, overheads={}), self.k)
+        keys = self.measured.keys
         if by == "end_to_end":
-            return _error(bare.end_to_end(only=self.measured.keys), self.measured.end_to_end)
-        return _error(bare.speedup(only=self.measured.keys), self.measured.speedup)
+            return _error(self._bare.end_to_end(only=keys), self.measured.end_to_end)
+        return _error(self._bare.speedup(only=keys), self.measured.speedup)
 
-    @property
+    @cached_property
+    def _bare(self) -> Prediction:
+        return predict(replace(self.predictor, overheads={}), self.k)
+
+    @cached_property
     def round_overhead(self) -> float | None:
         """Measured seconds of rounds over those of their passes; None where either is unknown."""
         if self.measured is None or self.predictor.costs is None:
@@ -115,7 +118,7 @@ class Alternative:
         )
         return _over(rows, passes)
 
-    @property
+    @cached_property
     def plain_overhead(self) -> float | None:
         """The same of the target steps that were decoded beside them."""
         if self.measured is None or self.predictor.costs is None:

@@ -12,6 +12,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
+# One noisy request of so few would decide what the predictions of all others are corrected by.
+FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
 
 
@@ -44,9 +46,10 @@ class Evaluation(Record, frozen=True):
     both prefills. `…_predicted` is replay times timed passes, over all replayed requests;
     `…_measured` is from decoding the `requests_measured`; `…_expected`, by which candidates are
     ranked, is the prediction for all requests times measured over predicted for the measured ones.
-    Where no k of the draft was measured it is the prediction; where other k's of the draft were
-    measured and this one was not it is None, and this k does not compete. `prediction_error` is
-    predicted over measured speed-up less 1, on the measured requests. `round_overhead` is what
+    Where no k of the draft was measured on at least five requests it is the prediction; where
+    others of its k's were and this one was not it is None, and this k does not compete.
+    `prediction_error` is predicted over measured speed-up less 1, on the measured requests.
+    `round_overhead` is what
     decoding rounds took over the timed seconds of their passes, `plain_overhead` the same of the
     target steps decoded beside them: what both have in common cancels in a speed-up.
 
@@ -89,6 +92,11 @@ class Evaluation(Record, frozen=True):
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
         return Candidate(draft=self.draft, quant=self.quant)
+
+    @property
+    def corrected(self) -> bool:
+        """Whether enough requests were decoded to correct the prediction."""
+        return self.requests_measured >= FEW_DECODED
 
     @property
     def configuration(self) -> Configuration:

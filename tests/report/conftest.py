@@ -127,16 +127,17 @@ def facts(draft: str | None, size: int = 100) -> ModelFacts:
     )
 
 
-def perfect(draft: str = "small") -> list[Any]:
-    """Two requests of two segments, a draft that is always right and costs a tenth of a step;
+def perfect(draft: str = "small", requests: int = 2) -> list[Any]:
+    """Requests of two segments in turn, a draft that is always right and costs a tenth of a step;
     decoding takes 8 s without and 4 s with it.
     """
     block = [cost(None, n, 1.0, draft) for n in (1, 2, 3)]
     records: list[Any] = [*block, cost(draft, 1, 0.1, draft), cost(draft, 2, 0.1, draft)]
     records += [facts(None), facts(draft, 40)]
-    for request, segment in (("r0", "chat"), ("r1", "code")):
+    for at in range(requests):
+        request = f"r{at}"
         records += [
-            trajectory(request, segment=segment),
+            trajectory(request, segment=("chat", "code")[at % 2]),
             replay(request, (1.0,) * (LENGTH - 1), draft),
             decode(request, 0, 8.0, draft),
             decode(request, 2, 4.0, draft),

@@ -127,6 +127,11 @@ def _rests_on(answer: Recommendation, leader: Evaluation) -> str:
     requests = "1 request" if answer.requests == 1 else f"all {answer.requests} requests"
     if not leader.requests_measured:
         return f"Predicted for {requests} from replay and timed passes; not decoded."
+    if not leader.corrected:
+        return (
+            f"Predicted for {requests} from replay and timed passes; the {leader.requests_measured} "
+            "decoded are too few to correct it."
+        )
     if leader.requests_measured >= answer.requests:
         return f"Measured by decoding {requests} with and without speculation."
     return (

@@ -139,6 +139,9 @@ def speed_up(answer: Recommendation) -> str:
 def _basis(answer: Recommendation, leader: Evaluation) -> str:
     if not leader.requests_measured:
         return f"predicted for {counted(answer.requests, 'request')}, never decoded"
+    if not leader.corrected:
+        few = counted(leader.requests_measured, "decoded request")
+        return f"predicted for {counted(answer.requests, 'request')}, {few} too few to correct it"
     if leader.requests_measured == answer.requests:
         return f"measured on {counted(answer.requests, 'request')}"
     return f"measured on {leader.requests_measured} of {counted(answer.requests, 'request')}"
@@ -208,8 +211,7 @@ def _table(answer: Recommendation, longest_name: int, most: int) -> Table:
     shown = answer.by_candidate[:most]
     speeds = [figure(_ranked_by(answer, each)) for each in shown]
     predicted = [
-        speed != "–" and not each.requests_measured
-        for speed, each in zip(speeds, shown, strict=True)
+        speed != "–" and not each.corrected for speed, each in zip(speeds, shown, strict=True)
     ]
     if any(predicted):
         speeds = [f"{s} {'*' if p else ' '}" for s, p in zip(speeds, predicted, strict=True)]

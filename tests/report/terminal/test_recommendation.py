@@ -128,11 +128,13 @@ def test_an_odd_case_fits_one_screen(hand, run, case):
     assert_one_screen(recommend(run_of(hand.manifest(), records), options))
 
 
-def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(run):
-    answer = recommend(run, DecisionOptions(min_speedup=3.0))
+def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(hand):
+    answer = recommend(
+        run_of(hand.manifest(), hand.perfect(requests=5)), DecisionOptions(min_speedup=3.0)
+    )
     assert headline(answer) == "Do not speculate"
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.00× (2.00–2.00), decode only, measured on 2 requests; 3× is asked "
+        "Best: small, k = 2, 2.00× (2.00–2.00), decode only, measured on 5 requests; 3× is asked "
         "for"
     )
 
@@ -152,7 +154,9 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
         r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
     ]
     answer = recommend(run_of(hand.manifest(), records))
-    assert speed_up(answer).endswith("measured on 1 of 2 requests")
+    assert speed_up(answer).endswith(
+        "predicted for 2 requests, 1 decoded request too few to correct it"
+    )
 
 
 def test_nothing_timed_is_told_instead_of_a_speed_up(hand):
@@ -164,16 +168,21 @@ def test_nothing_timed_is_told_instead_of_a_speed_up(hand):
 def test_one_request_has_a_speed_up_without_an_interval(hand):
     records = [r for r in hand.perfect() if getattr(r, "request", None) in (None, "r0")]
     one = recommend(run_of(hand.manifest(), records))
-    assert headline(one) == "Inconclusive: 2.00×, but too few requests for an interval"
+    assert headline(one) == "Inconclusive: 2.29×, but too few requests for an interval"
     assert "unknown (too few requests for an interval)" in speed_up(one)
 
 
 def test_an_open_decision_names_what_would_settle_it(hand):
+    # Two of five requests accept nothing: 40 s against 29.7 as predicted, four of them decoded.
     records = [
-        r for r in hand.perfect() if not (type(r).__name__ == "Decode" and r.request == "r1")
+        r
+        for r in hand.perfect(requests=5)
+        if not (type(r).__name__ == "Decode" and r.request == "r4")
     ]
-    lines = lines_of(recommend(run_of(hand.manifest(), records)))
-    assert any("the same sweep with --measure-requests 2" in line for line in lines)
+    records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
+    options = DecisionOptions(min_speedup=1.3)
+    lines = lines_of(recommend(run_of(hand.manifest(), records), options))
+    assert any("the same sweep with --measure-requests 5" in line for line in lines)
 
 
 def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
@@ -181,7 +190,7 @@ def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
         msgspec.structs.replace(hand.cost(model, 10, 1.0), what="prefill")
         for model in (None, "small")
     ]
-    run = run_of(hand.manifest(), [*hand.perfect(), *prefills])
+    run = run_of(hand.manifest(), [*hand.perfect(requests=5), *prefills])
     answer = recommend(run, DecisionOptions(objective="latency"))
     # 9 s without speculation, 6 s with it.
     assert speed_up(answer).startswith("Speed-up 1.50× (1.50–1.50), prefills included")
@@ -211,7 +220,7 @@ def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
     for draft, seconds in (("a", 4.0), ("b", 8.0), ("c", 5.0)):
         records += [
             hand.decode(r.request, 2, seconds, draft) if getattr(r, "k", 0) else r
-            for r in hand.perfect(draft)
+            for r in hand.perfect(draft, 5)
         ]
     answer = recommend(run_of(hand.manifest(drafts=("a", "b", "c")), records))
     lines = lines_of(answer)
@@ -219,8 +228,8 @@ def test_drafts_stand_in_the_order_of_their_expected_speed_up(hand):
     assert [line.strip("→ ")[0] for line in lines[at + 1 : at + 4]] == ["a", "c", "b"]
 
 
-def test_json_and_csv_hold_every_figure_by_the_same_name(run):
-    answer = recommend(run)
+def test_json_and_csv_hold_every_figure_by_the_same_name(hand):
+    answer = recommend(run_of(hand.manifest(), hand.perfect(requests=5)))
     (best, *_) = [e for e in json.loads(render(answer, "json", 80))["evaluations"] if e["best"]]
     rows = csv.DictReader(render(answer, "csv", 80).splitlines())
     (row, *_) = [row for row in rows if row["best"] == "1"]
