@@ -129,8 +129,8 @@ def _rests_on(answer: Recommendation, leader: Evaluation) -> str:
         return f"Predicted for {requests} from replay and timed passes; not decoded."
     if not leader.corrected:
         return (
-            f"Predicted for {requests} from replay and timed passes; the {leader.requests_measured} "
-            "decoded are too few to correct it."
+            f"Predicted for {requests} from replay and timed passes: the "
+            f"{leader.requests_measured} decoded are too few to correct it."
         )
     if leader.requests_measured >= answer.requests:
         return f"Measured by decoding {requests} with and without speculation."
