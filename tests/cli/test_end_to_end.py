@@ -161,65 +161,10 @@ def pinned(command, swept, tmp_path):
     return file
 
 
-def changed(file, change):
-    baseline = json.loads(file.read_text())
-    change(baseline)
-    file.write_text(json.dumps(baseline))
-    return file
-
-
-def test_a_run_passes_against_its_own_baseline(command, swept, pinned):
-    outcome = command("gate", "--baseline", pinned, swept[0])
-    assert outcome.code == 0
-    assert outcome.out.startswith("PASS: draft")
-    outcome = command("gate", "--baseline", pinned, swept[0], "--format", "json")
-    assert json.loads(outcome.out)["verdict"] == "pass"
-
-
 def test_two_runs_are_compared_without_a_file(command, swept):
     folder, _ = swept
     outcome = command("gate", "--old", folder, "--new", folder, "--candidate", "draft")
     assert outcome.code == 0
-
-
-def better(baseline):
-    """Every request once took half as many rounds for as many tokens."""
-    for request in baseline["requests"]:
-        request["rounds"] /= 2
-        request["passes"] /= 2
-
-
-def test_a_regression_exits_1(command, swept, pinned):
-    outcome = command("gate", "--baseline", changed(pinned, better), swept[0])
-    assert outcome.code == 1
-    assert outcome.out.startswith("FAIL")
-    outcome = command("gate", "--baseline", pinned, swept[0], "--exit-zero")
-    assert outcome.code == 0
-    assert outcome.out.startswith("FAIL")
-
-
-def other_requests(baseline):
-    baseline["question"]["key_id"] = "00000000"
-
-
-def test_a_baseline_of_another_question_exits_4(failing, swept, pinned):
-    failing(4, "gate", "--baseline", changed(pinned, other_requests), swept[0])
-
-
-def shaken(baseline):
-    """Every second request once took a fifth more rounds, the others fewer by as much."""
-    for number, request in enumerate(baseline["requests"]):
-        factor = 1.2 if number % 2 else 1 / 1.2
-        request["rounds"] *= factor
-        request["passes"] *= factor
-
-
-@pytest.mark.parametrize(("words", "code"), [([], 3), (["pass"], 0), (["fail"], 1)])
-def test_a_sample_that_cannot_tell_exits_as_asked(command, swept, pinned, words, code):
-    asked = ["--inconclusive", *words] if words else []
-    outcome = command("gate", "--baseline", changed(pinned, shaken), swept[0], *asked)
-    assert outcome.code == code
-    assert outcome.out.startswith("INCONCLUSIVE")
 
 
 def test_a_candidate_that_was_not_measured_lists_those_that_were(failing, swept, tmp_path):

@@ -111,6 +111,7 @@ PROGRAM = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -54,6 +54,7 @@ def test_help_starts_in_under_half_a_second_of_processor_time():
     assert statistics.median(seconds) < 0.5
 
 
+@pytest.mark.slow
 def test_help_of_every_command_imports_nothing_heavy():
     program = (
         "import sys; from draftbench.cli import main\n"

@@ -49,6 +49,7 @@ def ended_by(number, words, when):
     return child.returncode, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "what"),
     [(signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGINT, 130, "interrupted")],

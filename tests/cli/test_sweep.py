@@ -102,36 +102,57 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     assert "τ" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("--k", "0"),
-        ("--concurrency", "1,,4"),
-        ("--quant", "none,int44"),
-        ("--target-quant", "in8"),
-        ("--mode", "gredy"),
-        ("--measure", "al"),
-        ("--responses", "loged"),
-        ("--stop-below", "2"),
-        ("--ngram", "4-2"),
-        ("--temperature", "nan"),
-        ("--format", "jsn"),
-        ("--output", "/no/such/folder/x"),
-    ],
-)
-def test_a_value_that_cannot_be_is_refused_before_the_seconds_of_importing_torch(flag, value):
-    words = ["sweep", "--target", "t", "--drafts", "d", "--traffic", "suite:code", flag, value]
-    program = f"import sys; from draftbench.cli import main; print(main({words!r}))"
-    program += "; print('torch' in sys.modules)"
+IMPOSSIBLE = {
+    "--k": "0",
+    "--concurrency": "1,,4",
+    "--quant": "none,int44",
+    "--target-quant": "in8",
+    "--mode": "gredy",
+    "--measure": "al",
+    "--responses": "loged",
+    "--ngram": "4-2",
+    "--temperature": "nan",
+    "--format": "jsn",
+    "--output": "/no/such/folder/x",
+}
+
+
+def test_values_that_cannot_be_are_refused_before_the_seconds_of_importing_torch():
+    words = ["sweep", "--target", "t", "--drafts", "d", "--traffic", "suite:code"]
+    program = (
+        "import sys; from draftbench.cli import main\n"
+        f"for flag in {IMPOSSIBLE!r}.items(): print(main({words!r} + list(flag)))\n"
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.split() == ["2", "False"]
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+    assert done.stdout.split() == ["2"] * len(IMPOSSIBLE) + ["False"]
+    lines = [line.split(":")[0] for line in done.stderr.splitlines()]
+    assert lines == ["error", "hint"] * len(IMPOSSIBLE)
+
+
+def test_batch_is_the_old_name_of_concurrency(command, tmp_path, embedded, monkeypatch):
+    monkeypatch.chdir(embedded)
+    words = ["sweep", "--target", "target", "--drafts", "ngram", "--traffic", "suite:completion"]
+    words += ["--sample", 2, "--no-controls", "--dry-run", "--out", tmp_path / "run"]
+    new, old = (command(*words, flag, "2,4") for flag in ("--concurrency", "--batch"))
+    assert (old.code, old.out) == (0, new.out)
+    assert "note: --batch is now called --concurrency" in old.err
+    assert "--batch" not in command("sweep", "--help").out
 
 
 def test_levels_are_taken_with_blanks_and_once(command, tmp_path, embedded, monkeypatch):
     monkeypatch.chdir(embedded)
     words = ["--target", "target", "--drafts", "draft", "--traffic", "suite:completion"]
-    words += ["--quant", "none, int8,none", "--sample", 2, "--no-controls", "--dry-run"]
+    words += [
+        "--quant",
+        "none, int8",
+        "--quant",
+        "none",
+        "--sample",
+        2,
+        "--no-controls",
+        "--dry-run",
+    ]
     outcome = command("sweep", *words, "--format", "json", "--out", tmp_path / "run")
     assert json.loads(outcome.out)["candidates"] == ["draft", "draft:int8"]
 
