@@ -6,11 +6,10 @@ points). Without % it must be below 1: nobody means two whole tokens by `mean_ac
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 
-from draftbench.errors import UsageError
+from draftbench.errors import UsageError, did_you_mean
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
@@ -55,15 +54,9 @@ def parse_limit(text: str) -> Limit:
     if not colon or not written:
         raise UsageError(f"`{text}` is not a limit", hint=_FORM)
     if name not in METRICS:
-        close = (
-            [_OTHER_NAMES[name]]
-            if name in _OTHER_NAMES
-            else difflib.get_close_matches(name, METRICS, 1)
-        )
-        meant = f"did you mean `{close[0]}`? " if close else ""
-        raise UsageError(
-            f"`{name}` is not a metric of the gate", hint=f"{meant}known: {', '.join(METRICS)}"
-        )
+        known = f"the metrics are {', '.join(METRICS)}"
+        hint = did_you_mean(_OTHER_NAMES.get(name, name), METRICS, known)
+        raise UsageError(f"`{name}` is not a metric of the gate", hint=hint)
     relative = written.endswith("%")
     try:
         value = float(written.removesuffix("%"))

@@ -139,8 +139,8 @@ def test_another_candidate_is_exported_at_its_best_k_and_called_not_recommended(
     )
 
 
-def test_what_is_exported_keeps_the_limits_given_to_recommend(command, make_run, capsys):
-    """Known fault: export knew no limits, and one run had two recommended drafts."""
+def test_what_is_exported_and_saved_keeps_the_limits_given_to_recommend(command, make_run, capsys):
+    """Known fault: they knew no limits, and one run had several recommended drafts."""
     run = make_run(drafts=("org/small", "org/tiny"), others=[("tiny", 0.3)], weights=10**9)
     limits = ("--max-memory", "500MB")
     assert main(["recommend", str(run), *limits, "--format", "json"]) == 0
@@ -149,6 +149,9 @@ def test_what_is_exported_keeps_the_limits_given_to_recommend(command, make_run,
     code, out, err = command(run, "--engine", "vllm", *limits)
     assert (code, json.loads(out)["model"]) == (0, "org/tiny")
     assert "not recommended" not in err
+    saved = run.parent / "baseline.json"
+    assert main(["gate", "--save", str(saved), str(run), *limits]) == 0
+    assert json.loads(saved.read_text())["candidate"] == "tiny"
 
 
 def test_an_unreached_speed_up_exits_1(command, make_run):

@@ -28,7 +28,7 @@ def test_percent_is_relative_and_a_plain_number_absolute(text, metric, value, re
         ("alpha", "is not a limit", "write NAME:VALUE"),
         ("alpha:", "is not a limit", "write NAME:VALUE"),
         ("aplha:2%", "not a metric", "did you mean `alpha`"),
-        ("latency:2%", "not a metric", "known: alpha, mean_accepted_length"),
+        ("latency:2%", "not a metric", "the metrics are alpha, mean_accepted_length"),
         ("alpha:two", "not a number", "alpha:0.02"),
         ("alpha:0", "above 0", "allow a small drop"),
         ("alpha:-1%", "above 0", "allow a small drop"),
