@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from draftbench.cli.flags import (
-    FORMATS,
-    FormatOption,
+    TEXT_FORMATS,
     OutputOption,
+    TextFormatOption,
     draft_lengths,
     one_of,
 )
@@ -25,7 +25,7 @@ def estimate(
         float, typer.Option(help="v: time of a target pass over k+1 tokens over one of one token.")
     ] = 1.0,
     k: Annotated[str, typer.Option("--k", help="Draft lengths, for example 1-10.")] = "1-16",
-    output_format: FormatOption = "table",
+    output_format: TextFormatOption = "table",
     output: OutputOption = "-",
 ) -> int:
     """Say what the closed form promises for an acceptance rate and a draft cost ratio.
@@ -36,7 +36,7 @@ def estimate(
     from draftbench.planner.formula import table
     from draftbench.report.terminal.estimate import render
 
-    one_of("--format", output_format, FORMATS)
+    one_of("--format", output_format, TEXT_FORMATS)
     check_output(output)
     found = table(alpha, draft_cost, draft_lengths(k), verify=verify_ratio)
     write_result(render(found, output_format, width()), output)

@@ -1,30 +1,20 @@
-"""The closed form over draft lengths as a table, Markdown, JSON and CSV."""
+"""The closed form over draft lengths as a table, Markdown and JSON."""
 
 from __future__ import annotations
-
-import csv
-import io
 
 import msgspec
 
 from draftbench.planner.formula import Table
+from draftbench.records import to_json
 from draftbench.report.terminal.text import Section
 
 BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
 def render(table: Table, style: str, width: int) -> str:
-    """The table as table, json, markdown or csv."""
+    """The table as table, json or markdown."""
     if style == "json":
-        fields = {"basis": BASIS, **msgspec.to_builtins(table)}
-        return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
-    if style == "csv":
-        rows = [{"basis": BASIS, **msgspec.to_builtins(row)} for row in table.rows]
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue().rstrip("\n")
+        return to_json({"basis": BASIS, **msgspec.to_builtins(table)})
     given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
     if table.verify_ratio != 1:
         given += f", v = {table.verify_ratio:g}"
