@@ -130,8 +130,9 @@ class RunCosts:
         return self._beyond[key]
 
     def _rounds_beyond(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> Overheads:
-        own = (d for d in self.run.decodes if self.decoded and d.block == str(candidate))
-        rows = [row for d in own if d.batch == batch and (row := steady(d)) is not None]
+        block = str(candidate), batch
+        own = [d for d in self.run.decodes if self.decoded and (d.block, d.batch) == block]
+        rows = [row for d in own if (row := steady(d)) is not None]
         passes = _once_a_k(self._passes(self.costs(candidate, batch), batch))
         return {k: overhead(rows, k, passes) for k in (0, *ks)}
 

@@ -209,7 +209,8 @@ def block_costs(run: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | 
     known = (run.facts_of(candidate), run.facts_of(None))
     if any(facts is not None and not facts.has_kernel for facts in known):
         return None
-    points = [p for p in run.costs if p.block == str(candidate)]
+    block = str(candidate)
+    points = [p for p in run.costs if p.block == block]
     own = None if candidate.draft == SELF else candidate
     target, draft = _rising(points, None, batch), _rising(points, own, batch)
     proposal = _proposal(points, own, batch)
@@ -227,7 +228,8 @@ def block_costs(run: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | 
 
 def timed_batches(run: Run, candidate: Candidate) -> tuple[int, ...]:
     """The batch sizes at which any pass of a candidate's block was timed, ascending."""
-    return tuple(sorted({p.batch for p in run.costs if p.block == str(candidate)}))
+    block = str(candidate)
+    return tuple(sorted({p.batch for p in run.costs if p.block == block}))
 
 
 def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | None:

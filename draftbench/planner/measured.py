@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -36,6 +37,7 @@ def has_steady(row: Decode) -> bool:
     return row.batch == 1 or row.batch in row.active
 
 
+@lru_cache(maxsize=4096)
 def steady(row: Decode) -> Decode | None:
     """The run with its steady rounds alone, as if it were a shorter response; None without any.
 
