@@ -68,7 +68,7 @@ def test_json_has_the_fields_that_scripts_rely_on(command, swept):
     assert cells["ngram", "none", 1]["alpha"] is None
     assert set(answer["prediction_error"]) >= {"median"}
     (failure,) = answer["failures"]
-    assert (failure["draft"], failure["stage"]) == ("foreign", "pair")
+    assert (failure["candidate"]["draft"], failure["stage"]) == ("foreign", "pair")
 
 
 def test_the_figures_are_those_of_the_pair(command, swept):
@@ -141,7 +141,7 @@ def test_the_same_command_again_measures_nothing_again(command, swept, sweep_wor
 
 def test_another_question_does_not_go_into_the_same_folder(failing, swept, sweep_words):
     said = failing(2, *sweep_words, "--out", swept[0], "--temperature", 0.5)
-    assert "another question (temperature differ)" in said
+    assert "another question (temperature: None → 0.5)" in said
 
 
 def test_a_dry_run_loads_nothing_and_leaves_nothing(command, sweep_words, tmp_path):
