@@ -290,8 +290,6 @@ ANSWERS: list[Case] = [
         "recommend", "run", "--costs", "costs.yaml")),
     ("Texts of a redacted run", lambda: kept(nothing, "acceptance", "run", "--show-text")),
     ("An engine that nobody knows", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
-    ("A card that nobody knows", lambda: ["estimate", "--target", str(EMBEDDED / "target"),
-        "--draft", str(EMBEDDED / "draft"), "--hardware", "h1000"]),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
 ]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
