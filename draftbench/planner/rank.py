@@ -332,7 +332,8 @@ class Ranking:
     def _pick(self, values: Floats) -> int | None:
         if not values.size or not np.isfinite(values.max()):
             return None
-        tied: Ints = np.flatnonzero(values >= (1 - TIMING_NOISE) * values.max())
+        best = values.max()  # of values below 0 a share would be above all of them
+        tied: Ints = np.flatnonzero(values >= min(best, (1 - TIMING_NOISE) * best))
         return int(
             min(
                 tied, key=lambda at: (self.alternatives[at].predictor.size, self.alternatives[at].k)
