@@ -22,7 +22,7 @@ from draftbench.run_folder.run import Run, read_run
 def errors(observed: Run, k: int | None = None) -> list[float]:
     """Relative errors of the predictions of all measured cells, or of those at one k."""
     found = recommend(observed).prediction_error
-    return [] if found is None else [c.error for c in found.by_cell if k in (None, c.k)]
+    return [] if found is None else [c.error for c in found.by_configuration if k in (None, c.k)]
 
 
 def elsewhere(observed: Run, other: Run) -> list[float]:
