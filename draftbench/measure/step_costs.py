@@ -181,8 +181,8 @@ def _visit(point: _Timed, clock: Clock) -> list[float]:
 def _step_points(
     runner: Runner, candidate: Candidate | None, grid: CostGrid, sizes: tuple[int, ...]
 ) -> list[_Timed]:
-    """A pass over n tokens a row at each context, and the choice of a token: after each where the
-    target verifies, after the last where a draft goes on.
+    """Times a pass over n tokens a row at each context, and the choice of tokens: one per position
+    for the target, which verifies, and one per row for a draft, which continues from the last.
     """
     points = []
     for context in grid.contexts:

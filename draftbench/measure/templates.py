@@ -137,11 +137,11 @@ class Renderer:
         self._end()
 
     def _death(self) -> str:
-        """How the process ended, which is ended here where it goes on."""
+        """How the process ended; one that is still running is stopped."""
         try:
             until = time.monotonic() + SLACK
             while self._child.exitcode is None and time.monotonic() < until:
-                time.sleep(0.01)  # join would wait for a child that closed its end and goes on
+                time.sleep(0.01)  # join would wait for a child that closed its end and still runs
             late = self._child.exitcode in (None, -signal.SIGALRM)
         finally:
             self._stop()

@@ -288,7 +288,7 @@ class EngineCosts:
         return (
             f"costs are those of {self.runner}, from {self.origin}: all speed-ups here are "
             "predictions for it; what a round takes beyond its passes is unknown there and counted "
-            "as nothing, contexts and prefills are not told apart",
+            "as nothing, prefill is unknown, and a step takes as long at every context",
             "its times come without repeats: ±0.00 of c and v means that their spread is unknown, "
             "and no probability or interval here counts it",
         )

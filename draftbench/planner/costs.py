@@ -300,7 +300,7 @@ def context_of(trajectory: Trajectory) -> float:
 
 
 def plain_seconds(costs: BlockCosts, rounds: Floats, context: Floats) -> Floats:
-    """Seconds of `rounds` plain steps per response [responses], each at its own context."""
+    """Seconds of `rounds` target steps per response [responses], each at its own context."""
     seconds: Floats = rounds * costs.target.at(1, context)
     return seconds
 

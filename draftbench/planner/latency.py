@@ -1,8 +1,8 @@
 """Decoding runs → how long users wait: distributions with and without speculation.
 
-Each percentile names what it is of. With several tokens a round most gaps between tokens are 0, so
-what is shown is a request's time per output token, and the gap between the chunks of a stream: each
-round delivers one chunk, the gap is the round's seconds. A percentile is given where the sample
+Two quantities are shown: a request's time per output token, and the gap between the chunks of a
+stream (each round delivers one chunk, so the gap is the round's seconds). Gaps between tokens are
+not, since with several tokens a round most of them are 0. A percentile is given where the sample
 supports it (p99 needs 100 values); below, the largest value stands in, and is called so.
 
 Does not know queueing, the network, nor what other requests' prompts take between two rounds.

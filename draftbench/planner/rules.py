@@ -144,7 +144,7 @@ def _many_rows(case: _Case) -> str | None:
     measured = "one request" if most == 1 else f"up to {most} requests"
     return (
         f"measured with {measured} at a time: from 32 on, speculation usually stops paying; sweep "
-        "there (`--batch`) before serving such loads"
+        "there (`--concurrency`) before serving such loads"
     )
 
 

@@ -47,8 +47,9 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
     line = msgspec.json.encode(records[0] if len(records) == 1 else list(records)) + b"\n"
     if len(line) >= MAX_LINE_BYTES:
         raise RunFolderError(
-            f"what one step measured, {len(line) >> 20} MiB, is more than a line of `{path}` holds",
-            hint="fewer rows together (--batch) or shorter responses (--max-new-tokens) fit",
+            f"record too large for `{path}` ({len(line) >> 20} MiB; limit 64 MiB)",
+            hint="decode fewer requests at a time (--concurrency) or shorter responses "
+            "(--max-new-tokens)",
         )
     try:
         new = not path.exists()

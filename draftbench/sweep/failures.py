@@ -1,8 +1,7 @@
-"""An exception that ended a candidate → the words that are kept of it.
+"""An exception that ended a candidate → the reason that the run folder keeps.
 
-What libraries say may quote what they were given. So of their messages only the parts are repeated
-that are known to hold sizes, shapes or a file's name; of any other exception only its kind and
-place are told.
+A library's message may quote private text. So only those parts of it are kept that are known to be
+sizes, shapes or a file's name; of any other exception only its type and place.
 """
 
 from __future__ import annotations

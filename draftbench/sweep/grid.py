@@ -337,7 +337,7 @@ class Worker:
             self.sink.append([state])
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        """Keep them, once. A model that was timed must not go on with another kernel."""
+        """Keep them, once. A model must not be timed with two kernels."""
         kept = self.measured.facts.get(facts.candidate, [])
         timed = facts.candidate in self.measured.timed_models
         if timed and kept and facts.runner != kept[-1].runner:

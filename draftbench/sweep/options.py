@@ -42,7 +42,7 @@ class SweepOptions:
 
 
 class Watcher(Protocol):
-    """Who is told what is going on; draws nothing while something is timed."""
+    """Receives the progress of a sweep; draws nothing while something is timed."""
 
     def stage(self, what: str, total: int) -> None:
         """A stage of `total` units begins."""

@@ -119,8 +119,8 @@ def _load(answer: Recommendation, charts: Sequence[Chart]) -> Section:
     timed = [level for level in answer.levels if level.decision is not None]
     if len(timed) < 2:
         lead = (
-            f"Only concurrency {answer.concurrency} was timed; `--batch 1,4,16` of `sweep` shows "
-            "how the speed-up falls under load."
+            f"Only concurrency {answer.concurrency} was timed; sweep with `--concurrency 1,4,16` "
+            "to see how the speed-up falls under load."
         )
     elif answer.crossover is None:
         lead = "It clearly pays at every concurrency that was timed, the largest included."
