@@ -13,6 +13,7 @@ records that were lost, and what differs at the end; leaves with 1 if anything d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+
+import torch
 
 import draftbench
 import draftbench.run_folder.append_log as lines
@@ -137,6 +140,9 @@ def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool
     child = os.fork()
     if child == 0:
         os.close(reader)
+        # A fork breaks the parent's pool: PyTorch fails the first time a child asks, then makes one.
+        with contextlib.suppress(RuntimeError):
+            torch.set_num_threads(1)
         acknowledge(writer)
         if inside and chance:
             die_inside_write(number, chance)
