@@ -140,7 +140,7 @@ def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool
     child = os.fork()
     if child == 0:
         os.close(reader)
-        # A fork breaks the parent's pool: PyTorch fails the first time a child asks, then makes one.
+        # A fork breaks the pool of threads: PyTorch fails once, then makes a new one.
         with contextlib.suppress(RuntimeError):
             torch.set_num_threads(1)
         acknowledge(writer)
