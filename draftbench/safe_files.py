@@ -19,12 +19,13 @@ import msgspec
 MAX_YAML_BYTES = 64 << 10
 MAX_YAML_DEPTH = 20
 
-# Control characters of a terminal (C0, C1, delete), those that reverse the writing direction, and
-# halves of characters, which no output stream takes.
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters of a terminal (C0, C1, delete), those that reverse the writing direction,
+# halves of characters, which no output stream takes, and non-characters, which no XML file takes.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 # The same in JSON, raw or escaped; escapes of some other characters begin like these.
 _MAY_HOLD_CONTROLS = re.compile(
-    rb"\\u00[01789]|\\u20[26]|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
+    rb"\\u00[01789]|\\u20[26]|\\uff|\\[bfnrt]|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]"
+    rb"|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xbe\xbf]",
     re.IGNORECASE,
 )
 

@@ -29,7 +29,7 @@ def report(
     ] = None,
     plots: Annotated[
         Path | None,
-        typer.Option(help="Write every chart into this folder, as SVG.", metavar="FOLDER"),
+        typer.Option(help="Write every chart into this folder, as SVG and PNG.", metavar="FOLDER"),
     ] = None,
     output_format: Annotated[
         str | None,

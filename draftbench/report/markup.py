@@ -16,14 +16,13 @@ class Html(str):
     __slots__ = ()
 
 
-def element(name: str, /, *children: str | None, **attributes: str | float | None) -> Html:
+def element(name: str, /, *children: str | None, **attributes: str | None) -> Html:
     """`<name attributes>children</name>`; text is escaped, `Html` kept, None left out.
 
-    Attribute names are written `class_` and `data_k`; an attribute of None is left out, and a
-    number is written to a tenth, which is fine enough for a drawing.
+    Attribute names are written `class_` and `data_k`; an attribute of None is left out.
     """
     words = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(plain(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -36,7 +35,3 @@ def together(children: Iterable[str | None]) -> Html:
     """Children side by side."""
     parts = (c if isinstance(c, Html) else escape(plain(c)) for c in children if c is not None)
     return Html("".join(parts))
-
-
-def _value(value: str | float) -> str:
-    return escape(plain(value)) if isinstance(value, str) else f"{round(value, 1):g}"

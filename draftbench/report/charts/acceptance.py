@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.chart import Chart, Table, first_drawn, series_of
-from draftbench.report.charts.svg import (
+from draftbench.report.charts.plot import (
     SERIES,
     Plot,
     counts_axis,

@@ -9,7 +9,7 @@ from pathlib import Path
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Recommendation
-from draftbench.report.charts.svg import SERIES, Plot
+from draftbench.report.charts.plot import SERIES, Plot
 
 # Text, or a figure; None is unknown.
 Cell = str | Estimate | None
@@ -40,22 +40,20 @@ class Chart:
     table: Table
     folded: bool = True
 
-    def save(self, folder: Path) -> Path:
-        """Write `NAME.svg`.
+    def save(self, folder: Path) -> None:
+        """Write `NAME.svg` and `NAME.png`.
 
         Raises:
             UsageError: the folder cannot be written.
         """
-        path = folder / f"{self.name}.svg"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.plot.file(self.title), encoding="utf-8")
+            self.plot.save(folder / self.name, self.title)
         except OSError as error:
             raise UsageError(
                 f"cannot write charts to `{folder}`: {error.strerror}",
                 hint="take another folder for --plots",
             ) from error
-        return path
 
 
 def first_drawn(count: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.report.charts.chart import Cell, Chart, Table
+from draftbench.report.charts.plot import Plot, doublings_axis, room_for, values_axis
 from draftbench.report.charts.speedups import SPEED_UP
-from draftbench.report.charts.svg import Plot, doublings_axis, room_for, values_axis
 
 ROWS = "concurrency (active decoding rows)"
 
@@ -27,7 +27,7 @@ def speedup(answer: Recommendation) -> list[Chart]:
     for level, e in known:
         plot.point(level.concurrency, e, 0, hollow=level.speedup_measured is None)
         if level.leader is not None:
-            plot.above(level.concurrency, e.high, f"k = {level.leader.k}")
+            plot.words((level.concurrency, e.high), f"k = {level.leader.k}", above=9)
     return [
         Chart(
             name="speedup-by-concurrency",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from draftbench.planner.recommendation import Recommendation
 from draftbench.report.charts.chart import Chart, Table, first_drawn, series_of
-from draftbench.report.charts.svg import SERIES, Plot, rows_axis, short, values_axis
+from draftbench.report.charts.plot import SERIES, Plot, rows_axis, short, values_axis
 from draftbench.report.figures import Figures, Part
 
 

@@ -6,7 +6,8 @@ from draftbench.memory import format_size
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.charts.chart import Chart, Table, series_of
-from draftbench.report.charts.svg import (
+from draftbench.report.charts.plot import (
+    WIDTH,
     Axis,
     Plot,
     counts_axis,
@@ -32,14 +33,12 @@ def by_candidate(answer: Recommendation) -> list[Chart]:
     rows = rows_axis([f"{short(str(each.candidate))}, k = {each.k}" for each, _ in known])
     tall = 44.0 + 34.0 * len(known)
     plot = Plot(values_axis(SPEED_UP, ends), rows, height=tall, room=50.0, upright=True)
-    plot.shade_left_of(1.0)
-    plot.mark_x(1.0)
-    if answer.min_speedup != 1:
-        plot.mark_x(answer.min_speedup)
+    plot.thresholds(answer.min_speedup)
     series = series_of(answer)
     for at, (each, speed) in enumerate(known):
         plot.bar(speed, -at, series[str(each.candidate)], hollow=each.speedup_measured is None)
-        plot.figure(-at, f"{speed.value:.2f}×")
+        place, coords = (WIDTH - 2, -at), ("figure points", "data")
+        plot.words(place, f"{speed.value:.2f}×", "right", "ink", coords, -4, "bold")
     decoded = sum(each.speedup_measured is not None for each, _ in known)
     return [
         Chart(

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.report.charts import charts_of
-from draftbench.report.charts.svg import Axis, Plot, values_axis
+from draftbench.report.charts.plot import Axis, Plot, values_axis
 from draftbench.report.figures import Figures
 from draftbench.report.html.sections import sections
 from draftbench.report.markup import Html, element, together
@@ -93,12 +93,9 @@ def _deciding(answer: Recommendation, leader: Evaluation) -> Html:
     )
     low, high = min(0.9, speed.low), max(1.1, answer.min_speedup, speed.high)
     asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
-    scale = values_axis(f"1× is decoding without speculation{asked}", [low, high], "×")
+    scale = values_axis(f"1× is decoding without speculation{asked}", [low, high])
     plot = Plot(scale, Axis("", 0, 1, ()), height=80, upright=True)
-    plot.shade_left_of(1.0)
-    plot.mark_x(1.0)
-    if answer.min_speedup != 1:
-        plot.mark_x(answer.min_speedup)
+    plot.thresholds(answer.min_speedup)
     plot.bar(speed, 0.5, 0)
     interval = f"{speed.low:.2f}–{speed.high:.2f}"
     described = f"{speed.value:.2f}×, 95 % interval {interval}; 1× is decoding without speculation."

@@ -49,12 +49,6 @@ def test_file_names_are_unique(reference):
     assert len(set(names)) == len(names) >= 9
 
 
-def test_a_chart_is_written_as_svg(whole, tmp_path):
-    path = whole["segments"][0].save(tmp_path / "charts")
-    assert path.name == "tokens-per-round-by-segment.svg"
-    ElementTree.fromstring(path.read_text())
-
-
 def test_charts_that_cannot_be_written_say_where(whole, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write charts"):

@@ -162,7 +162,7 @@ def test_the_same_run_gives_the_same_page(run, text):
     assert page_of("run", run) == text
 
 
-def test_a_page_needs_neither_torch_nor_a_plotting_library():
+def test_importing_the_page_loads_neither_torch_nor_matplotlib():
     code = (
         "import sys, draftbench.cli.report, draftbench.report.html.page; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'pandas')))"

@@ -1,0 +1,289 @@
+"""The style of every chart, over matplotlib: axes, intervals, names at the ends of lines.
+
+matplotlib is imported where something is drawn: the commands that draw nothing start without it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.report.markup import Html, element
+from draftbench.report.terminal.text import plain
+
+# At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.
+WIDTH, HEIGHT, DPI = 400.0, 250.0, 72
+SERIES = 7
+# At 12 px a character is about so wide.
+_CHARACTER, _LINE, _LONGEST = 7.0, 15.0, 26
+
+# A file is drawn in the light colours of the page; on the page each of them becomes the variable
+# that has another value in the dark.
+_STYLE = files("draftbench.report.html").joinpath("page.css").read_text(encoding="utf-8")
+COLOURS = dict(re.findall(r"--(\w+): (#\w+);", _STYLE.partition("@media")[0]))
+_VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
+_SETTINGS: dict[Any, Any] = {
+    # Names come from files: neither `$` nor `\` in them is a formula.
+    "text.parse_math": False,
+    "text.usetex": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "draftbench",
+    "font.size": 12,
+    "text.color": COLOURS["ink"],
+    "axes.formatter.useoffset": False,
+    "legend.frameon": False,
+    "legend.handlelength": 0.8,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0,
+}
+# All that the page takes of a drawing: no ids, links, clips or styles, which its policy forbids.
+_KEPT = (
+    *("d", "x", "y", "transform", "text-anchor", "font-weight", "fill", "fill-opacity"),
+    *("stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity"),
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range with the values that are marked on it, None for round ones; `log` spaces doublings
+    alike.
+    """
+
+    label: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...] | None = None
+    log: bool = False
+
+
+def values_axis(label: str, values: Sequence[float]) -> Axis:
+    """An axis that holds all values with a little room."""
+    low, high = min(values), max(values)
+    room = 0.04 * ((high - low) or max(abs(high), 1.0))
+    return Axis(label, low - room if low else low, high + room)
+
+
+def shares_axis(label: str) -> Axis:
+    """0 to 100 %."""
+    return Axis(label, 0, 1, tuple((at / 4, f"{25 * at} %") for at in range(5)))
+
+
+def counts_axis(label: str, counts: Sequence[int]) -> Axis:
+    """Whole numbers side by side, with half a step of room at either end."""
+    low, high = min(counts), max(counts)
+    marks = range(low, high + 1, max(1, math.ceil((high - low) / 10)))
+    return Axis(label, low - 0.5, high + 0.5, tuple((float(at), str(at)) for at in marks))
+
+
+def doublings_axis(label: str, counts: Sequence[int]) -> Axis:
+    """Whole numbers on a logarithmic scale, each of them marked."""
+    ticks = tuple((float(at), str(at)) for at in counts)
+    return Axis(label, min(counts) / 1.3, max(counts) * 1.3, ticks, log=True)
+
+
+def rows_axis(names: Sequence[str]) -> Axis:
+    """Names below one another, the first on top at 0, the next at -1."""
+    ticks = tuple((float(-at), short(name)) for at, name in enumerate(names))
+    return Axis("", 0.5 - max(len(names), 1), 0.5, ticks)
+
+
+def short(name: str) -> str:
+    """A name from a file as a label that keeps its end, where a quantization level stands."""
+    shown = plain(name).replace("\n", " ")
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 10]}…{shown[-9:]}"
+
+
+def room_for(names: Sequence[str]) -> float:
+    """Units right of the axes that `Plot.names` needs."""
+    return 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
+
+
+class Plot:
+    """A drawing in the making: two axes with a grid, then whatever is put on them.
+
+    Args:
+        room: units right of the axes, for names and figures that stand there.
+        upright: the grid lines mark values of x, because y holds names.
+    """
+
+    def __init__(
+        self,
+        x: Axis,
+        y: Axis,
+        *,
+        height: float = HEIGHT,
+        room: float = 12.0,
+        upright: bool = False,
+    ) -> None:
+        from matplotlib.figure import Figure
+
+        marks = ["0.00"] if y.ticks is None else [words for _, words in y.ticks]
+        self._left = 10.0 + _CHARACTER * max(map(len, marks), default=0)
+        top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
+        wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)
+        self._height = height
+        with _styled():
+            self._figure = Figure(dpi=DPI)
+            self.axes = axes = self._figure.add_axes((0, 0, 1, 1), frame_on=False)
+            axes.locator_params(nbins=6, steps=[1, 2, 5, 10])
+            axes.set(xscale="log" if x.log else "linear", axisbelow=True)
+            for axis, spec in ((axes.xaxis, x), (axes.yaxis, y)):
+                if spec.ticks is not None:
+                    axis.set_ticks([at for at, _ in spec.ticks], [word for _, word in spec.ticks])
+                axis.minorticks_off()
+                names = upright and spec is y
+                axis.set_tick_params(
+                    length=0, pad=8, labelcolor=COLOURS["ink" if names else "soft"]
+                )
+            axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high))
+            axes.grid(axis="x" if upright else "y", color=COLOURS["rule"], linewidth=1)
+        self.words((2 - self._left, tall + 16), y.label, "left", "soft", "axes points")
+        self.words((wide / 2, 4 - self._bottom), x.label, "center", "soft", "axes points")
+
+    def line(
+        self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool = False
+    ) -> None:
+        x, y = zip(*points, strict=True)
+        style = (0, (2.5, 2)) if dashed else "solid"
+        self.axes.plot(x, y, color=COLOURS[f"c{series}"], linewidth=2, linestyle=style)
+
+    def band(self, places: Sequence[tuple[float, Estimate]], series: int) -> None:
+        """What the intervals of a line cover."""
+        x, low, high = zip(*((x, e.low, e.high) for x, e in places), strict=True)
+        self.axes.fill_between(x, low, high, color=COLOURS[f"c{series}"], alpha=0.14, linewidth=0)
+
+    def point(self, x: float, y: Estimate, series: int, *, hollow: bool = False) -> None:
+        """A figure with its interval, upright."""
+        self._estimate((x, x, x), (y.low, y.value, y.high), COLOURS[f"c{series}"], hollow)
+
+    def bar(self, x: Estimate, y: float, series: int, *, hollow: bool = False) -> None:
+        """A figure with its interval, lying."""
+        self._estimate((x.low, x.value, x.high), (y, y, y), COLOURS[f"c{series}"], hollow)
+
+    def _estimate(self, x: Sequence[float], y: Sequence[float], colour: str, hollow: bool) -> None:
+        self.axes.plot(x, y, color=colour, linewidth=2.5, alpha=0.45, solid_capstyle="butt")
+        (dot,) = self.axes.plot(x[1], y[1], "o", ms=7, mew=0, color=colour, zorder=3, clip_on=False)
+        if hollow:
+            dot.set(mfc=COLOURS["paper"], mew=2)
+
+    def thresholds(self, asked: float) -> None:
+        """A wash where speculation is slower than decoding without it, and a dashed line at 1× and
+        at the speed-up that is asked for.
+        """
+        self.axes.axvspan(self.axes.get_xlim()[0], 1, color=COLOURS["wash"], zorder=0)
+        for value in {1.0, asked}:
+            self.axes.axvline(value, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
+
+    def mark_y(self, value: float) -> None:
+        """A level dashed line, such as 1× where speculation neither wins nor loses."""
+        self.axes.axhline(value, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
+
+    def ring(self, x: float, y: float, words: str, top: float) -> None:
+        """A circle around a point, and a word above everything that reaches up to `top`."""
+        self.axes.plot(x, y, "o", ms=16, mfc="none", mec=COLOURS["ink"], mew=1.2, clip_on=False)
+        self.words((x, max(top, y)), words, above=12)
+
+    def names(self, ends: Sequence[tuple[float, str, int]]) -> None:
+        """Names (height, name, series) of lines at their right ends, moved apart where they would
+        stand on one another.
+        """
+        ordered = sorted(ends, key=lambda end: -end[0])
+        (low, high), (wide, tall) = self.axes.get_ylim(), self._size
+        places: list[float] = []
+        for value, _, _ in ordered:
+            free = places[-1] - _LINE if places else tall
+            places.append(min(tall * (value - low) / (high - low), free))
+        below = min([0.0, *places])
+        for at, (_, name, series) in zip(places, ordered, strict=True):
+            place = (wide + 8, at - below - 4)
+            self.words(place, short(name), "left", f"c{series}", "axes points")
+
+    def key(self, names: Sequence[tuple[str, int]]) -> None:
+        """Names of the colours below the drawing, which grows by their lines."""
+        from matplotlib.lines import Line2D
+
+        lines = [Line2D([], [], color=COLOURS[f"c{series}"], linewidth=3) for _, series in names]
+        below = (0, -(self._bottom + 6) / self._size[1])
+        labels = [short(name) for name, _ in names]
+        with _styled():
+            self.axes.legend(lines, labels, ncols=2, loc="upper left", bbox_to_anchor=below)
+        grown = 6 + 17 * math.ceil(len(names) / 2)
+        self._height, self._bottom = self._height + grown, self._bottom + grown
+
+    def words(
+        self,
+        place: tuple[float, float],
+        words: str,
+        align: str = "center",
+        colour: str = "ink",
+        coords: str | tuple[str, str] = "data",
+        above: float = 0,
+        weight: str = "normal",
+    ) -> None:
+        """Words at a place, in `coords` of matplotlib's `annotate`, and `above` units higher."""
+        with _styled():
+            text = self.axes.annotate(plain(words), place, (0, above), coords, "offset points")
+        text.set(ha=align, color=COLOURS[colour], weight=weight, annotation_clip=False)
+
+    def svg(self, description: str) -> Html:
+        """The drawing as an element of the page, coloured by its variables; `description` stands
+        for it where it cannot be seen.
+
+        The page allows no style attribute, and its ids would meet those of other drawings: styles
+        become attributes of their own and a shape that is used by its id is written where it is.
+        """
+        parts, shapes = [], {}
+        for node in ElementTree.fromstring(self._drawn("svg")).iter():
+            tag, words = node.tag.rpartition("}")[2], node.attrib
+            if tag == "path" and "id" in words:
+                shapes[f"#{words['id']}"] = words["d"]
+            elif tag in ("path", "text", "use"):
+                for part in filter(None, words.get("style", "").split("; ")):
+                    name, value = part.split(": ", 1)
+                    words[name] = _VARIABLES.get(value, value)
+                if tag == "use":
+                    tag, words["d"] = "path", shapes[words["{http://www.w3.org/1999/xlink}href"]]
+                    words["transform"] = f"translate({words.pop('x')} {words.pop('y')})"
+                kept = {name: words[name] for name in _KEPT if name in words}
+                parts.append(element(tag, node.text, **kept))
+        box = f"0 0 {WIDTH:g} {self._height:g}"
+        return element("svg", *parts, viewBox=box, role="img", aria_label=description)
+
+    def save(self, path: Path, title: str) -> None:
+        """Write `PATH.svg` and `PATH.png` with a title, on white."""
+        for kind in ("svg", "png"):
+            path.with_name(f"{path.name}.{kind}").write_bytes(self._drawn(kind, plain(title)))
+
+    def _drawn(self, kind: str, title: str = "") -> bytes:
+        (wide, tall), height = self._size, self._height + (28 if title else 0)
+        place = (self._left / WIDTH, self._bottom / height, wide / WIDTH, tall / height)
+        self._figure.set_size_inches(WIDTH / DPI, height / DPI)
+        self.axes.set_position(place)
+        how = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 2 * DPI}
+        with _styled(), io.BytesIO() as file:
+            at = {"x": 8 / WIDTH, "y": 1 - 6 / height}
+            self._figure.suptitle(title, ha="left", fontsize=12, fontweight="bold", **at)
+            self._figure.savefig(file, format=kind, transparent=not title, **how)
+            return file.getvalue()
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    """matplotlib with the settings of charts, silent about signs that its font lacks: the reader's
+    font has them.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(Glyph|Matplotlib currently)")
+        yield
