@@ -136,7 +136,7 @@ class Plot:
             self._figure = Figure(dpi=DPI)
             self.axes = axes = self._figure.add_axes((0, 0, 1, 1), frame_on=False)
             axes.locator_params(nbins=6, steps=[1, 2, 5, 10])
-            axes.set(xscale="log" if x.log else "linear", axisbelow=True)
+            axes.set(axisbelow=True, **({"xscale": "log"} if x.log else {}))
             for axis, spec in ((axes.xaxis, x), (axes.yaxis, y)):
                 if spec.ticks is not None:
                     axis.set_ticks([at for at, _ in spec.ticks], [word for _, word in spec.ticks])
