@@ -173,14 +173,14 @@ WORDS: list[Case] = [
     ("`--dtype float8`", lambda: sweep("--dtype", "float8")),
     ("`--temperature nan`", lambda: sweep("--temperature", "nan")),
     ("`--threads 0`", lambda: sweep("--threads", "0")),
-    ("`-o` in a folder that is not there", lambda: sweep("-o", "nowhere/x.txt")),
-    ("A request key that is none", without_key),
+    ("`-o` in a folder that does not exist", lambda: sweep("-o", "nowhere/x.txt")),
+    ("A request key that is not one", without_key),
     ("Control-C", interrupted),
     ("SIGTERM", terminated),
 ]
 FILES: list[Case] = [
-    ("A sweep file that is not there", lambda: ["sweep", "sweep.yaml"]),
-    ("A sweep file that is no YAML", lambda: config("target: [\n")),
+    ("A sweep file that does not exist", lambda: ["sweep", "sweep.yaml"]),
+    ("A sweep file that is not YAML", lambda: config("target: [\n")),
     ("A sweep file with an unknown key", lambda: config("target: t\ntempratur: 1\n")),
     ("A sweep file with aliases", lambda: config("target: &a t\ntraffic: *a\n")),
     ("A sweep file with a tag that runs code", lambda: config("k: !!python/name:os.system\n")),
@@ -189,13 +189,13 @@ FILES: list[Case] = [
     ("A sweep file with a value of another kind", lambda: config("k: {from: 1}\n")),
 ]
 TRAFFIC: list[Case] = [
-    ("Traffic that is not there", lambda: sweep("--traffic", "prod.jsonl")),
+    ("Traffic that does not exist", lambda: sweep("--traffic", "prod.jsonl")),
     ("Traffic without its extension", lambda: sweep("--traffic", "log")),
     ("Traffic that is a folder", lambda: sweep("--traffic", ".")),
     ("Traffic that is a pipe", pipe),
     ("Traffic of an unknown kind", lambda: traffic(b"x", "log.xlsx")),
     ("Traffic without a row", lambda: traffic(b"", "empty.jsonl")),
-    ("A row that is no JSON", lambda: traffic(LOG.encode() + b'{"prompt": \n', "bad.jsonl")),
+    ("A row that is not JSON", lambda: traffic(LOG.encode() + b'{"prompt": \n', "bad.jsonl")),
     ("A row that is not UTF-8", lambda: traffic(b'{"prompt": "\xff"}\n', "bad.jsonl")),
     ("A row nested 100,000 deep", lambda: traffic(b'{"prompt":' + b"[" * 100_000, "bad.jsonl")),
     ("A row over 16 MiB", lambda: traffic(b'{"prompt": "' + b"x" * (17 << 20), "bad.jsonl")),
@@ -205,16 +205,16 @@ TRAFFIC: list[Case] = [
         b'{"prompt": "a", "guided_regex": "x"}\n', "guided.jsonl")),
     ("A CSV file with an open quote", lambda: traffic(b'prompt\n"a\n', "bad.csv")),
     ("A gzip file that is cut", lambda: traffic(gzip.compress(b"x" * 999)[:-9], "cut.jsonl.gz")),
-    ("A parquet file that is none", lambda: traffic(b"PAR1", "bad.parquet")),
+    ("A file that is not parquet", lambda: traffic(b"PAR1", "bad.parquet")),
     ("A suite that is misspelt", lambda: sweep("--traffic", "suite:completon")),
-    ("A data set's folder that is not there", lambda: sweep("--traffic", "hf:./none")),
+    ("A data set's folder that does not exist", lambda: sweep("--traffic", "hf:./none")),
     ("`--segment-by` of no column", lambda: sweep("--segment-by", "team")),
     ("`--prompt-field` of no column", lambda: sweep("--prompt-field", "text")),
     ("`--responses log` without answers", lambda: sweep("--responses", "log")),
     ("A chat for a target without a template", lambda: sweep("--traffic", "suite:chat")),
 ]  # fmt: skip
 MODELS: list[Case] = [
-    ("A model that is not there", lambda: sweep(target="./nowhere")),
+    ("A model that does not exist", lambda: sweep(target="./nowhere")),
     ("A hub id without a network", lambda: sweep(target="org/never-downloaded")),
     ("An empty name among drafts", lambda: sweep(draft="ngram,")),
     ("A draft in the place of the sweep file", lambda: [*sweep(), "."]),
@@ -227,26 +227,26 @@ MODELS: list[Case] = [
     ("An index that leads out of the folder", lambda: draft(
         changed("model.safetensors.index.json", weight_map={"a": "../../etc/passwd"}))),
     ("An adapter in place of a model", lambda: draft(written("adapter_config.json", b"{}"))),
-    ("A target whose end tokens are no ids", lambda: target(
+    ("A target whose end tokens are not token ids", lambda: target(
         changed("generation_config.json", eos_token_id=0.5))),
     ("A target whose weights are cut", lambda: target(
         lambda model: os.truncate(model / "model.safetensors", 9_000_000))),
     ("A target whose weights are missing", lambda: target(
         lambda model: (model / "model.safetensors").unlink())),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
-    ("A GGUF file that is none", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
+    ("A file that is not GGUF", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
     ("A name that no path can have", lambda: ["suggest", "--target", "a" * 300]),
     ("A folder without a model, to `suggest` for", lambda: ["suggest", "--target", "."]),
 ]  # fmt: skip
 RUNS: list[Case] = [
-    ("A run folder that is not there", lambda: ["recommend", "results/runs/prod"]),
-    ("A folder that is no run", lambda: ["recommend", "."]),
+    ("A run folder that does not exist", lambda: ["recommend", "results/runs/prod"]),
+    ("A folder that is not a run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
         replaced("run.json", '"schema_version": 1', '"schema_version": 99'))),
     ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
-    ("A line that is no record", lambda: kept(
+    ("A line that is not a record", lambda: kept(
         replaced("observations/replay.jsonl", "\n", "\n{}\n"))),
-    ("A field that nobody knows", lambda: kept(
+    ("An unknown field", lambda: kept(
         replaced("observations/trajectory.jsonl", '"finish"', '"finnish"'))),
     ("A record of impossible numbers", lambda: kept(
         replaced("observations/decode.jsonl", '"proposed":[0,', '"proposed":['))),
@@ -254,8 +254,8 @@ RUNS: list[Case] = [
         lambda run: (run / "observations/trajectory.jsonl").unlink())),
     ("A part that is a link", lambda: kept(_linked)),
     ("A run with nothing measured", lambda: kept(_emptied)),
-    ("`--out` with a run of another question", lambda: kept(
-        nothing, *sweep("--dtype", "bfloat16"))),
+    ("`--out` with a run of other flags", lambda: begun(nothing, "--max-new-tokens", "5")),
+    ("`--out` with a run of an older layout", lambda: kept(nothing, *sweep())),
     ("`--out` with something else", lambda: (Path("run").mkdir(),
         Path("run/letter").touch(), sweep())[2]),
     ("`--out` below a file", lambda: sweep("--out", "log.jsonl/run")),
@@ -268,8 +268,8 @@ RUNS: list[Case] = [
         nothing, "report", "run", "--html", "nowhere/x.html")),
 ]  # fmt: skip
 ANSWERS: list[Case] = [
-    ("A baseline that is not there", lambda: kept(nothing, "gate", "--baseline", "b.json", "run")),
-    ("A baseline that is none", lambda: gated(written("base.json", b"[]"))),
+    ("A baseline that does not exist", lambda: kept(nothing, "gate", "--baseline", "b.json", "run")),
+    ("A file that is not a baseline", lambda: gated(written("base.json", b"[]"))),
     ("A baseline of a newer draftbench", lambda: gated(
         changed("base.json", schema_version=99))),
     ("A baseline of another question", lambda: gated(
@@ -281,15 +281,15 @@ ANSWERS: list[Case] = [
     ("A flag of the gate that is missing", lambda: ["gate", "--old", "run"]),
     ("A candidate that was not measured", lambda: kept(
         nothing, "gate", "--save", "b.json", "run", "--candidate", "other")),
-    ("`--concurrency` that is no number", lambda: kept(
+    ("`--concurrency` that is not a number", lambda: kept(
         nothing, "recommend", "run", "--concurrency", "many")),
-    ("`--max-memory` that is no size", lambda: kept(
+    ("`--max-memory` that is not a size", lambda: kept(
         nothing, "recommend", "run", "--max-memory", "lots")),
     ("A cost file with an unknown key", lambda: kept(
         lambda _: Path("costs.yaml").write_text("engine: e\nbatch: {}\n"),
         "recommend", "run", "--costs", "costs.yaml")),
     ("Texts of a redacted run", lambda: kept(nothing, "acceptance", "run", "--show-text")),
-    ("An engine that nobody knows", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
+    ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
 ]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {

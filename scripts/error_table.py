@@ -29,18 +29,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """\
 # Errors
 
-What draftbench says when something is wrong, as `scripts/error_table.py` provokes it. An error is
-two lines on stderr, `error: …` and `hint: …`; stdout stays empty. Exit code 2 is a mistake in the
-command or its input, 4 a baseline of another question, 130 Control-C and 143 SIGTERM (what was done
-is kept). 1 and 3 are answers, not errors: 1 is no, 3 inconclusive. 70 is a fault of draftbench and
-should be reported; nothing in this table leads to it.
+Every error that a command line can provoke, written by `scripts/error_table.py`. An error is two
+lines on stderr, `error: …` and `hint: …`; stdout stays empty. Exit code 2 is a mistake in the
+command or its input, 4 a baseline of another question, 130 Control-C and 143 SIGTERM (finished
+work is kept). 1 and 3 are answers, not errors: 1 is no, 3 inconclusive. 70 is a bug in draftbench:
+please report it; nothing in this table leads to it.
 """
 # Cases whose words are a library's.
 LIBRARIES = frozenset(
     {
         "A hub id without a network",
         "An unknown architecture",
-        "A parquet file that is none",
+        "A file that is not parquet",
         "A gzip file that is cut",
         "A target whose weights are cut",
         "A target whose weights are missing",
@@ -107,7 +107,7 @@ def page(found: list[Told]) -> str:
     """The table as Markdown, a section for each topic."""
     parts = [HEAD]
     for topic in TOPICS:
-        parts.append(f"\n## {topic}\n\n| done | code | error | hint |\n|---|---:|---|---|\n")
+        parts.append(f"\n## {topic}\n\n| case | code | error | hint |\n|---|---:|---|---|\n")
         for told in found:
             if told.topic == topic:
                 parts.append(row(told))

@@ -65,7 +65,7 @@ def export(
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
     draftbench export results/runs/RUN --engine llamacpp
     """
-    from draftbench.export.configurations import configure
+    from draftbench.export.configurations import configure, known_engine
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
@@ -73,6 +73,7 @@ def export(
     from draftbench.run_folder.run import read_run
 
     check_output(output)
+    known_engine(engine)
     observed = read_run(RunFolder(run))
     options = decision.options(observed)
     answer = recommend(observed, options)

@@ -45,24 +45,34 @@ class EngineConfiguration:
     notes: tuple[str, ...]
 
 
+def known_engine(name: str) -> str:
+    """The engine as `ENGINES` spells it.
+
+    Raises:
+        UsageError: it is not known, or serves no draft model.
+    """
+    known = ", ".join(ENGINES)
+    if name == "tgi":
+        raise UsageError(
+            "TGI serves no draft model; its `--speculate K` looks up n-grams",
+            hint=f"use one of {known}",
+        )
+    engine = name.replace(".", "")
+    if engine not in ENGINES:
+        raise UsageError(
+            f"unknown engine `{name}`",
+            hint=f"{did_you_mean(engine, ENGINES, '')} the engines are {known}".strip(),
+        )
+    return engine
+
+
 def configure(setting: Setting, engine: str, version: str | None = None) -> EngineConfiguration:
     """What `engine` in `version` (default: the newest known) accepts.
 
     Raises:
         UsageError: an engine or a version that cannot serve this, or that is not known.
     """
-    known = ", ".join(ENGINES)
-    if engine == "tgi":
-        raise UsageError(
-            "TGI cannot do this: it serves no draft model; its `--speculate K` looks up n-grams",
-            hint=f"one of {known} can",
-        )
-    engine = engine.replace(".", "")
-    if engine not in ENGINES:
-        raise UsageError(
-            f"cannot do this for the engine `{engine}`: no configuration of it is known",
-            hint=f"{did_you_mean(engine, ENGINES, '')} the engines are {known}".strip(),
-        )
+    engine = known_engine(engine)
     if engine == "llamacpp":
         if version not in (None, *_RENAMING):
             raise UsageError(
