@@ -268,7 +268,8 @@ RUNS: list[Case] = [
         nothing, "report", "run", "--html", "nowhere/x.html")),
 ]  # fmt: skip
 ANSWERS: list[Case] = [
-    ("A baseline that does not exist", lambda: kept(nothing, "gate", "--baseline", "b.json", "run")),
+    ("A baseline that does not exist", lambda: kept(
+        nothing, "gate", "--baseline", "b.json", "run")),
     ("A file that is not a baseline", lambda: gated(written("base.json", b"[]"))),
     ("A baseline of a newer draftbench", lambda: gated(
         changed("base.json", schema_version=99))),
