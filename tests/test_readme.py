@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, page: str = README) -> list[str]:
     """The fenced blocks of one language."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [text for name, text in fences if name == language]
 
 
@@ -28,10 +28,15 @@ def test_the_shown_recommendation_is_the_kept_runs(capsys, monkeypatch):
 
 
 def test_the_workflow_files_parse_and_run_the_gate():
-    github, gitlab = map(yaml.safe_load, blocks("yaml"))
+    recipes = (ROOT / "docs/ci.md").read_text()
+    github, gitlab = map(yaml.safe_load, blocks("yaml", recipes))
     steps = [step.get("run", "") for step in github["jobs"]["gate"]["steps"]]
     for script in (steps, gitlab["draft-acceptance"]["script"]):
         assert any("draftbench gate --baseline" in line for line in script)
+
+
+def test_it_fits_thirty_seconds():
+    assert len(README.splitlines()) <= 130
 
 
 def test_it_is_installed_from_a_checkout_since_no_index_has_it():
