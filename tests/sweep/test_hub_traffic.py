@@ -61,7 +61,7 @@ def test_check_announces_what_it_fetches(small, hub, capsys):
     hub.when = lambda: before.append(capsys.readouterr().err)
     models = ["--target", str(small.models / "target"), "--drafts", str(small.models / "draft")]
     assert main(["check", *models, "--traffic", "hf:org/name", "--format", "json"]) == 0
-    assert "note: hf:org/name is fetched from the hub of data sets" in before[0]
+    assert "note: hf:org/name is fetched from the dataset hub unless it is cached" in before[0]
     assert json.loads(capsys.readouterr().out)
 
 
