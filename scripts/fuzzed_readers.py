@@ -154,12 +154,6 @@ def _baseline(folder: Path) -> Reader:
     return Reader(partial(_command, "base.json", words), sample, sample)
 
 
-def _estimate(folder: Path) -> Reader:
-    sample = (EMBEDDED / "draft" / "config.json").read_bytes()
-    words = ["estimate", "--target", "config.json", "--draft", "config.json", "--hardware", "h100"]
-    return Reader(partial(_command, "config.json", words), sample, sample)
-
-
 def _model_file(name: str, folder: Path) -> Reader:
     """A file of a draft that `check` reads beside the good target."""
     draft = folder / "draft"
@@ -276,7 +270,6 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "run: private texts": partial(_private, "texts.jsonl", TEXT),
     "run: private drafts": partial(_private, "drafted.jsonl", DRAFTED),
     "baseline": _baseline,
-    "estimate's config.json": _estimate,
     **{f"model: {name}": partial(_model_file, name) for name in MODEL_FILES},
     "model: chat_template.jinja": _template,
     "model: safetensors header": _weights,

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "docs/ci.md"
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monk
 
 
 def test_a_run_without_the_baselines_draft_answers_another_question(command):
-    kept = README.parent / "results"
+    kept = ROOT / "results"
     baseline, run = kept / "baselines/qwen2.5-coder.json", kept / "reference/tinyllama-gsm8k"
     outcome = command("gate", "--baseline", baseline, run)
     assert (outcome.code, outcome.out) == (4, "")
@@ -351,8 +352,8 @@ def test_flags_that_clash_or_are_missing_are_named(failing, words, said):
     assert f"error: {said}\n" in failing(2, "gate", *words)
 
 
-def test_the_workflows_in_the_readme_parse_and_use_flags_that_exist(command):
-    found = re.findall(r"^```yaml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+def test_the_documented_ci_workflows_parse_and_use_flags_that_exist(command):
+    found = re.findall(r"^```yaml\n(.*?)^```$", RECIPES.read_text(), re.MULTILINE | re.DOTALL)
     documents = [document for document in map(yaml.safe_load, found) if "gate" in str(document)]
     assert len(documents) >= 2
     known = set(re.findall(r"--[a-z-]+", command("gate", "--help").out))

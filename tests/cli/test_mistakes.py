@@ -213,10 +213,6 @@ def test_a_run_that_is_not_there(failing, words):
         (["gate", "--baseline", "b", "RUN", "--max-drop", "alfa:2%"], "did you mean `alpha`?"),
         (["gate", "--baseline", "b", "RUN", "--max-drop", "acceptance:2"], "mean `alpha`?"),
         (["gate", "--baseline", "b", "RUN", "--max-drop", "alpha:2"], "written alpha:2%"),
-        (
-            ["estimate", "--target", "t", "--draft", "d", "--hardware", "h10"],
-            "did you mean `h100`?",
-        ),
     ],
 )
 def test_what_was_probably_meant(failing, words, meant):

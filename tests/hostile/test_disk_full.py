@@ -45,7 +45,7 @@ print("went on")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
     manifest = tmp_path / "run.json"
-    sample = "store/samples/schema-1/run.json"
+    sample = "run_folder/samples/schema-1/run.json"
     manifest.write_bytes((Path(__file__).parents[1] / sample).read_bytes())
     disk = tmp_path / "disk"
     disk.mkdir()

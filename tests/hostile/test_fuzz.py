@@ -19,9 +19,8 @@ READERS = [
         "run: private texts",
         "run: private drafts",
     ),
-    *("baseline", "gate history", "model: config.json"),
+    *("baseline", "model: config.json"),
     *("model: tokenizer.json", "model: tokenizer_config.json", "model: generation_config.json"),
-    "estimate's config.json",
     *("model: model.safetensors.index.json", "model: safetensors header", "model: GGUF header"),
     "model: chat_template.jinja",
 ]
