@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CODES = {"Control-C": 130, "SIGTERM": 143, "A baseline of another question": 4}
 

@@ -22,6 +22,8 @@ from tests.decoder.test_runners import (
     random_model,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Traced:
     """Repeats the operations of the first run, and counts recordings and launches."""

@@ -6,16 +6,17 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
+import msgspec
 import pytest
+from scenes import MANIFEST
 
 PROGRAM = """
 import sys
 from pathlib import Path
 import msgspec
 from draftbench.errors import RunFolderError
-from draftbench.records import Failure
+from draftbench.records import Candidate, Failure
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 
@@ -45,8 +46,7 @@ print("went on")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
     manifest = tmp_path / "run.json"
-    sample = "run_folder/samples/schema-1/run.json"
-    manifest.write_bytes((Path(__file__).parents[1] / sample).read_bytes())
+    manifest.write_bytes(msgspec.json.encode(MANIFEST))
     disk = tmp_path / "disk"
     disk.mkdir()
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
@@ -55,6 +55,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
     told = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True)
     if "unshare" in told.stderr or "mount:" in told.stderr:
         pytest.skip("may not mount")
+    assert told.stdout, told.stderr
     first, *rest = told.stdout.splitlines()
     assert "No space left on device | free some space and repeat" in first, told.stderr
     assert rest == ["went on"]

@@ -12,6 +12,8 @@ import pytest
 
 from draftbench.cli import main
 
+pytestmark = pytest.mark.slow
+
 FULL = Path("/dev/full")
 SAMPLES = Path(__file__).parents[1] / "run_folder" / "samples"
 RUN = str(SAMPLES / "schema-2")

@@ -16,6 +16,8 @@ from draftbench.cli import main
 from draftbench.errors import RunFolderError
 from draftbench.run_folder.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-2"
 WHOLE = json.loads((SAMPLE / "run.json").read_text())
 SLOW = 10.0

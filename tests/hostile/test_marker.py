@@ -20,6 +20,8 @@ from draftbench.cli import main
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
 IDS = 5  # so many token ids in a row do not meet by chance

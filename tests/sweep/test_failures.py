@@ -19,6 +19,8 @@ from draftbench.run_folder.run import read_run
 from draftbench.sweep import grid, run
 from draftbench.sweep.failures import describe
 
+pytestmark = pytest.mark.slow
+
 GONE = os.strerror(errno.ENOENT)
 
 

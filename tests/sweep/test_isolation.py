@@ -9,10 +9,14 @@ import json
 import os
 import signal
 
+import pytest
+
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import run
+
+pytestmark = pytest.mark.slow
 
 # What it leaves behind holds its end of the pipe, and must not be waited for.
 KILLS_ITSELF = """

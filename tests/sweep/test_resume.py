@@ -14,6 +14,8 @@ from draftbench.run_folder.folder import RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import run
 
+pytestmark = pytest.mark.slow
+
 
 class PowerCutError(BaseException):
     """Not an error that anything could handle."""
