@@ -8,9 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
+
+# Where Linux says what a container may use.
+CGROUP = Path("/sys/fs/cgroup")
 
 # Powers of ten, and of two with an i.
 UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {
@@ -191,6 +196,17 @@ class _Room:
             return most if self.free >= concurrency * self.logits else 0
         tokens = max(0, int((self.free / concurrency - self.logits) // self.per_token))
         return tokens if most is None else min(tokens, most)
+
+
+def memory_left() -> int:
+    """Bytes of this machine's memory that are free for more, as far as this container may use
+    them.
+    """
+    left = psutil.virtual_memory().available
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and (most := limit.read_text().strip()).isdigit():
+        left = min(left, int(most) - int(used.read_text()))
+    return left
 
 
 def parse_size(text: str) -> int:

@@ -223,7 +223,8 @@ class ModelFacts(Observation, frozen=True):
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
     chose another token. `parts` are hashes of the tokenizer and of the chat template, by name:
-    what `fingerprint` holds beside the weights.
+    what `fingerprint` holds beside the weights. `second_layout_bytes` are those of weights that a
+    CPU holds once more, packed for passes over several tokens.
     """
 
     candidate: Candidate | None
@@ -241,6 +242,7 @@ class ModelFacts(Observation, frozen=True):
     has_kernel: bool
     replay_disagreement: float | None
     parts: dict[str, str] = {}
+    second_layout_bytes: int = 0
 
 
 class Failure(Observation, frozen=True):

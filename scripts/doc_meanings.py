@@ -202,6 +202,8 @@ MEANING = {
     "sampling": "how the target draws",
     "schema_version": "of this layout; an older one is read, a newer one refused",
     "Speed.seconds": "what they took",
+    "second_layout": "weights in a second layout on a CPU, at most",
+    "second_layout_bytes": "weights held once more, packed for passes over several tokens",
     "seconds": "every timed sample",
     "seconds_per_token": "of one request, with speculation",
     "seconds_per_token_plain": "of one request, without speculation",

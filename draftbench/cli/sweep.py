@@ -166,6 +166,14 @@ def sweep(
             rich_help_panel=MODELS,
         ),
     ] = False,
+    one_layout: Annotated[
+        bool,
+        typer.Option(
+            "--one-layout",
+            help="Hold weights once on a CPU: less memory, slower passes over several tokens.",
+            rich_help_panel=MODELS,
+        ),
+    ] = False,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -318,6 +326,7 @@ def sweep(
         dtype=dtype,
         device=device,
         simulate_quant=simulate_quant,
+        one_layout=one_layout,
         mode=DraftingMode(mode),
         lookup=(longest, shortest),
         responses=responses,

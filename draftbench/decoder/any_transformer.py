@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.linear import streams
+from draftbench.decoder.linear import holds_two_layouts
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import only_row
 
@@ -147,9 +147,10 @@ class TransformersRunner:
         model: a loaded causal LM without `rewind_obstacle`.
         level: quantization level of its linear layers.
         simulate: round the weights instead of using the level's kernel.
+        two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
     """
 
-    def __init__(self, model: Any, level: str, *, simulate: bool) -> None:
+    def __init__(self, model: Any, level: str, *, simulate: bool, two_layouts: bool = True) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
@@ -159,13 +160,12 @@ class TransformersRunner:
         self._window = getattr(config, "sliding_window", None)
         self._side_by_side = config.model_type in SIDE_BY_SIDE
         if len({p.device for p in model.parameters()}) == 1:
-            replace_linears(model, level, simulate=simulate)
+            replace_linears(model, level, simulate=simulate, two_layouts=two_layouts)
 
     @property
     def name(self) -> str:
-        how = ", streamed" * streams(self.modules()) + ", rows one by one" * (
-            not self._side_by_side
-        )
+        how = ", two layouts" * holds_two_layouts(self.modules())
+        how += ", rows one by one" * (not self._side_by_side)
         return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
@@ -250,7 +250,9 @@ def _layer_kinds(config: Any) -> list[str]:
     return ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
 
 
-def replace_linears(model: nn.Module, level: str, *, simulate: bool) -> None:
+def replace_linears(
+    model: nn.Module, level: str, *, simulate: bool, two_layouts: bool = True
+) -> None:
     """Swap every `nn.Linear` (and GPT-2's transposed `Conv1D`) for `make_linear`'s layer, in place.
 
     A head that is tied to the embedding becomes a separate layer; the embedding stays.
@@ -263,4 +265,5 @@ def replace_linears(model: nn.Module, level: str, *, simulate: bool) -> None:
             layer: Any = child
             weight = layer.weight.detach().t().contiguous() if transposed else layer.weight.detach()
             bias = None if layer.bias is None else layer.bias.detach()
-            setattr(parent, child_name, make_linear(weight, bias, level, simulate=simulate))
+            linear = make_linear(weight, bias, level, simulate=simulate, two_layouts=two_layouts)
+            setattr(parent, child_name, linear)

@@ -2,98 +2,78 @@
 
 Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
 different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs
-are [rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key head, so
-that no key is repeated.
+are [layers, rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key
+head, so that no key is repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from draftbench.decoder.traces import scripted
 
 _attention = functional.scaled_dot_product_attention
 # Tokens of one row in one pass: enough to be bound by arithmetic, few enough that masks stay small.
 PIECE = 512
 
 
+class Rotary(NamedTuple):
+    """cos and sin [positions, 1, head]; sin carries the sign of the swapped half."""
+
+    cos: Tensor
+    sin: Tensor
+
+
 class Placement(Protocol):
-    """Where the tokens of one pass go, the same for all layers."""
+    """Where the tokens of one pass go in the slabs, and what they see there."""
 
-    def at(self, table: Tensor) -> Tensor:
-        """The entries of a table [positions, ...] that the tokens are at, [n, ...]."""
-        ...
-
-    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
-        """Store the new keys and values [n, 2 · key heads, head], and mix the values that each
-        query of [n, heads, head] sees: [n, heads · head].
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        """Rotate the queries and keys in qkv [n, heads + 2 · key heads, head], store the new keys
+        and values, and mix the values that each query sees: [n, heads · head].
         """
         ...
 
 
-# Functions of a row's length that read it when they run: a trace holds the call, not the number.
-_SCRIPT = """
-def at(table: Tensor, start: Tensor, n: int) -> Tensor:
-    return table.narrow(0, int(start), n)
-
-def mask(future: Tensor, start: Tensor, n: int, group: int) -> Tensor:
-    past = int(start)
-    mask = future.new_zeros([n, past + n])
-    mask.narrow(1, past, n).copy_(future.narrow(0, 0, n).narrow(1, 0, n))
-    return mask.repeat([group, 1])
-
-def attend(
-    query: Tensor, new: Tensor, slab: Tensor, start: Tensor, mask: Optional[Tensor]
-) -> Tensor:
-    past, n = int(start), query.size(0)
-    kv_heads, head = slab.size(1), slab.size(3)
-    place = slab.narrow(2, past, n)
-    place.copy_(new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3))
-    seen = slab.narrow(2, 0, past + n).unsqueeze(1)
-    if n == 1:
-        grouped = query.view(1, kv_heads, -1, head)
-        mixed = torch._C._nn.scaled_dot_product_attention(grouped, seen[0], seen[1])
-        return mixed.reshape(1, -1)
-    grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
-    mixed = torch._C._nn.scaled_dot_product_attention(grouped, seen[0], seen[1], mask)
-    return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
-
-def reached(places: Tensor) -> Tensor:
-    return torch.arange(int(places.max()) + 1)
-"""
-
-
-@cache
-def _scripted() -> Any:
-    return scripted(_SCRIPT)
-
-
 class OneRow:
-    """n ≤ PIECE tokens behind the valid ones of one row, whose slabs lack the first dimension.
+    """n ≤ PIECE tokens behind the `start` valid ones of one row.
+
+    A step of one token on a CPU is this and the products: views that all layers need alike are
+    made for all of them at once, since between products that empty the cache, the interpreter takes
+    several microseconds for each.
 
     Args:
-        start: [] valid tokens, on the host.
+        slabs: this row's [layers, 2, key heads, capacity, head].
         group: queries to a key.
         future: [PIECE, PIECE], -inf above the diagonal.
     """
 
-    def __init__(self, start: Tensor, n: int, group: int, future: Tensor) -> None:
-        self.start, self.n = start, n
-        self.mask = _scripted().mask(future, start, n, group) if n > 1 else None
+    def __init__(
+        self, slabs: Tensor, start: int, n: int, rotary: Rotary, group: int, future: Tensor
+    ) -> None:
+        self.n, self.kv_heads = n, slabs.shape[2]
+        self.cos, self.sin = rotary.cos.narrow(0, start, n), rotary.sin.narrow(0, start, n)
+        self.places = slabs.narrow(3, start, n).unbind()
+        keys, values = slabs.narrow(3, 0, start + n).unsqueeze(2).unbind(1)
+        self.seen = list(zip(keys.unbind(), values.unbind(), strict=True))
+        self.mask = None
+        if n > 1:
+            past = future.new_zeros(n, start)
+            self.mask = torch.cat([past, future[:n, :n]], dim=1).repeat(group, 1)
 
-    def at(self, table: Tensor) -> Tensor:
-        return _scripted().at(table, self.start, self.n)  # type: ignore[no-any-return]
-
-    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
-        return _scripted().attend(  # type: ignore[no-any-return]
-            query, new, slab, self.start, self.mask
-        )
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        n, kv_heads, head = self.n, self.kv_heads, qkv.shape[2]
+        query, new = _rotated(qkv, kv_heads, self.cos, self.sin)
+        keys, values = self.seen[layer]
+        if n == 1:
+            self.places[layer].copy_(new.view(2, kv_heads, 1, head))
+            return _attention(query.view(1, kv_heads, -1, head), keys, values).reshape(1, -1)
+        self.places[layer].copy_(new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3))
+        grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
+        mixed = _attention(grouped, keys, values, self.mask)
+        return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
 
 
 class ManyRows:
@@ -104,32 +84,36 @@ class ManyRows:
 
     Args:
         group: queries to a key.
-        like: a tensor of the mask's type and device.
     """
 
     def __init__(
-        self, lengths: Sequence[int], counts: Sequence[int], group: int, like: Tensor
+        self,
+        slabs: Tensor,
+        lengths: Sequence[int],
+        counts: Sequence[int],
+        rotary: Rotary,
+        group: int,
     ) -> None:
+        self.slabs, device = slabs, slabs.device
         self.rows, self.width = len(counts), max(counts)
         places = [
             (row, slot, length + slot)
             for row, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for slot in range(count)
         ]
-        self.row, self.slot, self.positions = torch.tensor(places, device=like.device).unbind(1)
+        self.row, self.slot, self.place = torch.tensor(places, device=device).unbind(1)
+        self.rotary = Rotary(rotary.cos[self.place], rotary.sin[self.place])
         last = [
             [length + min(slot, max(count - 1, 0)) for slot in range(self.width)]
             for length, count in zip(lengths, counts, strict=True)
         ]
         reach = max(length + count for length, count in zip(lengths, counts, strict=True))
-        seen = torch.arange(reach, device=like.device)
-        self.mask = _mask(seen, torch.tensor(last, device=like.device), group, like)
+        seen = torch.arange(reach, device=device)
+        self.mask = _mask(seen, torch.tensor(last, device=device), group, slabs)
 
-    def at(self, table: Tensor) -> Tensor:
-        return table[self.positions]
-
-    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
-        slab[self.row, :, :, self.positions] = new.view(-1, 2, *slab.shape[2::2])
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        slab = self.slabs[layer]
+        query = _store(qkv, slab, self.row, self.place, self.rotary)
         padded = query.new_zeros(self.rows, self.width, *query.shape[1:])
         padded[self.row, self.slot] = query
         mixed = _mixed(padded, slab, self.mask)[self.row, self.slot]
@@ -138,37 +122,54 @@ class ManyRows:
 
 class EvenRows:
     """`width` tokens behind the valid ones of every row, wherever those end: only the numbers in
-    `starts` differ between two passes, nothing that a trace or a recording holds.
+    `starts` differ between two passes, nothing that a recording holds.
 
     Args:
         starts: [rows] valid tokens.
-        reach: number of keys to look at, at least every start + width; None: the least that does,
-            read from the starts, which would make a host wait for a GPU.
+        reach: number of keys to look at, at least every start + width.
         group: queries to a key.
-        like: a tensor of the mask's type and device.
-        last: the last position that the model knows; results beyond it are never read.
+
+    Results beyond the last position that the model knows are never read.
     """
 
     def __init__(
-        self, starts: Tensor, width: int, reach: int | None, group: int, like: Tensor, last: int
+        self, slabs: Tensor, starts: Tensor, width: int, reach: int, rotary: Rotary, group: int
     ) -> None:
+        self.slabs = slabs
         self.rows, self.width = len(starts), width
         device = starts.device
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.place = places.flatten()
-        self.positions = self.place.clamp(max=last)
+        known = self.place.clamp(max=len(rotary.cos) - 1)
+        self.rotary = Rotary(rotary.cos[known], rotary.sin[known])
         rows = torch.arange(self.rows, device=device)
         self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
-        seen = _scripted().reached(places) if reach is None else torch.arange(reach, device=device)
-        self.mask = _mask(seen, places, group, like)
+        self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
 
-    def at(self, table: Tensor) -> Tensor:
-        return table[self.positions]
-
-    def attend(self, query: Tensor, new: Tensor, slab: Tensor) -> Tensor:
-        slab[self.row, :, :, self.place] = new.view(-1, 2, *slab.shape[2::2])
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        slab = self.slabs[layer]
+        query = _store(qkv, slab, self.row, self.place, self.rotary)
         padded = query.view(self.rows, self.width, *query.shape[1:])
         return _mixed(padded, slab, self.mask).reshape(len(self.row), -1)
+
+
+def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries [n, heads, head], and keys and values [n, 2 · key heads, head], in place: as they lie
+    side by side, the cache holds them.
+    """
+    heads = qkv.shape[1] - 2 * kv_heads
+    turning = qkv.narrow(1, 0, heads + kv_heads)
+    swapped = turning.roll(qkv.shape[2] // 2, -1)
+    turning.mul_(cos).addcmul_(swapped, sin)
+    query, new = qkv.split((heads, 2 * kv_heads), 1)
+    return query, new
+
+
+def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> Tensor:
+    """Rotate, write keys and values to each token's row and place, and return the queries."""
+    query, new = _rotated(qkv, slab.shape[2], *rotary)
+    slab[row, :, :, place] = new.view(-1, 2, *slab.shape[2::2])
+    return query
 
 
 def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from draftbench.decoder.runner import on_device
 Pass = Callable[[], Tensor]
 # Turns a pass into one that does the same with whatever its inputs hold by then.
 Recorder = Callable[[Pass], Pass]
-# A reach of keys, tokens [rows · width], starts [rows], slabs ... → a result for each token.
-Append = Callable[..., Tensor]
+# A reach of keys, tokens [rows · width], starts [rows], slabs → a result for each token.
+Append = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 # Capacities are multiples of this, and the shortest reach is.
 STRIDE = 256
 # A library's first calls allocate and choose kernels, which a recording must not hold.
@@ -64,14 +64,14 @@ class RecordedPasses:
     """Passes of some widths, in tokens a row, over one set of slabs.
 
     Args:
-        slabs: a layer each; dimension 0 are rows, dimension 3 tokens.
+        slabs: dimension 1 are rows, dimension 4 tokens.
         recorder: for these passes alone, so that its memory is freed with them.
     """
 
-    def __init__(self, slabs: list[Tensor], recorder: Recorder) -> None:
+    def __init__(self, slabs: Tensor, recorder: Recorder) -> None:
         self.slabs, self._recorder = slabs, recorder
-        self.rows, self.capacity = slabs[0].shape[0], slabs[0].shape[3]
-        self._device = str(slabs[0].device)
+        self.rows, self.capacity = slabs.shape[1], slabs.shape[4]
+        self._device = str(slabs.device)
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
         self._tokens: dict[int, Tensor] = {}
         self._passes: dict[tuple[int, int], Pass] = {}
@@ -97,7 +97,7 @@ class RecordedPasses:
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
             for reach in self.reaches:
                 if reach >= width:
-                    work = partial(append, reach, tokens, self._starts, *self.slabs)
+                    work = partial(append, reach, tokens, self._starts, self.slabs)
                     self._passes[width, reach] = self._recorder(work)
             self._tokens[width] = tokens
 
@@ -125,7 +125,7 @@ class Lender:
     that are too small, or have another number of rows than wanted, are given up.
     """
 
-    make_slabs: Callable[[int, int], list[Tensor]]
+    make_slabs: Callable[[int, int], Tensor]
     append: Append
     make_recorder: Callable[[], Recorder]
     idle: list[RecordedPasses] = field(default_factory=list)
@@ -147,8 +147,7 @@ class Lender:
             else RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
         )
         passes.record(widths, self.append)
-        for slab in passes.slabs:
-            slab.zero_()
+        passes.slabs.zero_()
         return passes
 
     def take_back(self, passes: RecordedPasses, *, after: object) -> None:

@@ -1,27 +1,29 @@
-"""Unquantized linear layers: the fastest one for a weight matrix on its device; what this CPU can.
+"""Unquantized linear layers: on a CPU, weights in the layout that is fastest for the rows at hand.
 
-A step should read its weights at the speed of the memory, and a pass over several tokens cost
-little more.
+A pass over one token streams a matrix once, as fast as the memory gives it. A pass over a few
+tokens should cost little more, and does where oneDNN finds the weights packed in blocks; row after
+row, as checkpoints have them, they take half as long again. Large matrices are streamed faster in
+rows than in blocks, and get both layouts. `scripts/bench_layouts.py` times all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder import avx512_kernel
-from draftbench.decoder.traces import scripted
-
+# [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# Under so many bytes oneDNN's call takes longer than it saves.
-CACHED_BYTES = 1 << 20
-# Of 8-bit activations, whose codes are unsigned.
-UINT8_ZERO = 128
+# By the bytes of a matrix: smaller ones stay in a processor's cache, where oneDNN's call takes
+# longer than its blocks save. Up to the second size PyTorch's product is the fastest for one token.
+BLOCKS_FROM, ONEDNN_FROM = 300_000, 1 << 20
+# Between these sizes blocks are as fast as rows for one token.
+BLOCKS_ALONE = range(2 << 20, 8 << 20)
+# oneDNN packs for a number of rows: for 1 (float32: not at all), and alike for all others.
+SEVERAL = 8
 # Up to so many rows a product is made at its exact size.
 EXACT_SIZE_ROWS = 32
 
@@ -31,7 +33,6 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available()
 
 
-@cache  # a trace cannot hold the question
 def multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for it: without, a pass over n tokens takes n steps."""
     return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -49,89 +50,84 @@ def multiplies_integers() -> bool:
 
 
 def unquantized_linear(
-    weight: Tensor, bias: Tensor | None, *, copied: bool = True
+    weight: Tensor, bias: Tensor | None, *, two_layouts: bool = True, copied: bool = True
 ) -> nn.Linear | PackedLinear:
-    """The fastest layer for its type on this device. Small float32 matrices stay in the cache of a
-    CPU, where a plain layer is fastest.
+    """The fastest layer for a matrix of this type and size on its device.
 
     Args:
+        weight: [out, in].
+        two_layouts: a matrix may be held twice; else one that is streamed faster in rows keeps
+            them, since a step of one token is the baseline of every speed-up.
         copied: the weight is no piece of a mapped file, which a layer would keep in memory whole.
     """
     narrow = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
-    if narrow and (kernels := avx512_kernel.kernels_for(weight)):
-        return StreamedLinear(weight if copied else weight.clone(), bias, kernels)
-    large = weight.dtype == torch.float32 and weight.nbytes >= CACHED_BYTES and has_onednn()
-    if weight.device.type == "cpu" and (narrow or large):
-        return PackedLinear(weight, bias)
-    return plain_linear(weight, bias)
+    packs = has_onednn() and (narrow or weight.dtype == torch.float32)
+    if weight.device.type != "cpu" or not packs or weight.nbytes < BLOCKS_FROM:
+        return plain_linear(weight, bias)
+    if not narrow and weight.nbytes in BLOCKS_ALONE:
+        blocks = in_blocks(weight, bias)
+        return PackedLinear(weight, blocks, blocks)
+    if narrow:
+        rows = None
+        one = _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1), bias)
+    else:
+        rows = weight.contiguous() if copied else weight.clone()
+        small = weight.nbytes < ONEDNN_FROM
+        one = partial(functional.linear, weight=rows, bias=bias) if small else _onednn(rows, bias)
+    return PackedLinear(weight, one, in_blocks(weight, bias) if two_layouts else one, rows)
+
+
+def in_blocks(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product with a packed copy of the weights."""
+    return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), SEVERAL), bias)
+
+
+def _onednn(held: Tensor, bias: Tensor | None) -> Product:
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+
+    def product(x: Tensor) -> Tensor:
+        if x.shape[0] <= EXACT_SIZE_ROWS:
+            return multiply(x, held, bias, "none", [], "")
+        return multiply(padded(x), held, bias, "none", [], "")[: x.shape[0]]
+
+    return product
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """PyTorch's layer around these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    _hold(layer, weight, bias)
-    return layer
-
-
-def _hold(layer: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias, requires_grad=False)
-
-
-class StreamedLinear(nn.Linear):
-    """bfloat16 weights as they lie in memory, by the kernel compiled for this machine.
-
-    Args:
-        weight: [out, in], not copied.
-    """
-
-    streams = True
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, kernels: avx512_kernel.Kernels) -> None:
-        outputs, inputs = weight.shape
-        kernel = kernels.bfloat16
-        super().__init__(inputs, outputs, bias=bias is not None, device="meta")
-        held = weight.contiguous()
-        _hold(self, held, bias)
-
-        def product(x: Tensor) -> Tensor:
-            rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-            rows = rows if rows.stride(1) == 1 else rows.contiguous()
-            out = kernel(rows, held, bias)
-            return out if x.ndim == 2 else out.view(*x.shape[:-1], outputs)
-
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.product(x)
+    return layer
 
 
 class PackedLinear(nn.Module):
-    """Weights in oneDNN's blocked layout; the original is not kept. `packed` are tensors that a
-    trace cannot hold and has to be given.
+    """A layer by one product for one token and another for several, which may be the same.
+
+    Args:
+        weight: for sizes alone.
+        rows: the weights as they came where they are among those that are held; they may be an
+            embedding's too.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self, weight: Tensor, one: Product, several: Product, rows: Tensor | None = None
+    ) -> None:
         super().__init__()
-        outputs, inputs = self.out_features, self.in_features = weight.shape
-        self.weight_bytes = weight.numel() * weight.element_size()
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        self.packed = [packed]
-        kernel = onednn().packed_linear
-        exact_size = EXACT_SIZE_ROWS * inputs
-
-        def product(x: Tensor) -> Tensor:
-            if x.numel() <= exact_size:
-                return kernel(x, packed, bias)  # type: ignore[no-any-return]
-            rows = x.reshape(-1, inputs)
-            out = kernel(padded(rows), packed, bias)[: len(rows)]
-            return out.view(*x.shape[:-1], outputs)  # type: ignore[no-any-return]
-
-        self.product = product
+        self.out_features, self.in_features = weight.shape
+        self.weight_bytes = weight.nbytes
+        self.second_layout_bytes = weight.nbytes if one is not several else 0
+        self.address = None if rows is None else rows.data_ptr()
+        self.product = one if one is several else _by_rows(one, several)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.product(x)
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+def _by_rows(one: Product, several: Product) -> Product:
+    return lambda x: one(x) if x.shape[0] == 1 else several(x)
 
 
 def as_function(layer: nn.Module) -> Product:
@@ -140,12 +136,14 @@ def as_function(layer: nn.Module) -> Product:
     A step calls a hundred layers, and the weights of each empty the cache before the next: entering
     a module, of which the interpreter reads a dozen attributes, then takes as long as an operation.
     """
+    if isinstance(layer, nn.Linear):
+        return partial(functional.linear, weight=layer.weight, bias=layer.bias)
     return getattr(layer, "product", layer)
 
 
-def streams(layers: Iterable[nn.Module]) -> bool:
-    """Whether one of them reads its weights by the kernel compiled for this machine."""
-    return any(getattr(layer, "streams", False) for layer in layers)
+def holds_two_layouts(layers: Iterable[nn.Module]) -> bool:
+    """Whether one of them holds its weights twice."""
+    return any(getattr(layer, "second_layout_bytes", 0) for layer in layers)
 
 
 def padded_size(rows: int) -> int:
@@ -165,22 +163,3 @@ def padded(x: Tensor) -> Tensor:
     """x [rows, inputs] with zeros below, up to `padded_size`."""
     missing = padded_size(len(x)) - len(x)
     return functional.pad(x, (0, 0, 0, missing)) if missing else x
-
-
-# oneDNN's operations as functions that a trace can hold: it cannot hold the empty lists among their
-# arguments.
-_SCRIPT = f"""
-def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-def int8_linear(x: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    return torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, {UINT8_ZERO}, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-"""
-
-
-@cache
-def onednn() -> Any:
-    """`packed_linear` and `int8_linear`."""
-    return scripted(_SCRIPT)

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
-from draftbench.decoder import avx512_kernel
 from draftbench.decoder.linear import (
     EXACT_SIZE_ROWS,
-    UINT8_ZERO,
-    as_function,
+    has_onednn,
+    in_blocks,
+    multiplies_bfloat16,
     multiplies_integers,
-    onednn,
     padded,
     plain_linear,
     unquantized_linear,
@@ -25,9 +24,12 @@ from draftbench.decoder.linear import (
 )
 from draftbench.memory import INT4_GROUP
 
-# The weight-only kernels take as long again for every row: beyond so many rows another way is
-# faster.
-INT8_KERNEL_ROWS, INT4_KERNEL_ROWS = 16, 2
+# Beyond so many rows another way is faster than the weight-only kernels. int4's shares its reading
+# of the weights among a few rows on a CPU with AVX2; where bfloat16 is multiplied, its wide copy
+# overtakes it at once.
+INT8_KERNEL_ROWS, INT4_KERNEL_ROWS, INT4_KERNEL_ROWS_BESIDE_BFLOAT16 = 16, 8, 2
+# Of 8-bit activations, whose codes are unsigned.
+UINT8_ZERO = 128
 # The largest code.
 INT8_TOP = 127
 # In place of the largest value of a row of zeros.
@@ -42,7 +44,13 @@ def fits_level(weight: Tensor, level: str) -> bool:
 
 
 def make_linear(
-    weight: Tensor, bias: Tensor | None, level: str, *, simulate: bool, copied: bool = False
+    weight: Tensor,
+    bias: Tensor | None,
+    level: str,
+    *,
+    simulate: bool,
+    two_layouts: bool = True,
+    copied: bool = False,
 ) -> nn.Module:
     """The layer that computes `x @ weight.T + bias` at `level`; unquantized where the level does
     not fit the matrix.
@@ -51,19 +59,18 @@ def make_linear(
         weight: [out, in] on its final device.
         bias: [out] or None.
         simulate: round the weights instead of using a kernel.
+        two_layouts: unquantized weights may be held twice.
         copied: the weight is no piece of a mapped file.
     """
     if level == "none" or not fits_level(weight, level):
-        return unquantized_linear(weight, bias, copied=copied)
+        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied)
     if simulate:
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":
         return _torchao_int4(weight, bias)
     if level == "int4":
         return Int4Linear(weight, bias)
-    if avx512_kernel.kernels_for(weight) or not multiplies_integers():
-        return Int8WeightOnlyLinear(weight, bias)
-    return Int8Linear(weight, bias)
+    return (Int8Linear if multiplies_integers() else Int8WeightOnlyLinear)(weight, bias)
 
 
 def _torchao_int4(weight: Tensor, bias: Tensor | None) -> nn.Module:
@@ -112,8 +119,7 @@ class Int8Linear(nn.Module):
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
         packed = torch.ops.onednn.qlinear_prepack(codes, None)
-        self.packed = [packed]
-        kernel = onednn().int8_linear
+        multiply = torch.ops.onednn.qlinear_pointwise.default
         # Of weight and activation: a product of their codes stands for both largest values / 127².
         scale = largest[:, 0] / INT8_TOP**2
         zero_point = torch.zeros(self.out_features, dtype=torch.int32)
@@ -128,7 +134,10 @@ class Int8Linear(nn.Module):
             # A row of zeros has no code, and whatever it becomes is multiplied by 0.
             codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
             # The kernel takes one scale for all tokens; theirs are applied afterwards.
-            sums = kernel(codes, packed, scale, zero_point)
+            sums = multiply(
+                codes, 1.0, UINT8_ZERO, packed, scale, zero_point, None,
+                1.0, 0, torch.float32, "none", [], "",
+            )  # fmt: skip
             out = sums.mul_(largest).to(x.dtype)
             out = out if bias is None else out.add_(bias)
             return out if rows is x else out[: len(x)]
@@ -141,9 +150,8 @@ class Int8Linear(nn.Module):
 
 
 class Int8WeightOnlyLinear(nn.Module):
-    """int8 weights with one scale per output channel, activations in bfloat16. By the kernel
-    compiled for this machine, or for a CPU that does not multiply integers: smaller than bfloat16,
-    and faster where that is not multiplied either.
+    """int8 weights with one scale per output channel, activations in bfloat16: for a CPU that does
+    not multiply integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -154,21 +162,15 @@ class Int8WeightOnlyLinear(nn.Module):
         # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
         codes = (exact / self.scale.float()[:, None]).round_()
         self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
-        kernels = avx512_kernel.kernels_for(weight)
-        self.streams = kernels is not None
+        self.weight_bytes = self.weight.nbytes + self.scale.nbytes
         weight, scale = self.weight, self.scale
-        scales = scale.float() if self.streams else scale
-        self.weight_bytes = weight.nbytes + scales.nbytes
 
         def product(x: Tensor) -> Tensor:
-            flat = x.to(torch.bfloat16)
-            if kernels is not None:
-                out = kernels.int8(flat, weight, scales, None)
-            elif flat.shape[0] <= INT8_KERNEL_ROWS:
-                out = torch._weight_int8pack_mm(flat, weight, scale)
+            if x.shape[0] <= INT8_KERNEL_ROWS:
+                out = torch._weight_int8pack_mm(x.to(torch.bfloat16), weight, scale)
             else:  # integers up to 128 are exact in bfloat16, so this is the same product
-                wide = functional.linear(padded(flat).to(wide_dtype()), weight.to(wide_dtype()))
-                out = wide[: len(flat)] * scale
+                rows = padded(x.to(torch.bfloat16)).to(wide_dtype())
+                out = functional.linear(rows, weight.to(wide_dtype()))[: x.shape[0]] * scale
             return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
 
         self.product = product
@@ -202,18 +204,20 @@ class Int4Linear(nn.Module):
         kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
         wide = self.wide_dtype = wide_dtype()
-        twin = unquantized_linear(exact.reshape(weight.shape).to(wide), None)
-        self.packed, self.streams = getattr(twin, "packed", []), hasattr(twin, "streams")
-        product_of_wide = as_function(twin)
+        copy = exact.reshape(weight.shape).to(wide)
+        multiply_wide = in_blocks(copy, None) if has_onednn() else plain_linear(copy, None)
+        kernel_rows = INT4_KERNEL_ROWS
+        if multiplies_bfloat16():
+            kernel_rows = INT4_KERNEL_ROWS_BESIDE_BFLOAT16
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 
         def product(x: Tensor) -> Tensor:
-            if x.shape[0] <= INT4_KERNEL_ROWS:
+            if x.shape[0] <= kernel_rows:
                 # The kernel refuses rows that do not follow each other in memory.
                 narrow = x.to(torch.bfloat16).contiguous()
                 out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
             else:
-                out = product_of_wide(x.to(wide)).to(x.dtype)
+                out = multiply_wide(x.to(wide)).to(x.dtype)
             return out if bias is None else out.add_(bias)
 
         self.product = product

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder import avx512_kernel
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.linear import PackedLinear, multiplies_bfloat16, multiplies_integers
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
@@ -25,7 +24,7 @@ from draftbench.decoder.quantized_linear import (
 )
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
-from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token
+from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
 from draftbench.models.prequantized import (
     StoredLinear,
@@ -57,6 +56,11 @@ CUDA_KERNELS = {"none": "cuBLAS", "int4": "torchao, weight-only"}
 LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
+# On two cores with AVX2, from `scripts/bench_layouts.py`.
+ONE_LAYOUT = (
+    "its weights are held in one layout, for want of memory or because of `--one-layout`: a pass "
+    "over several tokens takes up to 1.7 steps here, with two about 1.2"
+)
 # Dimensions of the weights of all experts of a layer in one.
 _STACKED = 3
 
@@ -80,14 +84,15 @@ Linear = (
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a runner: precision, level, device, and whether a level without a kernel may be
-    simulated.
+    """How to build a runner: precision, level, device, whether a level without a kernel may be
+    simulated, and whether a CPU may hold unquantized weights in two layouts.
     """
 
     dtype: torch.dtype
     level: str
     device: str
     simulate: bool = False
+    two_layouts: bool = True
 
 
 def default_dtype(device: str) -> torch.dtype:
@@ -103,18 +108,11 @@ def kernel_of(level: str, device: str) -> str | None:
     """
     if device != "cpu":
         return CUDA_KERNELS.get(level)
-    compiled = avx512_kernel.is_faster_here()
     if level == "none":
-        return (
-            "compiled for bfloat16 where it can be, else oneDNN" if compiled else "oneDNN, packed"
-        )
-    if level == "int8":
-        if compiled:
-            return "compiled where it can be, weight-only"
-        if multiplies_integers():
-            return "oneDNN, activations in 8 bits too, one scale per token"
-        return "PyTorch, weight-only"
-    return "PyTorch, weight-only" if level == "int4" else None
+        return "oneDNN, packed"
+    if level == "int8" and multiplies_integers():
+        return "oneDNN, activations in 8 bits too, one scale per token"
+    return "PyTorch, weight-only" if level in ("int8", "int4") else None
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:
@@ -183,6 +181,11 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         dtype=str(build.dtype).removeprefix("torch."),
         parameters=parameters,
         weight_bytes=weight_bytes(runner),
+        second_layout_bytes=sum(
+            layer.second_layout_bytes
+            for layer in linears(runner)
+            if isinstance(layer, PackedLinear)
+        ),
         quantized_share=quantized_share(runner),
         kv_bytes_per_token=kv_bytes_per_token(config, build.dtype.itemsize),
         context_length=runner.context_length,
@@ -193,7 +196,6 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats=(
             *caveats,
             *_dtype_caveats(config, replace(build, level=level), draft),
-            *_kernel_caveats(replace(build, level=level)),
             *_coverage_caveats(source, runner, build),
         ),
         has_kernel=real,
@@ -273,24 +275,39 @@ def _runner(
     transformers' forward pass; with caveats.
     """
     obstacle = llama_obstacle(model)
+    two_layouts = build.two_layouts and _second_layout_fits(model)
+    caveats = [ONE_LAYOUT] if build.device == "cpu" and not two_layouts else []
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
             expected = model(probe[None]).logits[0].float()
-        runner = LlamaRunner(model, build.level, simulate=simulate)
-        got = runner.forward(probe, runner.new_cache(PROBE_TOKENS), every=True).float()
+        runner = LlamaRunner(model, build.level, simulate=simulate, two_layouts=two_layouts)
+        cache = runner.new_cache(PROBE_TOKENS)
+        # One token alone is multiplied in another layout than several.
+        parts = [runner.forward(part, cache, every=True) for part in (probe[:-1], probe[-1:])]
+        got = torch.cat(parts).float()
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
-            slow = runner.speed_up_short_passes()
-            return runner, [slow] if slow else []
-        obstacle = f"the lean runner's logits differ (cosine {cosine:.3f})"
+            if build.device != "cpu" and (slow := runner.record_short_passes()):
+                caveats.append(slow)
+            return runner, caveats
+        obstacle = f"draftbench's runner gives other logits (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
         _leave_the_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
-    return TransformersRunner(model, build.level, simulate=simulate), [
-        f"runs through transformers' forward pass{how}: {obstacle}"
-    ]
+    caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
+    return TransformersRunner(
+        model, build.level, simulate=simulate, two_layouts=two_layouts
+    ), caveats
+
+
+def _second_layout_fits(model: nn.Module) -> bool:
+    """Whether this machine has room for the weights of all linear layers twice, and as much again
+    as one copy for what is loaded after them.
+    """
+    weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
+    return 3 * weights <= memory_left()
 
 
 def _dtype_caveats(config: Any, build: Build, draft: str | None) -> list[str]:
@@ -310,16 +327,6 @@ def _dtype_caveats(config: Any, build: Build, draft: str | None) -> list[str]:
             "the bytes, and a runner that does not gains less from speculation"
         ]
     return []
-
-
-def _kernel_caveats(build: Build) -> list[str]:
-    """Why the weights are not multiplied by the fastest kernel there is."""
-    # int4 keeps bfloat16 weights beside its own; a stored checkpoint may have been unpacked.
-    narrow = build.dtype == torch.bfloat16 or build.level in ("int8", "int4")
-    obstacle = avx512_kernel.obstacle() if narrow and build.device == "cpu" else None
-    if obstacle is None:
-        return []
-    return [f"oneDNN multiplies its weights, and no faster kernel compiled here: {obstacle}"]
 
 
 def _coverage_caveats(source: ModelSource, runner: Runner, build: Build) -> list[str]:
@@ -367,12 +374,16 @@ def quantized_share(runner: Runner) -> float:
 
 
 def weight_bytes(runner: Runner) -> int:
-    """Bytes of all weights by their real types; shared ones (a tied head) count once."""
+    """Bytes of all weights by their real types; shared ones (a tied head) count once, and so do
+    those that are held in two layouts.
+    """
     shared = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
     unshared = 0
     for layer in linears(runner):
         if isinstance(layer, nn.Linear) and _is_plain(layer):
             shared[layer.weight.data_ptr()] = layer.weight.nbytes
+        elif isinstance(layer, PackedLinear) and layer.address is not None:
+            shared[layer.address] = layer.weight_bytes
         else:
             unshared += layer_bytes(layer)
     return sum(shared.values()) + unshared

@@ -25,6 +25,7 @@ class SweepOptions:
     dtype: str | None = None
     device: str | None = None
     simulate_quant: bool = False
+    one_layout: bool = False
     mode: DraftingMode = DraftingMode.GREEDY
     lookup: tuple[int, int] = (4, 2)
     responses: str = "target"

@@ -102,6 +102,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         options.target_quant,
         device,
         simulate=options.simulate_quant,
+        two_layouts=not options.one_layout,
     )
     return Prepared(
         options,

@@ -65,7 +65,7 @@ def recorded_runner(model, recorder):
 
 @pytest.mark.parametrize(
     "name",
-    # All families run call by call and as traces by default (test_runners, test_traces).
+    # All families run call by call by default (test_runners).
     [name if name == "qwen3" else pytest.param(name, marks=pytest.mark.slow) for name in LLAMA],
 )
 def test_a_recorded_pass_gives_the_logits_of_transformers(name):
@@ -78,7 +78,7 @@ def test_a_recorded_pass_gives_the_logits_of_transformers(name):
     assert_rows_do_not_meet(runner, model, widths=range(1, 6))
     # Five of the seven passes bring no row more than five tokens.
     assert recorder.launched == before + 5
-    assert runner.name == "draftbench lean (float32, cpu)"
+    assert runner.name == "draftbench (float32, cpu)"
 
 
 @pytest.mark.parametrize("recorder", [Frozen(), Unable()], ids=["frozen", "unable"])
@@ -95,7 +95,7 @@ def test_a_recorder_that_changes_the_result_or_fails_is_not_used_and_says_why(re
             for n in range(-1000, 900)
         ),
     )
-    assert runner.name == "draftbench lean (float32, cpu, call by call)"
+    assert runner.name == "draftbench (float32, cpu, call by call)"
     assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
 
 
@@ -140,20 +140,20 @@ def test_slabs_come_back_with_their_recordings():
     recorder = Traced()
     runner = recorded_runner(random_model(LLAMA["llama"]), recorder)
     cache = runner.new_cache(64, rows=2, widths=(1, 2, 3))
-    made, place = recorder.recorded, cache.slabs[0].data_ptr()
+    made, place = recorder.recorded, cache.slabs.data_ptr()
     other = runner.new_cache(64, rows=2, widths=(1, 2, 3))
-    assert other.slabs[0].data_ptr() != place
+    assert other.slabs.data_ptr() != place
     del cache
     again = runner.new_cache(30, rows=2, widths=(1, 2, 3))
-    assert again.slabs[0].data_ptr() == place
+    assert again.slabs.data_ptr() == place
     assert recorder.recorded == made + 3
-    assert not again.slabs[0].any()
+    assert not again.slabs.any()
 
 
 def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
     runner = recorded_runner(random_model(LLAMA["llama"]), Traced())
-    assert runner.new_cache(STRIDE - 9, widths=(9,)).slabs[0].shape[3] == STRIDE
-    assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs[0].shape[3] == STRIDE
+    assert runner.new_cache(STRIDE - 9, widths=(9,)).slabs.shape[4] == STRIDE
+    assert runner.new_cache(STRIDE - 9, widths=(1,)).slabs.shape[4] == STRIDE
     # One row's full length, and nine tokens of surplus behind it.
     cache = runner.new_cache(STRIDE - 1, widths=(1,))
     assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widest
@@ -162,8 +162,8 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent():
 def test_slabs_of_another_shape_are_given_up():
     recorder = Traced()
     runner = recorded_runner(random_model(LLAMA["llama"]), recorder)
-    assert runner.new_cache(64, rows=2, widths=(1,)).slabs[0].shape[0] == 2
-    assert runner.new_cache(64, rows=1, widths=(1,)).slabs[0].shape[0] == 1
+    assert runner.new_cache(64, rows=2, widths=(1,)).slabs.shape[1] == 2
+    assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[1] == 1
     gc.collect()
     assert [one.rows for one in runner._lender.idle] == [1]
 
@@ -175,7 +175,7 @@ def test_a_cache_for_untimed_passes_is_not_recorded():
     cache = runner.new_cache(64)
     runner.forward(torch.arange(3, 5), cache, every=False)
     assert recorder.recorded == made
-    assert cache.slabs[0].shape[3] == 64
+    assert cache.slabs.shape[4] == 64
 
 
 def test_what_cannot_be_recorded_later_runs_call_by_call():

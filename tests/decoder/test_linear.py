@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from draftbench.decoder.linear import (
+    BLOCKS_ALONE,
+    BLOCKS_FROM,
+    ONEDNN_FROM,
     PackedLinear,
     multiplies_bfloat16,
     multiplies_integers,
     padded_size,
+    unquantized_linear,
 )
 from draftbench.decoder.quantized_linear import (
     Int4Linear,
@@ -77,7 +81,9 @@ def test_bytes_are_multiplied_and_summed_exactly():
     torch.testing.assert_close(got, torch.tensor(expected).float(), rtol=2**-8, atol=0)
 
 
-@pytest.mark.parametrize("layer", [PackedLinear, pytest.param(Int8Linear, marks=needs_integers)])
+@pytest.mark.parametrize(
+    "layer", [unquantized_linear, pytest.param(Int8Linear, marks=needs_integers)]
+)
 @pytest.mark.parametrize("rows", [1, 2, 9, 40])
 def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer, rows):
     """Its reference gives the same figures, hundreds of times as slowly. What it takes is named in
@@ -85,7 +91,7 @@ def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer
     """
     weight, x, _ = matrices()
     wide = torch.bfloat16 if multiplies_bfloat16() else torch.float32
-    built = layer(weight.to(wide), None)
+    built = layer(weight.to(wide).repeat(4, 1), None)
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         built(x[:rows].to(wide))
     log = capfd.readouterr().out
@@ -149,14 +155,36 @@ def test_a_float32_model_keeps_float32_around_a_quantized_layer(kernel, rows):
     torch.testing.assert_close(got, layer(x[:rows]).float(), rtol=0.01, atol=0.02)
 
 
-def test_large_float32_matrices_are_packed_and_small_ones_are_not():
+@pytest.mark.parametrize("two_layouts", [True, False])
+@pytest.mark.parametrize(
+    ("size", "copies"),
+    [
+        (BLOCKS_FROM - 1024, 1),
+        (BLOCKS_FROM, 2),
+        (ONEDNN_FROM, 2),
+        (BLOCKS_ALONE.start, 1),
+        (BLOCKS_ALONE.stop, 2),
+    ],
+)
+def test_float32_weights_are_held_in_the_layouts_that_are_fastest_for_their_size(
+    size, copies, two_layouts
+):
     generator = torch.Generator().manual_seed(0)
-    for outputs, packed in ((64, False), (1024, True)):
-        weight = torch.randn(outputs, 512, generator=generator)
-        x = torch.randn(3, 512, generator=generator)
-        layer = make_linear(weight, None, "none", simulate=False)
-        assert isinstance(layer, PackedLinear) is packed
+    weight = torch.randn(-(-size // 1024), 256, generator=generator)
+    layer = unquantized_linear(weight, None, two_layouts=two_layouts)
+    assert isinstance(layer, PackedLinear) is (size >= BLOCKS_FROM)
+    second = weight.nbytes if copies == 2 and two_layouts else 0
+    assert getattr(layer, "second_layout_bytes", 0) == second
+    for rows in (1, 2, 5, 40):
+        x = torch.randn(rows, 256, generator=generator)
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_rows_stay_where_they_are_unless_they_lie_in_a_file(copied):
+    weight = torch.randn(BLOCKS_ALONE.stop // 1024, 256)
+    layer = unquantized_linear(weight, None, copied=copied)
+    assert (layer.address == weight.data_ptr()) is copied
 
 
 def test_a_bias_is_added():
@@ -174,18 +202,16 @@ def test_int4_needs_whole_groups():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", [PackedLinear, *KERNELS])
+@pytest.mark.parametrize("kernel", [unquantized_linear, *KERNELS])
 def test_the_weights_it_is_made_of_stay_as_they_are(kernel, dtype):
     """They may be a tied embedding's too."""
     weight, _, _ = matrices()
-    if kernel is PackedLinear and dtype is torch.bfloat16 and not multiplies_bfloat16():
-        pytest.skip("this CPU does not multiply bfloat16")
     given = weight.to(dtype, copy=True)
     kernel(given, None)
     assert torch.equal(given, weight.to(dtype))
 
 
-@pytest.mark.parametrize("kernel", [PackedLinear, *KERNELS])
+@pytest.mark.parametrize("kernel", [unquantized_linear, *KERNELS])
 def test_a_layer_that_nobody_holds_is_gone_at_once(kernel):
     """A model's weights are not to wait for the collector of cycles."""
     weight, _, _ = matrices()

@@ -4,6 +4,7 @@ rewind, beyond a window.
 
 import copy
 import os
+import weakref
 
 import pytest
 import torch
@@ -27,15 +28,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.llama import (
-    LlamaRunner,
-    RootMeanSquare,
-    add_mirrored,
-    llama_obstacle,
-    mirror_signs,
-    mirrored,
-)
+from draftbench.decoder.llama import LlamaRunner, RootMeanSquare, llama_obstacle
 from draftbench.decoder.runner import set_threads
 
 SIZES = {
@@ -161,6 +156,44 @@ def test_the_llama_runner_agrees_with_transformers(name):
     assert_rows_do_not_meet(runner, model)
 
 
+@pytest.mark.parametrize("two_layouts", [True, False])
+def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, two_layouts):
+    """16 to 64 kB: PyTorch's product for one token beside blocks, blocks alone, oneDNN's
+    rows beside blocks.
+    """
+    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
+    monkeypatch.setattr(linear, "ONEDNN_FROM", 20_000)
+    monkeypatch.setattr(linear, "BLOCKS_ALONE", range(30_000, 40_000))
+    model = random_model(LLAMA["llama, tied"])
+    ids, expected = full_pass(model)
+    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False, two_layouts=two_layouts)
+    assert ("two layouts" in runner.name) is two_layouts
+    assert_agrees_with_full_pass(runner, expected, ids)
+    assert_rows_do_not_meet(runner, model)
+
+
+def test_more_tokens_than_a_piece_agree_with_transformers():
+    model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 700}))
+    ids = torch.randint(3, 128, (640,), generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    runner = LlamaRunner(model, "none", simulate=False)
+    cache = runner.new_cache(640)
+    assert_close(runner.forward(ids[:600], cache, every=True), expected[:600])
+    for start in range(600, 640, 5):
+        got = runner.forward(ids[start : start + 5], cache, every=True)
+        assert_close(got, expected[start : start + 5])
+
+
+@pytest.mark.parametrize("level", ["none", "int8", "int4"])
+def test_a_runner_that_nobody_holds_takes_its_weights_along(level):
+    runner = LlamaRunner(random_model(LLAMA["llama"]), level, simulate=False)
+    runner.forward(torch.arange(3, 9), runner.new_cache(8), every=False)
+    weights = [weakref.ref(layer) for layer in runner.modules()]
+    del runner
+    assert [weight() for weight in weights] == [None] * len(weights)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_transformers_runner_agrees_with_transformers(name):
     model = random_model(OTHERS[name])
@@ -182,18 +215,30 @@ def test_a_recurrent_model_is_refused_by_name():
 def test_a_rewind_copies_nothing():
     runner = LlamaRunner(random_model(LLAMA["llama"]), "none", simulate=False)
     cache = runner.new_cache(16)
-    before = [slab.data_ptr() for slab in cache.slabs]
+    before = cache.slabs.data_ptr()
     runner.forward(torch.arange(3, 13), cache, every=False)
     cache.rewind(0, 4)
     runner.forward(torch.arange(3, 7), cache, every=False)
-    assert [slab.data_ptr() for slab in cache.slabs] == before
+    assert cache.slabs.data_ptr() == before
     assert cache.lengths == [8]
+
+
+class Norm:
+    """What a transformers model's norm holds."""
+
+    def __init__(self, weight, eps):
+        self.weight, self.variance_epsilon = weight, eps
+
+
+def mirrored(x):
+    return torch.cat([x, -x], dim=-1)
 
 
 def test_a_norm_by_hand():
     """Mean square of (3, 4) is 12.5, and 12.5 + 3.5 = 16: a quarter of each, times its weight."""
-    norm = RootMeanSquare(torch.tensor([2.0, 10.0]), eps=3.5)
-    torch.testing.assert_close(norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[1.5, 10.0]]))
+    norm = RootMeanSquare(Norm(torch.tensor([2.0, 10.0]), eps=3.5))
+    got = norm(torch.tensor([[3.0, 4.0, -3.0, -4.0]]))
+    torch.testing.assert_close(got, torch.tensor([[1.5, 10.0]]))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))
@@ -203,7 +248,8 @@ def test_one_large_mean_does_not_disturb_it(seed, rows, spread):
     x = torch.randn(rows, 64, generator=generator) * spread + 100
     weight = torch.randn(64, generator=generator)
     expected = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-    torch.testing.assert_close(RootMeanSquare(weight, 1e-6)(x), expected.float())
+    got = RootMeanSquare(Norm(weight, 1e-6))(mirrored(x))
+    torch.testing.assert_close(got, expected.float())
 
 
 def test_bfloat16_is_rounded_once():
@@ -211,19 +257,8 @@ def test_bfloat16_is_rounded_once():
     x = torch.randn(4, 96, generator=generator).bfloat16()
     weight = torch.randn(96, generator=generator).bfloat16()
     expected = torch.nn.functional.rms_norm(x, (96,), weight, 1e-6)
-    torch.testing.assert_close(RootMeanSquare(weight, 1e-6)(x), expected, rtol=2**-8, atol=0)
-
-
-@given(st.integers(0, 10_000), st.integers(1, 3))
-def test_a_sum_and_its_negative_grow_together(seed, rows):
-    """In bfloat16 too: rounding does not see a sign."""
-    generator = torch.Generator().manual_seed(seed)
-    x, more = (torch.randn(rows, 32, generator=generator).bfloat16() for _ in range(2))
-    both = mirrored(x)
-    add_mirrored(both, more, mirror_signs(x))
-    assert torch.equal(both, mirrored(x + more))
-    norm = RootMeanSquare(torch.ones(32).bfloat16(), 1e-6)
-    assert torch.equal(norm.of_mirrored(both), norm(x + more))
+    got = RootMeanSquare(Norm(weight, 1e-6))(mirrored(x))
+    torch.testing.assert_close(got, expected, rtol=2**-8, atol=0)
 
 
 def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):

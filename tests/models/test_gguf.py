@@ -119,7 +119,7 @@ def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
         runner, facts = build_runner(
             ModelSource(str(spec)), Build(torch.float32, "none", "cpu"), "draft"
         )
-        assert facts.runner.startswith("draftbench lean")
+        assert facts.runner.startswith("draftbench (float32, cpu")
         logits.append(runner.forward(ids, runner.new_cache(40), every=True))
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-4)
 

@@ -19,16 +19,14 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decoder import avx512_kernel, linear
+from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import multiplies_bfloat16, multiplies_integers
-from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
 from draftbench.models.quantize import Build, build_runner, check_level, level_table
 from draftbench.models.source import ModelSource
-from tests.decoder.test_runners import LLAMA, OTHERS, random_model
 
 LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
@@ -82,7 +80,7 @@ def test_unquantized_weights_are_counted_by_their_type(workshop):
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
 def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop, monkeypatch):
     """In float32, which every CPU packs; small matrices too."""
-    monkeypatch.setattr(linear, "CACHED_BYTES", 0)
+    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
     source = workshop.weighted("target", stored=torch.float32)
     runner, _ = build_runner(source, Build(torch.float32, "none", "cpu"), "draft")
     gc.collect()
@@ -102,8 +100,7 @@ def test_stacked_experts_are_not_copied_out_of_the_file():
 
 def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
     facts = built(workshop.weighted("model"), "int8")
-    wide = multiplies_integers() or avx512_kernel.is_faster_here()
-    scale = FLOAT32 if wide else BFLOAT16
+    scale = FLOAT32 if multiplies_integers() else BFLOAT16
     head = EMBEDDING + scale * 300
     rest = BFLOAT16 * (NORMS + EMBEDDING)
     assert facts.quantized_share == 1.0
@@ -161,7 +158,7 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     """
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
-    assert facts.runner.startswith("draftbench lean (float32, cpu")
+    assert facts.runner == "draftbench (float32, cpu)"
     assert facts.has_kernel
     tokens = torch.arange(1, 25)
     whole = runner.forward(tokens, runner.new_cache(24), every=True)
@@ -202,40 +199,36 @@ def test_a_recurrent_model_is_refused_by_name(workshop, tmp_path):
         built(ModelSource(str(path)), "none", torch.float32)
 
 
-def test_a_lean_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkeypatch):
+def test_a_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkeypatch):
     source = workshop.weighted("model")
-    monkeypatch.setattr(quantize.LlamaRunner, "forward", lambda *_, every: torch.ones(12, 300))
+    monkeypatch.setattr(
+        quantize.LlamaRunner, "forward", lambda self, ids, *_, every: torch.ones(len(ids), 300)
+    )
     runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
     assert isinstance(runner, TransformersRunner)
-    assert "the lean runner's logits differ" in facts.caveats[0]
+    assert "draftbench's runner gives other logits" in facts.caveats[0]
 
 
-NO_COMPILER = "oneDNN multiplies its weights, and no faster kernel compiled here: "
+def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypatch):
+    """Packed from 0 bytes on, where nothing is small; a tied head's rows are the embedding's."""
+    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
+    source = workshop.weighted("tied", tie_word_embeddings=True)
+    both, one = (
+        build_runner(source, Build(torch.float32, "none", "cpu", two_layouts=two), "draft")[1]
+        for two in (True, False)
+    )
+    assert both.weight_bytes == one.weight_bytes == FLOAT32 * (LINEAR + NORMS + EMBEDDING)
+    assert both.second_layout_bytes == FLOAT32 * (LINEAR + EMBEDDING)
+    assert one.second_layout_bytes == 0
+    assert both.runner == "draftbench (float32, cpu, two layouts)"
+    assert one.runner == "draftbench (float32, cpu)"
+    assert quantize.ONE_LAYOUT in one.caveats
+    assert quantize.ONE_LAYOUT not in both.caveats
 
 
-@pytest.mark.parametrize(
-    ("level", "dtype", "told"),
-    [
-        ("none", torch.bfloat16, True),
-        ("int8", torch.float32, True),
-        ("int4", torch.bfloat16, True),
-        ("none", torch.float32, False),
-    ],
-)
-def test_a_kernel_that_could_not_be_built_is_a_caveat(workshop, monkeypatch, level, dtype, told):
-    monkeypatch.setattr(avx512_kernel, "obstacle", lambda: "no compiler")
-    facts = built(workshop.weighted("model"), level, dtype)
-    assert (NO_COMPILER + "no compiler" in facts.caveats) is told
-
-
-@pytest.mark.skipif(
-    avx512_kernel.kernels_for(torch.zeros(4, 32)) is None, reason="no kernel is compiled here"
-)
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-@pytest.mark.parametrize("level", ["none", "int8", "int4"])
-def test_a_runner_says_that_it_streams_whatever_streams_in_it(family, level):
-    """The wide twin of an int4 layer too: prompts and verification run by it."""
-    model = random_model({**LLAMA, **OTHERS}[family]).bfloat16()
-    kind = LlamaRunner if family == "llama" else TransformersRunner
-    assert ", streamed" in kind(model, level, simulate=False).name
-    assert ", streamed" not in kind(random_model(LLAMA["llama"]), "none", simulate=False).name
+def test_no_room_for_a_second_layout_leaves_one_and_says_so(workshop, monkeypatch):
+    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
+    monkeypatch.setattr(quantize, "memory_left", lambda: 3 * FLOAT32 * (LINEAR + EMBEDDING) - 1)
+    facts = built(workshop.weighted("model"), "none", torch.float32)
+    assert facts.second_layout_bytes == 0
+    assert quantize.ONE_LAYOUT in facts.caveats

@@ -11,6 +11,7 @@ import msgspec
 
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Recommendation
+from draftbench.records import ModelFacts
 from draftbench.report.charts.chart import Table
 from draftbench.report.html.tables import coded, folded, table
 from draftbench.report.markup import Html, element, together
@@ -140,7 +141,7 @@ def _models(run: Run) -> Table:
             facts.fingerprint,
             facts.runner,
             f"{facts.parameters:,}",
-            format_size(facts.weight_bytes),
+            _weights(facts),
             f"{facts.context_length:,}",
         ]
         for facts in run.facts
@@ -179,3 +180,9 @@ def _words(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ", ".join(map(_words, value))
     return str(value)
+
+
+def _weights(facts: ModelFacts) -> str:
+    second = facts.second_layout_bytes
+    text = format_size(facts.weight_bytes)
+    return f"{text} + {format_size(second)} in a second layout" if second else text

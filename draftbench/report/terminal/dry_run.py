@@ -21,7 +21,7 @@ from draftbench.report.terminal.text import (
     ranges,
     shortened,
 )
-from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.manifest import Manifest, Question
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
 # or a small server, and of one data-centre card: too slow for the best of each.
@@ -74,12 +74,14 @@ class Pass(msgspec.Struct, frozen=True):
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that measuring a candidate takes: `target_weights`, `draft_weights`, the `cache` of
-    both models, and all `together`.
+    both models, and all `together`; beside them at most `second_layout` on a CPU, for unquantized
+    weights that are packed for passes over several tokens.
     """
 
     candidate: str
     target_weights: int
     draft_weights: int
+    second_layout: int
     cache: int
     together: int
 
@@ -127,7 +129,7 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
         passes=passes,
         seconds=sum(each.seconds for each in passes),
         cache_tokens=tokens,
-        memory=tuple(_need(question.target_quant, plan, c, tokens) for c in plan.candidates),
+        memory=tuple(_need(question, plan, c, tokens) for c in plan.candidates),
     )
 
 
@@ -176,15 +178,19 @@ def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
     return max(plan.longest * open_rows, plan.scored_together)
 
 
-def _need(target_quant: str, plan: Plan, candidate: Candidate, tokens: int) -> Need:
+def _need(question: Question, plan: Plan, candidate: Candidate, tokens: int) -> Need:
+    target_quant = question.target_quant
     target = plan.target.bytes_at(target_quant)
     sheet = plan.target if candidate.draft == SELF else plan.sheets.get(candidate.draft)
     own = 0 if candidate.draft == SELF else _bytes(plan, target_quant, candidate)
     cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
+    packed = (target, target_quant), (own, candidate.quant)
+    on_cpu = question.device == "cpu"
     return Need(
         candidate=str(candidate),
         target_weights=target,
         draft_weights=own,
+        second_layout=sum(size for size, level in packed if level == "none" and on_cpu),
         cache=cache,
         together=target + own + cache,
     )
@@ -248,6 +254,12 @@ def _memory(plan: DryRun) -> Section:
     ]
     title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
     notes = [f"With {plan.cache_tokens} tokens of cache; activations are not counted."]
+    second = max((need.second_layout for need in plan.memory), default=0)
+    if second:
+        notes.append(
+            f"On a CPU up to {format_size(second)} more: a second layout of unquantized weights "
+            "(none with --one-layout)."
+        )
     if len(largest) > len(rows):
         notes.insert(0, f"and {len(largest) - len(rows)} more that need less: --format json")
     return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)

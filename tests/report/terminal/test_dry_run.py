@@ -119,6 +119,7 @@ def test_json_has_seconds_and_bytes_as_numbers(found):
         "candidate": "small:int4",
         "target_weights": 2_000_000_000,
         "draft_weights": 250_000_000,
+        "second_layout": 2_000_000_000,
         "cache": 3_200_000_000,
         "together": 5_450_000_000,
     }

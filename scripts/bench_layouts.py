@@ -1,0 +1,88 @@
+"""Times one matrix in each layout of its weights, for 1 to 16 rows, from memory and from the cache:
+what `draftbench.decoder.linear` chooses by.
+
+    python scripts/bench_layouts.py                       # float32, the shapes of three models
+    python scripts/bench_layouts.py --dtype bfloat16 --shapes 8960x1536,1536x8960
+"""
+
+import argparse
+import time
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional
+
+from draftbench.decoder.linear import SEVERAL, multiplies_bfloat16
+from draftbench.decoder.runner import set_threads
+
+# Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
+SHAPES = (
+    "8960x1536,1536x8960,2048x1536,49152x576,3072x576,576x1536,960x576,1408x256,256x704,512x256"
+)
+ROWS = (1, 2, 3, 4, 5, 8, 16)
+REPEATS = 9
+# More than any cache of the processors that this was written on.
+COLD_BYTES = 300_000_000
+
+
+def layouts(weight: torch.Tensor) -> dict[str, object]:
+    """Products by name; each has a copy of its own."""
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    packed = torch.ops.mkldnn._reorder_linear_weight
+
+    def by_onednn(held):
+        return lambda x: multiply(x, held, None, "none", [], "")
+
+    plain = weight.clone()
+    products = {"PyTorch": lambda x: functional.linear(x, plain)}
+    if weight.dtype == torch.float32:
+        products["rows"] = by_onednn(weight.clone())
+    else:
+        products["packed for 1 row"] = by_onednn(packed(weight, 1))
+    products["blocks"] = by_onednn(packed(weight, SEVERAL))
+    return products
+
+
+@torch.inference_mode()
+def measure(outputs: int, inputs: int, dtype: torch.dtype, copies: int) -> dict[str, list[float]]:
+    """The least seconds of each layout for each number of rows, the layouts taking turns."""
+    weight = torch.randn(outputs, inputs).to(dtype)
+    sets = [layouts(weight) for _ in range(copies)]
+    best = {(name, rows): float("inf") for name in sets[0] for rows in ROWS}
+    for _ in range(REPEATS):
+        for rows in ROWS:
+            x = torch.randn(rows, inputs).to(dtype)
+            for name in sets[0]:
+                start = time.perf_counter()
+                for products in sets:
+                    products[name](x)
+                seconds = (time.perf_counter() - start) / copies
+                best[name, rows] = min(best[name, rows], seconds)
+    return {name: [best[name, rows] for rows in ROWS] for name in sets[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    options = parser.parse_args()
+    threads, console = set_threads(None), Console(width=100)
+    dtype = getattr(torch, options.dtype)
+    if dtype == torch.bfloat16 and not multiplies_bfloat16():
+        console.print("This CPU does not multiply bfloat16: it runs float32 by default.")
+    for shape in options.shapes.split(","):
+        outputs, inputs = map(int, shape.split("x"))
+        size = outputs * inputs * dtype.itemsize
+        for place, copies in (("memory", max(1, COLD_BYTES // size)), ("cache", 1)):
+            table = Table(
+                "µs", *(f"{rows} rows" for rows in ROWS),
+                title=f"{shape}, {size / 1e6:.1f} MB from {place}, {threads} threads",
+            )  # fmt: skip
+            for name, seconds in measure(outputs, inputs, dtype, copies).items():
+                table.add_row(name, *(f"{1e6 * each:.0f}" for each in seconds))
+            console.print(table)
+
+
+if __name__ == "__main__":
+    main()
