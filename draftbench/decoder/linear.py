@@ -18,10 +18,11 @@ from torch.nn import functional
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
 # By the bytes of a matrix: smaller ones stay in a processor's cache, where oneDNN's call takes
-# longer than its blocks save. Up to the second size PyTorch's product is the fastest for one token.
-BLOCKS_FROM, ONEDNN_FROM = 300_000, 1 << 20
-# Between these sizes blocks are as fast as rows for one token.
-BLOCKS_ALONE = range(2 << 20, 8 << 20)
+# longer than its blocks save.
+BLOCKS_FROM = 300_000
+# Between these sizes blocks are as fast as anything for one token. Below, PyTorch's product is
+# faster, above it oneDNN's over rows.
+BLOCKS_ALONE = range(600_000, 8 << 20)
 # oneDNN packs for a number of rows: for 1 (float32: not at all), and alike for all others.
 SEVERAL = 8
 # Up to so many rows a product is made at its exact size.
@@ -72,7 +73,7 @@ def unquantized_linear(
         one = _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1), bias)
     else:
         rows = weight.contiguous() if copied else weight.clone()
-        small = weight.nbytes < ONEDNN_FROM
+        small = weight.nbytes < BLOCKS_ALONE.start
         one = partial(functional.linear, weight=rows, bias=bias) if small else _onednn(rows, bias)
     return PackedLinear(weight, one, in_blocks(weight, bias) if two_layouts else one, rows)
 

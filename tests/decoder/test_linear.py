@@ -11,7 +11,6 @@ import torch
 from draftbench.decoder.linear import (
     BLOCKS_ALONE,
     BLOCKS_FROM,
-    ONEDNN_FROM,
     PackedLinear,
     multiplies_bfloat16,
     multiplies_integers,
@@ -161,7 +160,6 @@ def test_a_float32_model_keeps_float32_around_a_quantized_layer(kernel, rows):
     [
         (BLOCKS_FROM - 1024, 1),
         (BLOCKS_FROM, 2),
-        (ONEDNN_FROM, 2),
         (BLOCKS_ALONE.start, 1),
         (BLOCKS_ALONE.stop, 2),
     ],

@@ -162,8 +162,7 @@ def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, 
     rows beside blocks.
     """
     monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
-    monkeypatch.setattr(linear, "ONEDNN_FROM", 20_000)
-    monkeypatch.setattr(linear, "BLOCKS_ALONE", range(30_000, 40_000))
+    monkeypatch.setattr(linear, "BLOCKS_ALONE", range(20_000, 40_000))
     model = random_model(LLAMA["llama, tied"])
     ids, expected = full_pass(model)
     runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False, two_layouts=two_layouts)
