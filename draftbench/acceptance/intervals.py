@@ -140,7 +140,9 @@ def _resample_counts(requests: int, resamples: int, seed: int) -> npt.NDArray[np
 def _bca_quantiles(value: float, draws: Floats, left_out: Floats, level: float) -> list[float]:
     """Which quantiles of the draws bound the interval (Efron 1987, eq. 2.3 and 6.6)."""
     normal = NormalDist()
-    below = (np.sum(draws < value) + 0.5 * np.sum(draws == value)) / len(draws)
+    # Sums differ in their last bits from one CPU to another: a draw that close is the value itself.
+    same = np.isclose(draws, value, rtol=1e-9, atol=0.0)
+    below = (np.sum((draws < value) & ~same) + 0.5 * np.sum(same)) / len(draws)
     bias = normal.inv_cdf(float(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
     influence = left_out.mean() - left_out
     spread = float((influence**2).sum())

@@ -111,6 +111,15 @@ def test_a_heavy_request_counts_as_often_as_its_weight_says() -> None:
     assert known(heavy) == known(ratio(*(addends * weights[:, None]).T))
 
 
+def test_an_interval_is_the_same_in_another_unit() -> None:
+    # Sums of multiples of 0.1 differ in their last bits, by the CPU too; resamples that draw the
+    # figure itself must be counted as equal to it all the same.
+    accepted = np.array([3, 1, 4, 1, 5, 2, 0, 5, 3, 5, 2, 4], float)
+    once = known(ratio(accepted, np.full(12, 6.0)))
+    tenth = known(ratio(accepted * 0.1, np.full(12, 6.0)))
+    assert [tenth.low, tenth.high] == pytest.approx([0.1 * once.low, 0.1 * once.high], rel=1e-9)
+
+
 def test_agreeing_requests_give_no_width() -> None:
     found = known(ratio([3.0] * 30, [10.0] * 30))
     assert (found.low, found.high) == pytest.approx((0.3, 0.3))
