@@ -8,35 +8,37 @@ a line, sorted, so that a diff shows which requests changed.
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Candidate, DraftingMode, LookupReplay, ModelFacts, Record
+from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_newer
-from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 # 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
 SCHEMA_VERSION = 3
 MAX_BYTES = 64 << 20
-# The longest draft that a sweep takes.
-MAX_K = 64
 
 # Bounded, so that no sum of them overflows.
-_MOST = 1e12
-_MOST_SAMPLES = 1_000_000
+Count = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_TOKENS = 1_000_000_000
 # What is rounded to three digits when it is saved.
 _ROUNDING = 0.01
-
-Count = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
-Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 # A suspected fault that only prompts show; the others are those of `acceptance.faults`.
 DOUBLED = "doubled first token"
+# Words of each kind of fault in files before layout 3, which kept the messages alone.
+_KINDS = {
+    "not one token in": "zero acceptance",
+    "the mean accepted length is exactly 1": "one token per round",
+    "was never accepted in": "hazard falls to zero",
+    "begin with the same token twice": DOUBLED,
+}
 
 
 class BaselineQuestion(Record, frozen=True):
@@ -49,9 +51,10 @@ class BaselineQuestion(Record, frozen=True):
     key_id: str
     metric_version: int
     mode: DraftingMode
-    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_K)]
+    # 64 is the longest draft that a sweep takes.
+    k: Annotated[int, msgspec.Meta(ge=1, le=64)]
     responses: Literal["target", "log"]
-    samples: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)]
+    samples: _Number
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None
 
 
@@ -116,42 +119,7 @@ class Baseline(Record, frozen=True):
     faults: tuple[SuspectedFault, ...]
     cost_ratios: tuple[Positive, ...]
     requests: tuple[RequestCounts, ...]
-    threads: Annotated[int, msgspec.Meta(ge=1, le=_MOST_SAMPLES)] | None = None
-
-
-def tested_by(run: Run, candidate: Candidate) -> dict[str, str]:
-    """Models, machine and software of a run, by name; those that are unknown are left out."""
-    question, environment = run.manifest.question, run.manifest.environment
-    tested = {
-        # The name alone: a directory that was moved is no other target.
-        "target": PurePath(question.target).name,
-        **_model("target", run.facts_of(None)),
-        "draft": candidate.draft,
-        "draft quant": candidate.quant,
-        **_model("draft", run.facts_of(candidate)),
-        "target quant": question.target_quant,
-        "dtype": question.dtype,
-        "device": question.device,
-        "machine": f"{environment.platform}, {environment.processor}, {environment.cores} cores, "
-        f"{environment.threads} threads, {environment.accelerator or 'no accelerator'}",
-        "draftbench": run.manifest.draftbench,
-        "python": environment.python,
-        **environment.packages,
-    }
-    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
-        tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
-    return tested
-
-
-def _model(name: str, facts: ModelFacts | None) -> dict[str, str]:
-    if facts is None:
-        return {}
-    return {
-        f"{name} fingerprint": facts.fingerprint,
-        **{f"{name} {part}": digest for part, digest in facts.parts.items()},
-        f"{name} dtype": facts.dtype,
-        f"{name} runner": facts.runner,
-    }
+    threads: _Number | None = None
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
@@ -165,19 +133,17 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
     del head["requests"]
     text = msgspec.json.format(msgspec.json.encode(head), indent=2).removesuffix(b"\n}")
     rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
-    data = text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n"
     try:
-        if path.exists() and not path.is_file():
-            raise RunFolderError(
-                f"cannot write the baseline `{path}`: it is not a plain file",
-                hint="take another --save file",
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        obstacle = "it is not a plain file" if path.exists() and not path.is_file() else None
+        if obstacle is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n")
     except OSError as error:
+        obstacle = error.strerror
+    if obstacle is not None:
         raise RunFolderError(
-            f"cannot write the baseline `{path}`: {error.strerror}", hint="take another --save file"
-        ) from error
+            f"cannot write the baseline `{path}`: {obstacle}", hint="take another --save file"
+        )
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -203,45 +169,33 @@ def read_baseline(path: Path) -> Baseline:
             f"`{path}` is not a baseline: {error}",
             hint="make one with `draftbench gate --save FILE RUN`",
         ) from error
-    wrong = _contradiction(baseline)
-    if wrong:
+    impossible = [
+        counts.id
+        for counts in baseline.requests
+        if (counts.alpha_sum or 0.0) > counts.positions + _ROUNDING
+        or counts.rounds > counts.passes + _ROUNDING
+    ]
+    wrong = None
+    if not baseline.requests:
+        wrong = "holds no request"
+    elif len({counts.id for counts in baseline.requests}) < len(baseline.requests):
+        wrong = "holds a request twice"
+    elif impossible:
+        wrong = f"counts more of request {impossible[0]} than there was"
+    if wrong is not None:
         raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
     return baseline
-
-
-# Words of each kind of fault in files before layout 3, which kept the messages alone.
-_KINDS = {
-    "not one token in": "zero acceptance",
-    "the mean accepted length is exactly 1": "one token per round",
-    "was never accepted in": "hazard falls to zero",
-    "begin with the same token twice": DOUBLED,
-}
 
 
 def _upgraded(raw: bytes) -> bytes:
     """A baseline of an earlier layout with the kind of each suspected fault."""
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     faults = document.get("faults")
-    if document.get("schema_version") not in (1, 2) or not isinstance(faults, list) or not faults:
+    if document.get("schema_version") not in (1, 2) or not isinstance(faults, list):
         return raw
     document["faults"] = [
-        {
-            "kind": next((kind for words, kind in _KINDS.items() if words in message), message),
-            "message": message,
-        }
+        {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),
+         "message": message}
         for message in map(str, faults)
-    ]
+    ]  # fmt: skip
     return msgspec.json.encode(document)
-
-
-def _contradiction(baseline: Baseline) -> str | None:
-    """How the counts contradict themselves."""
-    if not baseline.requests:
-        return "holds no request"
-    if len({counts.id for counts in baseline.requests}) < len(baseline.requests):
-        return "holds a request twice"
-    for counts in baseline.requests:
-        accepted, tried = counts.alpha_sum or 0.0, counts.positions
-        if accepted > tried + _ROUNDING or counts.rounds > counts.passes + _ROUNDING:
-            return f"counts more of request {counts.id} than there was"
-    return None

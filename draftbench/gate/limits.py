@@ -1,7 +1,7 @@
 """`--max-drop NAME:VALUE[%]`: how much worse a metric may get before the gate fails.
 
 A value with % is relative to the baseline, one without is in the unit of the metric (α: 0.02 is two
-points). Without % it must be below 1: nobody means two whole tokens by `mean_accepted_length:2`.
+points).
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ from draftbench.records import Record
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
 # Those that depend on the machine.
 TIMED = ("speedup", "draft_cost_ratio")
-# What people type for them.
-_OTHER_NAMES = {
-    "acceptance": "alpha",
-    "acceptance_rate": "alpha",
-    "accepted_length": "mean_accepted_length",
-    "tau": "mean_accepted_length",
-    "cost": "draft_cost_ratio",
-}
-_FORM = "write NAME:VALUE or NAME:VALUE%, e.g. mean_accepted_length:2% or alpha:0.02"
 
 
 class Limit(Record, frozen=True):
@@ -43,30 +34,6 @@ DEFAULT_LIMITS = (
 )
 
 
-def parse_limit(text: str) -> Limit:
-    """One `--max-drop` value.
-
-    Raises:
-        UsageError: another form, an unknown metric, or a value that limits nothing.
-    """
-    name, colon, written = text.partition(":")
-    name, written = name.strip(), written.strip()
-    if not colon or not written:
-        raise UsageError(f"`{text}` is not a limit", hint=_FORM)
-    if name not in METRICS:
-        known = f"the metrics are {', '.join(METRICS)}"
-        hint = did_you_mean(_OTHER_NAMES.get(name, name), METRICS, known)
-        raise UsageError(f"`{name}` is not a metric of the gate", hint=hint)
-    relative = written.endswith("%")
-    try:
-        value = float(written.removesuffix("%"))
-    except ValueError as error:
-        raise UsageError(f"`{written}` in `{text}` is not a number", hint=_FORM) from error
-    limit = Limit(metric=name, value=value / 100 if relative else value, relative=relative)
-    _check_size(limit, text)
-    return limit
-
-
 def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
     """The default limits, replaced or joined by the given ones; of one name the last holds.
 
@@ -77,20 +44,38 @@ def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
     return tuple(by_name.values())
 
 
-def _check_size(limit: Limit, text: str) -> None:
-    if not math.isfinite(limit.value) or limit.value <= 0:
+def parse_limit(text: str) -> Limit:
+    """One `--max-drop` value.
+
+    Raises:
+        UsageError: another form, an unknown metric, or a value that limits nothing.
+    """
+    form = "write NAME:VALUE or NAME:VALUE%, e.g. mean_accepted_length:2% or alpha:0.02"
+    name, _, written = map(str.strip, text.partition(":"))
+    if not written:
+        raise UsageError(f"`{text}` is not a limit", hint=form)
+    if name not in METRICS:
+        hint = did_you_mean(name, METRICS, f"the metrics are {', '.join(METRICS)}")
+        raise UsageError(f"`{name}` is not a metric of the gate", hint=hint)
+    relative = written.endswith("%")
+    try:
+        value = float(written.removesuffix("%"))
+    except ValueError as error:
+        raise UsageError(f"`{written}` in `{text}` is not a number", hint=form) from error
+    if not math.isfinite(value) or value <= 0:
         raise UsageError(
             f"the limit `{text}` must be above 0",
             hint="no sample can show that nothing at all changed; allow a small drop",
         )
-    if not limit.relative and limit.value >= 1:
+    if not relative and value >= 1:
         raise UsageError(
-            f"the limit `{text}` has no % and would be a drop of {limit.value:g} in the unit of "
-            "the metric",
-            hint=f"{limit.value:g} percent is written {limit.metric}:{limit.value:g}%; "
-            "two points of alpha are alpha:0.02",
+            f"the limit `{text}` has no % and would be a drop of {value:g} in the unit of the "
+            "metric",
+            hint=f"{value:g} percent is written {name}:{value:g}%; two points of alpha are "
+            "alpha:0.02",
         )
-    if limit.relative and limit.metric != "draft_cost_ratio" and limit.value >= 1:
+    if relative and value >= 100 and name != "draft_cost_ratio":
         raise UsageError(
             f"the limit `{text}` can never be exceeded", hint="two percent is written 2%"
         )
+    return Limit(metric=name, value=value / 100 if relative else value, relative=relative)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from statistics import NormalDist, median
 
 import numpy as np
@@ -30,16 +31,15 @@ from draftbench.acceptance.intervals import (
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
-# Planned for nine cases in ten: the spread is itself an estimate, and eight are to be kept.
-POWER = 0.9
 # Fewer requests say nothing unless nothing at all changed.
 MIN_REQUESTS = 5
 # A sample so many times larger is no advice.
 _FAR = 1000
 
 _NORMAL = NormalDist()
-# Distance in standard errors at which a verdict comes out with the probability POWER.
-_REACH = _NORMAL.inv_cdf(1 - TAIL) + _NORMAL.inv_cdf(POWER)
+# Distance in standard errors at which a verdict comes out in nine of ten cases: the spread is
+# itself an estimate, and eight are to be kept.
+_REACH = _NORMAL.inv_cdf(1 - TAIL) + _NORMAL.inv_cdf(0.9)
 
 
 class Verdict(StrEnum):
@@ -72,12 +72,16 @@ def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
     else:
         change = paired_difference(new, old)
     count = len(change.requests)
-    if old.addends.shape == new.addends.shape and np.array_equal(old.addends, new.addends):
+    if np.array_equal(old.addends, new.addends):
         return Gain(Estimate(0.0, 0.0, 0.0), 0.0, count)
     error = jackknife_error(change)
     if count < MIN_REQUESTS:
         return Gain(None, error, count)
-    return Gain(estimate(change, level=_widened(count)), error, count)
+    # The nominal level at which a bootstrap over few requests covers as often as LEVEL says:
+    # resampling underrates the spread by √((n-1)/n) and knows no t distribution (Hesterberg 2015,
+    # "expanded percentile"). On simulated requests: 88 % → 94 % at 12, 92 % → 93 % at 24.
+    reach = math.sqrt(count / (count - 1)) * student_quantile(1 - TAIL, count - 1)
+    return Gain(estimate(change, level=2 * _NORMAL.cdf(reach) - 1), error, count)
 
 
 def verdict_of(interval: Estimate | None, limit: float) -> Verdict:
@@ -101,12 +105,12 @@ def p_fail(gain: Gain, limit: float) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values: the chance of any false rejection stays below the level (Holm 1979)."""
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    raw = np.asarray(p_values, dtype=np.float64)
+    order = raw.argsort(kind="stable")
+    adjusted = np.empty_like(raw)
+    scaled = raw[order] * np.arange(len(raw), 0, -1)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, scaled))
+    return adjusted.tolist()
 
 
 def advised_requests(gain: Gain, distance: float) -> int | None:
@@ -141,12 +145,8 @@ def smallest_detectable_drop(gain: Gain, limit: float) -> float | None:
 def median_interval(repeats: Sequence[float]) -> Estimate | None:
     """The median between two order statistics, by the sign test; None under six repeats."""
     ordered, count = sorted(repeats), len(repeats)
-    below, outside = 0.0, 0
-    while outside < count // 2:
-        below += math.comb(count, outside) / 2**count
-        if below > TAIL:
-            break
-        outside += 1
+    below = accumulate(math.comb(count, i) / 2**count for i in range(count // 2))
+    outside = sum(share <= TAIL for share in below)
     if outside == 0:
         return None
     return Estimate(median(ordered), ordered[outside - 1], ordered[count - outside])
@@ -158,7 +158,7 @@ def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
     The repeats were timed in one process: the interval says nothing about another start of it.
     """
     repeats = min(len(old), len(new))
-    if tuple(old) == tuple(new) and old:
+    if repeats and tuple(old) == tuple(new):
         return Gain(Estimate(0.0, 0.0, 0.0), 0.0, repeats)
     before, after = median_interval(old), median_interval(new)
     if before is None or after is None:
@@ -180,7 +180,7 @@ def independent_change(old: Estimate, new: Estimate, *, relative: bool) -> Estim
     low = value - math.hypot(new.value - new.low, old.high - old.value)
     high = value + math.hypot(new.high - new.value, old.value - old.low)
     ends = (value, low, high)
-    return Estimate(*(math.expm1(end) for end in ends)) if relative else Estimate(*ends)
+    return Estimate(*map(math.expm1, ends)) if relative else Estimate(*ends)
 
 
 def student_probability(t: float, freedom: int) -> float:
@@ -195,13 +195,3 @@ def student_quantile(probability: float, freedom: int) -> float:
     z = _NORMAL.inv_cdf(probability)
     scale = (8 * freedom + 3) / (8 * freedom + 1)
     return math.copysign(math.sqrt(freedom * math.expm1((scale * z) ** 2 / freedom)), z)
-
-
-def _widened(requests: int) -> float:
-    """The nominal level at which a bootstrap over few requests covers as often as LEVEL says.
-
-    Resampling underrates the spread by √((n-1)/n) and knows no t distribution (Hesterberg 2015,
-    "expanded percentile"). Measured on simulated requests: 88 % → 94 % at 12, 92 % → 93 % at 24.
-    """
-    reach = math.sqrt(requests / (requests - 1)) * student_quantile(1 - TAIL, requests - 1)
-    return 2 * _NORMAL.cdf(reach) - 1

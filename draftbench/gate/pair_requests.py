@@ -42,13 +42,25 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
         IncomparableError: another question was asked, too few requests are common, or times are
             to be compared between different machines; names what differs.
     """
-    _same_question(old, new)
+    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
+    if old.alpha_definition and new.alpha_definition:
+        before["definition of alpha"] = old.alpha_definition
+        now["definition of alpha"] = new.alpha_definition
+    for field, value in before.items():
+        if now[field] != value:
+            raise _another_question(field, value, now[field])
     check_requests(old, {counts.id: counts.sampling for counts in new.requests})
+    for metric in (limit.metric for limit in limits if limit.metric in TIMED):
+        for fact in ("machine", "target runner"):
+            there, here = old.tested.get(fact), new.tested.get(fact)
+            if there != here:
+                raise IncomparableError(
+                    f"{metric} was measured elsewhere: {fact} was {there}, is {here}",
+                    hint="compare times on one machine, or gate on alpha and mean_accepted_length "
+                    "only",
+                )
     by_id = {counts.id: counts for counts in new.requests}
     pairs = tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
-    for limit in limits:
-        if limit.metric in TIMED:
-            _same_machine(limit.metric, old, new)
     return Paired(pairs, missing=len(old.requests) - len(pairs))
 
 
@@ -94,15 +106,6 @@ def question_digest(baseline: Baseline) -> str:
     return hashlib.sha256(asked).hexdigest()[:12]
 
 
-def _same_question(old: Baseline, new: Baseline) -> None:
-    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
-    before["definition of alpha"] = old.alpha_definition or new.alpha_definition
-    now["definition of alpha"] = new.alpha_definition or old.alpha_definition
-    for field, value in before.items():
-        if now[field] != value:
-            raise _another_question(field, value, now[field])
-
-
 def _another_question(field: str, before: object, now: object) -> IncomparableError:
     hints = {
         "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
@@ -112,13 +115,3 @@ def _another_question(field: str, before: object, now: object) -> IncomparableEr
         f"the baseline answers another question: {field} was {before}, is {now}",
         hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
     )
-
-
-def _same_machine(metric: str, old: Baseline, new: Baseline) -> None:
-    for fact in ("machine", "target runner"):
-        before, now = old.tested.get(fact), new.tested.get(fact)
-        if before != now:
-            raise IncomparableError(
-                f"{metric} was measured elsewhere: {fact} was {before}, is {now}",
-                hint="compare times on one machine, or gate on alpha and mean_accepted_length only",
-            )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from statistics import fmean
+
+import msgspec
 
 from draftbench.acceptance.definitions import (
     Sample,
@@ -16,7 +19,14 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.faults import suspected_faults
-from draftbench.acceptance.rounds import AnyReplay, Rounds, expected_rounds, law_of, replays_of
+from draftbench.acceptance.rounds import (
+    AnyReplay,
+    Pairs,
+    Rounds,
+    expected_rounds,
+    law_of,
+    replays_of,
+)
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import (
     DOUBLED,
@@ -26,7 +36,6 @@ from draftbench.gate.baseline import (
     RequestCounts,
     Speed,
     SuspectedFault,
-    tested_by,
 )
 from draftbench.planner.measured import measurements
 from draftbench.records import Candidate, CostPoint, LookupReplay, Sampling, Trajectory
@@ -38,8 +47,6 @@ METRIC_VERSION = 1
 
 # So many different prompts do not begin alike by chance.
 _MIN_PROMPTS = 5
-
-_Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 
 
 def make_baseline(
@@ -56,14 +63,30 @@ def make_baseline(
     """
     manifest, question = run.manifest, run.manifest.question
     pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
-    _check(run, candidate, pairs, k)
+    if not pairs:
+        measured = ", ".join(map(str, run.candidates)) or "nothing"
+        raise RunFolderError(
+            f"the run holds no replay of `{candidate}`; it measured {measured}",
+            hint="choose one of these with --candidate, or sweep with that draft",
+        )
+    if k < 1:
+        raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
+    largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
+    if k > largest:
+        raise UsageError(
+            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
+            hint="sweep again with that k among --k",
+        )
+    pairs = (*pairs, *_nothing_drafted(run.trajectories, pairs))
     trajectories = [trajectory for trajectory, _ in pairs]
     rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
     rate = alpha(pairs)
+    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
+    faults = [
+        SuspectedFault(kind=fault.what, message=fault.message)
+        for fault in suspected_faults(candidate, pairs, [rounds], math.inf)
+    ]
     counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k))
-    silent = _silent(
-        run.trajectories, {counts.id for counts in counted}, has_alpha=rate is not None
-    )
     # As far as anything was drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     return Baseline(
@@ -79,53 +102,14 @@ def make_baseline(
             samples=question.samples,
             max_new_tokens=question.max_new_tokens,
         ),
-        tested=tested_by(run, candidate),
+        tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
-        faults=_faults(candidate, pairs, rounds, texts),
+        faults=(*faults, *_doubled_token(texts)),
         cost_ratios=_cost_ratios(run.costs, candidate),
-        requests=tuple(sorted((*counted, *silent), key=lambda counts: counts.id)),
+        requests=tuple(sorted(counted, key=lambda counts: counts.id)),
         threads=manifest.environment.threads,
     )
-
-
-def _check(run: Run, candidate: Candidate, pairs: _Pairs, k: int) -> None:
-    if not pairs:
-        measured = ", ".join(map(str, run.candidates)) or "nothing"
-        raise RunFolderError(
-            f"the run holds no replay of `{candidate}`; it measured {measured}",
-            hint="choose one of these with --candidate, or sweep with that draft",
-        )
-    if k < 1:
-        raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
-    windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
-    largest = min(windows, default=k)
-    if k > largest:
-        raise UsageError(
-            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
-            hint="sweep again with that k among --k",
-        )
-
-
-def _faults(
-    candidate: Candidate, pairs: _Pairs, rounds: Rounds, texts: Iterable[PrivateText]
-) -> tuple[SuspectedFault, ...]:
-    """What looks broken in the run and in its prompts."""
-    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
-    suspected = suspected_faults(candidate, pairs, [rounds], math.inf)
-    faults = [SuspectedFault(kind=fault.what, message=fault.message) for fault in suspected]
-    prompts = {text.prompt for text in texts}
-    firsts = {prompt[:2] for prompt in prompts}
-    # A special token that every prompt begins with twice: no text of a user does that.
-    if len(prompts) >= _MIN_PROMPTS and len(firsts) == 1:
-        first = firsts.pop()
-        if len(first) == 2 and first[0] == first[1]:
-            message = (
-                f"all {len(prompts)} prompts begin with the same token twice, as when both the "
-                "chat template and the tokenizer write the first one"
-            )
-            faults.append(SuspectedFault(kind=DOUBLED, message=message))
-    return tuple(faults)
 
 
 def request_counts(
@@ -138,28 +122,31 @@ def request_counts(
     None for prompt lookup.
     """
     length = mean_accepted_length(trajectories, rounds)
-    passes = tokens_per_round(trajectories, rounds)
-    responses = _by_request(trajectories)
+    per_round = tokens_per_round(trajectories, rounds)
+    by_request = _by_request(trajectories)
     rows = []
     for row, request in enumerate(length.requests):
-        emitted, drafting = length.addends[row].tolist()
-        one = responses[request][0]
+        responses = sorted(by_request[request], key=lambda response: response.sample)
+        emitted, drafted = length.addends[row].tolist()
+        tokens, passes = per_round.addends[row].tolist()
+        alpha_sum, positions = rate.addends[row].tolist() if rate else (None, 0.0)
         counts = RequestCounts(
             id=request,
-            weight=float(length.weights[row]),
-            sampling=sampling_label(one.sampling),
-            tokens=round(float(passes.addends[row, 0]), 3),
-            passes=round(float(passes.addends[row, 1]), 3),
-            rounds=round(drafting, 3),
+            weight=responses[0].weight,
+            sampling=sampling_label(responses[0].sampling),
+            tokens=round(tokens, 3),
+            passes=round(passes, 3),
+            rounds=round(drafted, 3),
             # Rounding and subtraction may leave a zero below zero.
-            accepted=max(0.0, round(emitted - drafting, 3)),
-            positions=float(rate.addends[row, 1]) if rate else 0.0,
-            alpha_sum=round(float(rate.addends[row, 0]), 3) if rate else None,
-            segment=one.segment,
+            accepted=max(0.0, round(emitted - drafted, 3)),
+            positions=positions,
+            alpha_sum=None if alpha_sum is None else round(alpha_sum, 3),
+            segment=responses[0].segment,
             speed=speeds.get(request),
-            prompt_tokens=one.prompt_tokens,
-            output=_output(responses[request]),
-            looping=fmean(t.looping for t in responses[request]),
+            prompt_tokens=responses[0].prompt_tokens,
+            # One hash of all digests, each of which is keyed.
+            output=hashlib.sha256(" ".join(r.digest for r in responses).encode()).hexdigest()[:8],
+            looping=fmean(r.looping for r in responses),
         )
         rows.append(counts)
     return tuple(rows)
@@ -169,13 +156,8 @@ def sampling_label(sampling: Sampling) -> str:
     """The distribution sampled from, without the seed: `greedy` or `temperature=0.7 top_k=40`."""
     if sampling.temperature == 0:
         return "greedy"
-    named = {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-    }
-    return " ".join(f"{name}={value:g}" for name, value in named.items() if value is not None)
+    named = ((name, getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "min_p"))
+    return " ".join(f"{name}={value:g}" for name, value in named if value is not None)
 
 
 def _by_request(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
@@ -185,33 +167,64 @@ def _by_request(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory
     return responses
 
 
-def _silent(
-    trajectories: Sequence[Trajectory], counted: Collection[str], *, has_alpha: bool
-) -> list[RequestCounts]:
-    """Requests whose every response has at most one token."""
+def _nothing_drafted(
+    trajectories: Iterable[Trajectory], pairs: Pairs
+) -> list[tuple[Trajectory, AnyReplay]]:
+    """Requests whose responses all have at most one token, with replays without a position."""
+    replay = pairs[0][1]
+    fields = msgspec.structs.asdict(replay)
+    empty = {name: () for name, value in fields.items() if isinstance(value, tuple)}
+    known = {trajectory.request for trajectory, _ in pairs}
     return [
-        RequestCounts(
-            id=request,
-            weight=responses[0].weight,
-            sampling=sampling_label(responses[0].sampling),
-            tokens=0.0,
-            passes=0.0,
-            rounds=0.0,
-            accepted=0.0,
-            alpha_sum=0.0 if has_alpha else None,
-            segment=responses[0].segment,
-            prompt_tokens=responses[0].prompt_tokens,
-            output=_output(responses),
-        )
+        (response, msgspec.structs.replace(replay, **empty))
         for request, responses in _by_request(trajectories).items()
-        if request not in counted and all(t.output_tokens < 2 for t in responses)
+        if request not in known and all(t.output_tokens < 2 for t in responses)
+        for response in responses
     ]
 
 
-def _output(responses: Sequence[Trajectory]) -> str:
-    """One hash of all responses to a request; the digest of each is keyed."""
-    digests = [r.digest for r in sorted(responses, key=lambda r: r.sample)]
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
+def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
+    """Models, machine and software of a run, by name; those that are unknown are left out."""
+    question, environment = run.manifest.question, run.manifest.environment
+    # The target's name alone: a directory that was moved is no other target.
+    tested = {"target": PurePath(question.target).name}
+    for name, model in (("target", None), ("draft", candidate)):
+        if model is not None:
+            tested |= {"draft": model.draft, "draft quant": model.quant}
+        facts = run.facts_of(model)
+        if facts is not None:
+            tested[f"{name} fingerprint"] = facts.fingerprint
+            tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
+            tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
+    tested |= {
+        "target quant": question.target_quant,
+        "dtype": question.dtype,
+        "device": question.device,
+        "machine": f"{environment.platform}, {environment.processor}, {environment.cores} cores, "
+        f"{environment.threads} threads, {environment.accelerator or 'no accelerator'}",
+        "draftbench": run.manifest.draftbench,
+        "python": environment.python,
+        **environment.packages,
+    }
+    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
+        tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
+    return tested
+
+
+def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
+    """A special token that every prompt begins with twice: no text of a user does that."""
+    prompts = {text.prompt for text in texts}
+    begins = {prompt[:2] for prompt in prompts}
+    if len(prompts) < _MIN_PROMPTS or len(begins) > 1:
+        return []
+    begin = begins.pop()
+    if len(begin) < 2 or begin[0] != begin[1]:
+        return []
+    message = (
+        f"all {len(prompts)} prompts begin with the same token twice, as when both the chat "
+        "template and the tokenizer write the first one"
+    )
+    return [SuspectedFault(kind=DOUBLED, message=message)]
 
 
 def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
@@ -225,15 +238,14 @@ def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
             if decode.output_tokens > 1:
                 sums[decode.request][at] += decode.output_tokens - 1
                 sums[decode.request][at + 1] += decode.decode_seconds
-    return {
-        request: Speed(
-            tokens=tokens,
-            seconds=round(seconds, 6),
-            plain_tokens=plain_tokens,
-            plain_seconds=round(plain_seconds, 6),
-        )
+    rounded = {
+        request: (tokens, round(seconds, 6), plain_tokens, round(plain_seconds, 6))
         for request, (tokens, seconds, plain_tokens, plain_seconds) in sums.items()
-        if round(seconds, 6) > 0 and round(plain_seconds, 6) > 0
+    }
+    return {
+        request: Speed(tokens=row[0], seconds=row[1], plain_tokens=row[2], plain_seconds=row[3])
+        for request, row in rounded.items()
+        if row[1] > 0 and row[3] > 0
     }
 
 
