@@ -6,7 +6,6 @@ Imports neither torch nor transformers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,15 +73,6 @@ class Footprint:
 
     weight_bytes: float
     cache_bytes_per_token: float
-
-
-def cache_tokens(device_bytes: float, models: Sequence[Footprint]) -> int | None:
-    """Tokens of cache in every model that fit beside the weights of all; None where the weights do
-    not fit. At least one of them must keep a cache.
-    """
-    left = device_bytes - sum(model.weight_bytes for model in models)
-    per_token = sum(model.cache_bytes_per_token for model in models)
-    return int(left // per_token) if left >= 0 else None
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from draftbench.memory import (
     LEVELS,
     Footprint,
     Serving,
-    cache_tokens,
     format_size,
     kv_bytes_per_token,
     matrix_bytes,
@@ -82,13 +81,6 @@ def test_a_planned_context_fits_and_one_token_more_does_not(
 
     assert needed(longest) <= device or longest == 0
     assert needed(longest + 1) > device
-
-
-def test_the_tokens_of_cache_that_fit_beside_the_weights() -> None:
-    assert cache_tokens(560, [TARGET, DRAFT]) == 20
-    assert cache_tokens(562, [TARGET, DRAFT]) == 20
-    assert cache_tokens(500, [TARGET, DRAFT]) == 0
-    assert cache_tokens(499, [TARGET, DRAFT]) is None
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,23 @@ architecture that transformers can build has them. How good or fast a draft is, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 
 from draftbench.decoder.any_transformer import rewind_obstacle
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
-from draftbench.memory import LEVELS, Footprint, cache_tokens, kv_bytes_per_token, matrix_bytes
+from draftbench.memory import CGROUP, LEVELS, kv_bytes_per_token, matrix_bytes
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import caveats_of, context_of, pair_facts, refusal_of
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
-
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_models(
@@ -46,54 +42,59 @@ def check_models(
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
     """
-    skeleton = _skeleton(target)
-    sheet, obstacles = _sheet(target, skeleton, dtype), _obstacles(target, skeleton)
+    ours, our_obstacles, our_caveats = _examined(target, dtype)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     pairs = []
-    for draft in drafts:
-        skeleton = _skeleton(draft)
-        drafted = _sheet(draft, skeleton, dtype)
-        facts = pair_facts(target, draft, traffic)
+    for source in drafts:
+        theirs, obstacles, caveats = _examined(source, dtype)
+        facts = pair_facts(target, source, traffic)
         refusal = refusal_of(facts)
-        reasons = [*([refusal] if refusal else []), *obstacles, *_obstacles(draft, skeleton)]
-        if min(sheet.weight_bytes.values()) + min(drafted.weight_bytes.values()) > memory_bytes:
-            reasons.append("the weights of both do not fit the memory at any quantization")
-        caveats = [*caveats_of(facts), *_stored_caveats(target), *_stored_caveats(draft)]
-        rooms = _rooms(sheet, drafted, memory_bytes)
-        stored = stored_level(draft)
-        if stored and rooms:
-            rooms = (replace(rooms[0], level=stored),)
+        obstacles = [*([refusal] if refusal else []), *our_obstacles, *obstacles]
+        if min(ours.weight_bytes.values()) + min(theirs.weight_bytes.values()) > memory_bytes:
+            obstacles.append("the weights of both do not fit the memory at any quantization")
+        caveats = [*caveats_of(facts), *our_caveats, *caveats]
+        if ours.family != theirs.family:
+            caveats.append(f"another family: {theirs.family} for {ours.family}")
+        if theirs.parameters >= ours.parameters:
+            caveats.append(
+                "the draft is not smaller than the target: drafting costs more than it saves"
+            )
+        stored = stored_level(target), stored_level(source)
         pairs.append(
             PairSheet(
-                draft=drafted,
+                draft=theirs,
                 facts=facts,
-                obstacles=tuple(reasons),
-                caveats=(*caveats, *_size_caveats(sheet, drafted)),
-                rooms=rooms,
+                obstacles=tuple(obstacles),
+                caveats=tuple(caveats),
+                rooms=_rooms(ours, theirs, stored, memory_bytes, device),
                 engines=engine_answers(facts),
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
-    levels = level_table("cuda" if torch.cuda.is_available() else "cpu")
-    return CheckResult(sheet, memory_bytes, total, tuple(pairs), levels)
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), level_table(device))
 
 
 def memory_here() -> int:
     """Bytes of the accelerator, or of this machine's memory as far as this container may use it."""
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1])
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.exists() else "max"
-    return min(physical, int(limit)) if limit.isdigit() else physical
+    physical, limit = psutil.virtual_memory().total, CGROUP / "memory.max"
+    most = limit.read_text().strip() if limit.exists() else "max"
+    return min(physical, int(most)) if most.isdigit() else physical
 
 
-def _skeleton(source: ModelSource) -> Any:
-    """The model without storage."""
+def _examined(
+    source: ModelSource, wanted: torch.dtype | None
+) -> tuple[ModelSheet, list[str], list[str]]:
+    """One model's sheet, why draftbench cannot measure it, and its caveats."""
     from transformers import AutoModelForCausalLM
 
-    config, trust = source.config, source.trust.remote_code
+    config = source.config
     try:
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+            skeleton: Any = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=source.trust.remote_code
+            )
     # Anyone may have written the configuration, and code that builds from it raises anything.
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
@@ -101,60 +102,35 @@ def _skeleton(source: ModelSource) -> Any:
             f"`{source.name}` ({config.model_type}) cannot be built as a language model: {first}",
             hint="target and draft must be causal language models that transformers knows",
         ) from error
-
-
-def _obstacles(source: ModelSource, skeleton: Any) -> tuple[str, ...]:
-    """Why draftbench cannot measure this model."""
-    obstacles = []
-    stateful = rewind_obstacle(skeleton)
-    if stateful:
+    obstacles, caveats, stored = [], [], stored_level(source)
+    if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
-    level = stored_level(source)
-    missing = missing_packages(level) if level else []
-    if missing:
-        obstacles.append(f"`{source.name}` is stored as {level}: pip install {' '.join(missing)}")
-    return tuple(obstacles)
-
-
-def _stored_caveats(source: ModelSource) -> list[str]:
-    level = stored_level(source)
-    if level is None:
-        return []
-    stored_format = format_of(level)
-    computes = stored_format is not None and stored_format.computes
-    how = "measured as it is" if computes else "unpacked here, its cost unknown"
-    return [f"{source.name} is stored as {level}: {how}"]
-
-
-def _size_caveats(target: ModelSheet, draft: ModelSheet) -> list[str]:
-    caveats = []
-    if target.family != draft.family:
-        caveats.append(f"another family: {draft.family} for {target.family}")
-    if draft.parameters >= target.parameters:
-        caveats.append(
-            "the draft is not smaller than the target: drafting costs more than it saves"
-        )
-    return caveats
-
-
-def _sheet(source: ModelSource, skeleton: Any, wanted: torch.dtype | None) -> ModelSheet:
-    config = source.config.get_text_config()
-    dtype = wanted or getattr(config, "dtype", None) or torch.float32
-    stored = stored_bytes(source) if stored_level(source) else None
-    return ModelSheet(
+    if stored is not None:
+        kept = format_of(stored)
+        how = "measured as it is" if kept and kept.computes else "unpacked here, its cost unknown"
+        caveats.append(f"{source.name} is stored as {stored}: {how}")
+        if missing := missing_packages(stored):
+            obstacles.append(
+                f"`{source.name}` is stored as {stored}: pip install {' '.join(missing)}"
+            )
+    text = config.get_text_config()
+    dtype = wanted or getattr(text, "dtype", None) or torch.float32
+    files = stored_bytes(source) if stored else None
+    sheet = ModelSheet(
         name=source.name,
-        family=config.model_type,
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
+        family=text.model_type,
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
         weight_bytes={
-            level: _bytes_at(skeleton, level, dtype.itemsize) if stored is None else stored
+            level: _bytes_at(skeleton, level, dtype.itemsize) if files is None else files
             for level in LEVELS
         },
-        kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
+        kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_of(source),
     )
+    return sheet, obstacles, caveats
 
 
 def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
@@ -171,14 +147,29 @@ def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
     return total
 
 
-def _rooms(target: ModelSheet, draft: ModelSheet, memory_bytes: int) -> tuple[Room, ...]:
-    """One per level of the draft; none where neither model keeps anything per token."""
-    if not target.kv_bytes_per_token + draft.kv_bytes_per_token:
+def _rooms(
+    target: ModelSheet,
+    draft: ModelSheet,
+    stored: tuple[str | None, str | None],
+    memory_bytes: int,
+    device: str,
+) -> tuple[Room, ...]:
+    """One per level of the draft, its own alone where it is stored quantized; none where neither
+    model keeps anything per token.
+    """
+    per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
+    if not per_token:
         return ()
-    rooms = []
-    served = Footprint(target.weight_bytes["none"], target.kv_bytes_per_token)
-    for level, size in draft.weight_bytes.items():
-        drafting = Footprint(size, draft.kv_bytes_per_token)
-        tokens = cache_tokens(memory_bytes, [served, drafting])
-        rooms.append(Room(level, target.weight_bytes["none"] + size, tokens))
+    ours, rooms = target.weight_bytes["none"], []
+    for level in LEVELS if stored[1] is None else [stored[1]]:
+        theirs = draft.bytes_at(level)
+        left = memory_bytes - ours - theirs
+        twice = ours * (stored[0] is None) + theirs * (level == "none")
+        room = Room(
+            level=level,
+            weight_bytes=ours + theirs,
+            second_layout_bytes=twice if device == "cpu" else 0,
+            tokens=left // per_token if left >= 0 else None,
+        )
+        rooms.append(room)
     return tuple(rooms)

@@ -1,7 +1,4 @@
-"""The records that `check` returns: facts about models and pairs before any weights load.
-
-Imports neither torch nor transformers, so that reports can read them.
-"""
+"""The records that `check` returns: facts about models and pairs before any weights load."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ Standing = Literal["accepts", "with an option", "refuses"]
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """An id that two tokenizers read differently; None: no token has it."""
+    """An id that two tokenizers read differently: the token of `target` and of `draft`, None where
+    it has none.
+    """
 
     id: int
     target: str | None
@@ -114,12 +113,14 @@ class ModelSheet:
 
 @dataclass(frozen=True)
 class Room:
-    """A draft at a level beside the target as loaded: bytes of both, and the tokens of cache for
-    both that fit besides; None where the weights alone do not fit.
+    """A draft at a level beside the target as loaded: bytes of both, and the `tokens` of cache for
+    both that fit besides; None where the weights alone do not fit. `second_layout_bytes` is what a
+    sweep on a CPU takes besides, at most, for unquantized weights that it holds twice.
     """
 
     level: str
     weight_bytes: int
+    second_layout_bytes: int
     tokens: int | None
 
 
@@ -135,7 +136,7 @@ class EngineAnswer:
 
 @dataclass(frozen=True)
 class PairSheet:
-    """One draft for the target. The pair cannot work where `obstacles` are named."""
+    """One `draft` for the target. The pair cannot work where `obstacles` are named."""
 
     draft: ModelSheet
     facts: PairFacts

@@ -28,7 +28,6 @@ MOST_MISSING = 0.01
 FIRST_REGULAR = 5
 # Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
-HINT = "take a draft of the target's family and generation, or `ngram` (no model)"
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
@@ -41,7 +40,10 @@ def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
     facts = pair_facts(target, draft)
     refusal = refusal_of(facts)
     if refusal is not None:
-        raise PairError(refusal, hint=HINT)
+        raise PairError(
+            refusal,
+            hint="take a draft of the target's family and generation, or `ngram` (no model)",
+        )
     return caveats_of(facts)
 
 
@@ -57,14 +59,13 @@ def pair_facts(
         ModelError: a configuration or tokenizer cannot be loaded.
     """
     ours, theirs = _template(target.tokenizer), _template(draft.tokenizer)
-    both = bool(ours and theirs)
     return PairFacts(
         target=target.name,
         draft=draft.name,
         vocabulary=_vocabulary(target, draft, traffic),
         target_tokenizer=_tokenizer_facts(target.tokenizer),
         draft_tokenizer=_tokenizer_facts(draft.tokenizer),
-        template_difference=tuple(_unified(ours, theirs)) if both else (),
+        template_difference=tuple(_unified(ours, theirs)) if ours and theirs else (),
         target_context=context_of(target),
         draft_context=context_of(draft),
     )
@@ -76,17 +77,14 @@ def refusal_of(facts: PairFacts) -> str | None:
     """
     words = facts.vocabulary
     most = MOST_MISSING * words.target_tokens
-    if words.first_difference:
-        first = words.first_difference
+    if first := words.first_difference:
         why = (
             f"the first differing token is id {first.id}: {first.target!r} in the target, "
             f"{first.draft!r} in the draft"
         )
-    elif words.first_unreadable and words.unreadable > most:
-        first = words.first_unreadable
+    elif (first := words.first_unreadable) and words.unreadable > most:
         why = f"the draft has no row for ids from {first.id} ({first.target!r}) on"
-    elif words.first_missing and words.missing > most:
-        first = words.first_missing
+    elif (first := words.first_missing) and words.missing > most:
         why = f"the draft has no token {first.id} ({first.target!r})"
     else:
         return None
@@ -99,16 +97,15 @@ def refusal_of(facts: PairFacts) -> str | None:
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
     """Caveats of a pair that works."""
-    caveats = []
-    missing = facts.vocabulary.missing
+    caveats, missing = [], facts.vocabulary.missing
     if missing:
         caveats.append(f"the draft lacks {missing} of the target's tokens and never proposes them")
     target, draft = facts.target_tokenizer, facts.draft_tokenizer
     for name in ("bos_token", "eos_token"):
-        special = target.special.get(name), draft.special.get(name)
-        if special[0] != special[1]:
+        ours, theirs = target.special.get(name), draft.special.get(name)
+        if ours != theirs:
             caveats.append(
-                f"{name} is {special[0]!r} in the target and {special[1]!r} in the draft; "
+                f"{name} is {ours!r} in the target and {theirs!r} in the draft; "
                 "the target's is used"
             )
     if target.has_template and not draft.has_template:
@@ -117,18 +114,16 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
         )
     elif facts.template_difference:
         caveats.append("the chat templates differ; the target's is used for both")
-    ours, theirs = facts.target_context, facts.draft_context
-    if ours is not None and theirs is not None and theirs < ours:
+    longest, ends = facts.target_context, facts.draft_context
+    if longest is not None and ends is not None and ends < longest:
         caveats.append(
-            f"the draft's context ends at {theirs} tokens (target: {ours}); no draft beyond"
+            f"the draft's context ends at {ends} tokens (target: {longest}); no draft beyond"
         )
     return tuple(caveats)
 
 
 def context_of(source: ModelSource) -> int | None:
-    """Tokens of context; None for a recurrent model, which has no such limit (and is refused where
-    its layers are known).
-    """
+    """Tokens of context; None for a recurrent model, which has no such limit."""
     context: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
     return context
 
@@ -136,7 +131,10 @@ def context_of(source: ModelSource) -> int | None:
 def _vocabulary(
     target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None
 ) -> Vocabulary:
-    ours, theirs = _texts(target.tokenizer), _texts(draft.tokenizer)
+    ours, theirs = (
+        {index: text for text, index in source.tokenizer.get_vocab().items()}
+        for source in (target, draft)
+    )
     rows = [source.config.get_text_config().vocab_size for source in (target, draft)]
     common = ours.keys() & theirs.keys()
     differing = [index for index in common if ours[index] != theirs[index]]
@@ -165,10 +163,6 @@ def _vocabulary(
     )
 
 
-def _texts(tokenizer: Any) -> dict[int, str]:
-    return {index: text for text, index in tokenizer.get_vocab().items()}
-
-
 def _overlap(
     ours: Mapping[int, str], theirs: Mapping[int, str], counts: Mapping[int, float]
 ) -> Overlap:
@@ -189,8 +183,13 @@ def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     special = {role: getattr(tokenizer, role, None) for role in roles}
     ids = {role: getattr(tokenizer, f"{role}_id", None) for role in roles}
     plain = tokenizer("a")["input_ids"]
+    backend, kind = getattr(tokenizer, "backend_tokenizer", None), type(tokenizer).__name__
+    if backend is not None:
+        # BPE that falls back to bytes is sentence-piece's.
+        fallback = getattr(backend.model, "byte_fallback", False)
+        kind = type(backend.model).__name__ + " with byte fallback" * bool(fallback)
     return TokenizerFacts(
-        kind=_kind(tokenizer),
+        kind=kind,
         special={role: str(text) for role, text in special.items() if text is not None},
         ids={role: index for role, index in ids.items() if index is not None},
         adds_bos="bos_token" in ids and plain[:1] == [ids["bos_token"]],
@@ -199,23 +198,14 @@ def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
     )
 
 
-def _kind(tokenizer: Any) -> str:
-    """The tokenizer's model; BPE that falls back to bytes is sentence-piece's."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return type(tokenizer).__name__
-    fallback = getattr(backend.model, "byte_fallback", False)
-    return type(backend.model).__name__ + (" with byte fallback" if fallback else "")
-
-
 def _template(tokenizer: Any) -> str | None:
     """The chat template; the default one where there are several."""
     template = getattr(tokenizer, "chat_template", None)
     return template.get("default") if isinstance(template, dict) else template
 
 
-def _unified(ours: str | None, theirs: str | None) -> Iterable[str]:
-    one, other = (ours or "").splitlines(), (theirs or "").splitlines()
+def _unified(ours: str, theirs: str) -> Iterable[str]:
+    one, other = ours.splitlines(), theirs.splitlines()
     heads = one[:MOST_LINES], other[:MOST_LINES]
     yield from difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)
     if one[MOST_LINES:] != other[MOST_LINES:]:

@@ -120,7 +120,7 @@ def test_versions_that_cannot_serve_it_are_refused(setting, engine, version, dra
 def test_engines_without_a_configuration_are_refused(setting, engine):
     with pytest.raises(UsageError) as caught:
         configure(setting(), engine)
-    assert "vllm, sglang, tensorrt-llm, transformers, llamacpp" in caught.value.hint
+    assert "vllm, sglang, llamacpp, tensorrt-llm, transformers" in caught.value.hint
     assert ("`--speculate K`" in caught.value.message) == (engine == "tgi")
 
 

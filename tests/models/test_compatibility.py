@@ -1,85 +1,85 @@
 """Which drafts can speak to which targets, judged by what their ids mean; no weights exist here."""
 
+import random
+import time
+
 import pytest
 
 from draftbench.errors import PairError
-from draftbench.models.compatibility import check_pair
+from draftbench.models.check_result import Overlap
+from draftbench.models.compatibility import check_pair, pair_facts
 from draftbench.models.source import ModelSource
+from tests.models.conftest import WORDS
 
-# The same 300 words as in the workshop: "<unk>", "<end>", w0 … w297 (id of w_i is i + 2).
-WORDS = ["<unk>", "<end>", *(f"w{i}" for i in range(298))]
-
-
-def test_two_models_of_one_tokenizer_pair_without_caveats(workshop):
-    assert check_pair(workshop.source("target"), workshop.source("draft")) == ()
+OTHER = [*WORDS[:42], "other", *WORDS[43:77], "another", *WORDS[78:]]
 
 
-def test_rows_that_only_pad_a_vocabulary_are_fine(workshop):
-    small, padded = workshop.source("small"), workshop.source("padded", rows=512)
-    assert check_pair(small, padded) == ()
-    assert check_pair(padded, small) == ()
+@pytest.mark.parametrize(
+    ("target", "draft", "caveats"),
+    [
+        ({}, {}, ()),
+        # Rows that only pad a vocabulary, and tokens that only the draft has.
+        ({}, {"rows": 512}, ()),
+        ({"rows": 512}, {}, ()),
+        ({}, {"words": [*WORDS, "more"]}, ()),
+        # 297 of 300: exactly the one percent that may be missing.
+        (
+            {},
+            {"words": WORDS[:297]},
+            ("the draft lacks 3 of the target's tokens and never proposes them",),
+        ),
+        (
+            {},
+            {"eos_token": "w0"},
+            ("eos_token is '<end>' in the target and 'w0' in the draft; the target's is used",),
+        ),
+        (
+            {"chat_template": "{{ messages[0].content }}"},
+            {"chat_template": "{{ messages[-1].content }}"},
+            ("the chat templates differ; the target's is used for both",),
+        ),
+        (
+            {"chat_template": "{{ messages[0].content }}"},
+            {},
+            (
+                "the draft has no chat template: it was probably not trained on this dialogue "
+                "format",
+            ),
+        ),
+        ({}, {"chat_template": "{{ messages[0].content }}"}, ()),
+        (
+            {},
+            {"max_position_embeddings": 16},
+            ("the draft's context ends at 16 tokens (target: 64); no draft beyond",),
+        ),
+        ({"max_position_embeddings": 16}, {}, ()),
+    ],
+)
+def test_a_pair_that_works_has_its_caveats(workshop, target, draft, caveats):
+    assert check_pair(workshop.source("t", **target), workshop.source("d", **draft)) == caveats
 
 
-def test_the_first_differing_token_is_named(workshop):
-    words = [*WORDS]
-    words[42], words[77] = "other", "another"
+@pytest.mark.parametrize(
+    ("draft", "words"),
+    [
+        ({"words": OTHER}, "id 42: 'w40' in the target, 'other' in the draft"),
+        ({"words": OTHER}, "300 and 300 tokens, 298 with the same id and text"),
+        ({"words": OTHER}, "`draft` cannot draft for `target`"),
+        # Equal sizes do not make a pair.
+        (
+            {"words": [*WORDS[:2], *reversed(WORDS[2:])]},
+            "id 2: 'w0' in the target, 'w297' in the draft",
+        ),
+        # Its tokenizer knows the words, its embedding ends at id 199.
+        ({"rows": 200}, "no row for ids from 200 ('w198') on"),
+        ({"words": WORDS[:200], "rows": 300}, "no token 200 ('w198')"),
+    ],
+)
+def test_a_pair_whose_ids_mean_different_texts_is_refused(workshop, draft, words):
     with pytest.raises(PairError) as caught:
-        check_pair(workshop.source("target"), workshop.source("draft", words))
-    assert "id 42: 'w40' in the target, 'other' in the draft" in caught.value.message
-    assert "300 and 300 tokens, 298 with the same id and text" in caught.value.message
-    assert "`draft` cannot draft for `target`" in caught.value.message
+        check_pair(workshop.source("target"), workshop.source("draft", **draft))
+    assert words in caught.value.message
     assert caught.value.hint
-
-
-def test_equal_sizes_do_not_make_a_pair(workshop):
-    turned = [*WORDS[:2], *reversed(WORDS[2:])]
-    with pytest.raises(PairError, match="id 2: 'w0' in the target, 'w297' in the draft"):
-        check_pair(workshop.source("target"), workshop.source("draft", turned))
-
-
-def test_a_draft_without_rows_for_the_targets_tokens_is_refused(workshop):
-    # Its tokenizer knows the words, its embedding ends at id 199.
-    with pytest.raises(PairError, match=r"no row for ids from 200 \('w198'\) on"):
-        check_pair(workshop.source("target"), workshop.source("draft", rows=200))
-
-
-def test_a_draft_with_a_smaller_tokenizer_is_refused(workshop):
-    with pytest.raises(PairError, match=r"no token 200 \('w198'\)"):
-        check_pair(workshop.source("target"), workshop.source("draft", WORDS[:200], rows=300))
-
-
-def test_a_few_missing_tokens_are_a_caveat(workshop):
-    # 297 of 300: exactly the one percent that may be missing.
-    caveats = check_pair(workshop.source("target"), workshop.source("draft", WORDS[:297]))
-    assert caveats == ("the draft lacks 3 of the target's tokens and never proposes them",)
-
-
-def test_a_draft_with_additional_tokens_is_fine(workshop):
-    assert check_pair(workshop.source("target"), workshop.source("d", [*WORDS, "more"])) == ()
-
-
-def test_other_special_tokens_are_a_caveat(workshop):
-    caveats = check_pair(workshop.source("target"), workshop.source("draft", eos_token="w0"))
-    assert caveats == (
-        "eos_token is '<end>' in the target and 'w0' in the draft; the target's is used",
-    )
-
-
-def test_other_chat_templates_are_a_caveat(workshop):
-    one = workshop.source("one", chat_template="{{ messages[0].content }}")
-    other = workshop.source("other", chat_template="{{ messages[-1].content }}")
-    plain = workshop.source("plain")
-    assert check_pair(one, other) == ("the chat templates differ; the target's is used for both",)
-    assert "the draft has no chat template" in check_pair(one, plain)[0]
-    assert check_pair(plain, one) == ()
-
-
-def test_a_shorter_context_of_the_draft_is_a_caveat(workshop):
-    short = workshop.source("short", max_position_embeddings=16)
-    assert check_pair(workshop.source("target"), short) == (
-        "the draft's context ends at 16 tokens (target: 64); no draft beyond",
-    )
-    assert check_pair(short, workshop.source("long")) == ()
 
 
 def test_the_embedded_foreign_draft_is_refused_and_its_family_accepted(embedded):
@@ -88,3 +88,32 @@ def test_the_embedded_foreign_draft_is_refused_and_its_family_accepted(embedded)
         check_pair(target, foreign)
     for name in ("draft", "distilled"):
         assert check_pair(target, ModelSource(str(embedded / name))) == ()
+
+
+def test_overlap_is_weighed_by_the_traffic(workshop):
+    swapped = [*WORDS[:5], "w4", "w3", *WORDS[7:]]
+    target, draft = workshop.source("target"), workshop.source("draft", swapped)
+    words = pair_facts(target, draft, {5: 1.0, 7: 3.0}).vocabulary
+    assert words.traffic == Overlap(same_id=0.75, same_text=1.0)
+    assert words.all_tokens == Overlap(same_id=298 / 300, same_text=1.0)
+    assert words.first_regular_difference.id == 5
+
+
+def test_a_templates_difference_is_a_unified_diff(workshop):
+    one = workshop.source("one", chat_template="a\nb\nc")
+    other = workshop.source("other", chat_template="a\nx\nc")
+    shown = pair_facts(one, other).template_difference
+    assert shown == ("--- target", "+++ draft", "@@ -1,3 +1,3 @@", " a", "-b", "+x", " c")
+
+
+@pytest.mark.slow
+def test_the_difference_of_endless_templates_ends(workshop):
+    """Lines that are rare enough to be looked for, and everywhere."""
+    chance = random.Random(0)
+    long = ["\n".join(f"line {chance.randrange(200)}" for _ in range(40_000)) for _ in range(2)]
+    one, other = (workshop.source(f"m{n}", chat_template=text) for n, text in enumerate(long))
+    began = time.monotonic()
+    shown = pair_facts(one, other).template_difference
+    assert time.monotonic() - began < 20
+    assert shown[-1] == "(not compared after line 1000)"
+    assert len(shown) < 3000

@@ -37,16 +37,20 @@ SIDE = TokenizerFacts(
     has_template=True,
 )
 OTHER = TokenDifference(7, "a", "b")
+LACKING = TokenDifference(9, "x", None)
+ALL = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 
-def answers(words=None, draft=None):
+def answers(changes):
     """Engine → its answer, for a pair that differs from a perfect one in these facts only."""
+    words = {name: value for name, value in changes.items() if hasattr(WORDS, name)}
+    draft = {name: value for name, value in changes.items() if hasattr(SIDE, name)}
     facts = PairFacts(
         target="t",
         draft="d",
-        vocabulary=replace(WORDS, **(words or {})),
+        vocabulary=replace(WORDS, **words),
         target_tokenizer=SIDE,
-        draft_tokenizer=replace(SIDE, **(draft or {})),
+        draft_tokenizer=replace(SIDE, **draft),
         template_difference=(),
         target_context=None,
         draft_context=None,
@@ -54,82 +58,67 @@ def answers(words=None, draft=None):
     return {answer.engine: answer for answer in engine_answers(facts)}
 
 
-def standings(**changes):
-    return {engine: answer.standing for engine, answer in answers(**changes).items()}
-
-
-def test_every_engine_takes_a_pair_of_one_tokenizer():
-    assert set(standings().values()) == {"accepts"}
-    assert list(standings()) == ["vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers"]
-
-
-def test_the_options_are_those_of_the_engines():
-    options = {engine: answer.option for engine, answer in answers().items()}
-    assert options["vLLM"] == '--speculative-config \'{"method":"draft_model","model":"d"}\''
-    assert "--speculative-algorithm STANDALONE" in options["SGLang"]
-    assert "--speculative-draft-model-quantization unquant" in options["SGLang"]
-    assert options["llama.cpp"] == "-md d.gguf --spec-type draft-simple"
-    assert "decoding_type: DraftTarget" in options["TensorRT-LLM"]
-    assert "disable_overlap_scheduler: true" in options["TensorRT-LLM"]
-    assert options["transformers"] == "generate(assistant_model=draft)"
-
-
-def test_rows_that_only_pad_matter_to_engines_that_compare_sizes():
-    found = answers(words={"draft_rows": 1128})
-    assert found["vLLM"].standing == found["transformers"].standing == "with an option"
-    assert '"use_heterogeneous_vocab":true,"draft_sample_method":"greedy"' in found["vLLM"].option
-    assert (
-        "tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" in found["transformers"].option
-    )
-    assert found["SGLang"].standing == found["TensorRT-LLM"].standing == "accepts"
-
-
-@pytest.mark.parametrize(("rows", "standing"), [(1128, "accepts"), (1129, "refuses")])
-def test_llama_cpp_allows_128_rows(rows, standing):
-    assert standings(words={"draft_rows": rows})["llama.cpp"] == standing
-    assert standings(words={"draft_rows": 2000 - rows})["llama.cpp"] == standing
-
-
-def test_sizes_that_agree_do_not_make_the_words_agree():
-    words = {"first_difference": OTHER, "first_regular_difference": OTHER}
-    assert standings(words=words) == {
-        "vLLM": "with an option",
-        "SGLang": "refuses",
-        "llama.cpp": "refuses",
-        "TensorRT-LLM": "refuses",
-        "transformers": "refuses",
+@pytest.mark.parametrize(
+    ("changes", "refusing", "wanting"),
+    [
+        ({}, [], []),
+        ({"draft_rows": 1128}, [], ["vLLM", "transformers"]),
+        ({"draft_rows": 872}, [], ["vLLM", "transformers"]),
+        ({"draft_rows": 1129}, ["llama.cpp"], ["vLLM", "transformers"]),
+        ({"draft_rows": 871}, ["llama.cpp"], ["vLLM", "transformers"]),
+        ({"first_difference": OTHER, "first_regular_difference": OTHER}, ALL[1:], ["vLLM"]),
+        # llama.cpp overlooks the first five ids.
+        ({"first_difference": replace(OTHER, id=4)}, ["SGLang", *ALL[3:]], ["vLLM"]),
+        ({"first_missing": LACKING}, ["SGLang", "TensorRT-LLM"], []),
+        ({"first_unreadable": LACKING}, ["SGLang", "TensorRT-LLM"], []),
+        ({"ids": {"eos_token": 2}}, [], ["llama.cpp"]),
+    ],
+)
+def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
+    found = answers(changes)
+    assert tuple(found) == ALL
+    assert {engine: answer.standing for engine, answer in found.items()} == {
+        **dict.fromkeys(ALL, "accepts"),
+        **dict.fromkeys(refusing, "refuses"),
+        **dict.fromkeys(wanting, "with an option"),
     }
-    assert "id 7 is 'a' in the target, 'b' in the draft" in answers(words=words)["vLLM"].reason
-
-
-def test_llama_cpp_overlooks_the_first_five_ids():
-    assert standings(words={"first_difference": replace(OTHER, id=4)})["llama.cpp"] == "accepts"
+    assert {engine for engine in ALL if found[engine].option is None} == set(refusing)
 
 
 @pytest.mark.parametrize(
-    ("draft", "reason"),
+    ("changes", "engine", "reason"),
     [
-        ({"kind": "Unigram"}, "BPE and Unigram"),
-        ({"adds_bos": False}, "add_bos is True in the target, False in the draft"),
-        ({"adds_eos": True}, "add_eos is False in the target, True in the draft"),
-        ({"ids": {"bos_token": 3, "eos_token": 2}}, "bos id is 1 in the target, 3 in the draft"),
-        ({"ids": {"bos_token": 1, "eos_token": 4}}, "eos id is 2 in the target, 4 in the draft"),
+        ({"draft_rows": 1128}, "vLLM", "it asks for equal vocab_size, here 1000 and 1128"),
+        ({"draft_rows": 1129}, "llama.cpp", "may be 128 apart, here 129 (1000 and 1129)"),
+        ({"first_difference": OTHER}, "vLLM", "id 7 is 'a' in the target, 'b' in the draft"),
+        ({"first_missing": LACKING}, "SGLang", "'x' in the target, no token in the draft"),
+        ({"kind": "Unigram"}, "llama.cpp", "BPE and Unigram"),
+        ({"adds_bos": False}, "llama.cpp", "add_bos is True in the target, False in the draft"),
+        ({"adds_eos": True}, "llama.cpp", "add_eos is False in the target, True in the draft"),
+        ({"ids": {"bos_token": 3, "eos_token": 2}}, "llama.cpp", "bos id is 1 in the target, 3 in"),
+        ({"ids": {"bos_token": 1, "eos_token": 4}}, "llama.cpp", "eos id is 2 in the target, 4 in"),
     ],
 )
-def test_llama_cpp_wants_the_same_ends(draft, reason):
-    found = answers(draft=draft)["llama.cpp"]
-    assert (found.standing, found.option) == ("refuses", None)
+def test_the_reason_names_what_differs(changes, engine, reason):
+    found = answers(changes)[engine]
     assert reason in found.reason
+    assert found.standing == ("with an option" if engine == "vLLM" else "refuses")
 
 
-def test_a_bos_token_that_the_draft_lacks_can_be_overridden():
-    found = answers(draft={"ids": {"eos_token": 2}})["llama.cpp"]
-    assert found.standing == "with an option"
-    assert "--override-kv tokenizer.ggml.bos_token_id=int:1" in found.option
-
-
-def test_a_missing_token_is_another_tokenizer_to_engines_that_ask_for_the_same():
-    found = answers(words={"first_missing": TokenDifference(9, "x", None)})
-    assert found["SGLang"].standing == found["TensorRT-LLM"].standing == "refuses"
-    assert "id 9 is 'x' in the target, no token in the draft" in found["SGLang"].reason
-    assert found["vLLM"].standing == "accepts"
+@pytest.mark.parametrize(
+    ("changes", "engine", "option"),
+    [
+        ({}, "vLLM", '--speculative-config \'{"method":"draft_model","model":"d"}\''),
+        ({}, "SGLang", "--speculative-algorithm STANDALONE"),
+        ({}, "SGLang", "--speculative-draft-model-quantization unquant"),
+        ({}, "llama.cpp", "-md d.gguf --spec-type draft-simple"),
+        ({}, "TensorRT-LLM", "decoding_type: DraftTarget"),
+        ({}, "TensorRT-LLM", "disable_overlap_scheduler: true"),
+        ({}, "transformers", "generate(assistant_model=draft)"),
+        ({"draft_rows": 9}, "vLLM", '_vocab":true,"draft_sample_method":"greedy"'),
+        ({"draft_rows": 9}, "transformers", "tokenizer, assistant_tokenizer=draft_tokenizer"),
+        ({"ids": {"eos_token": 2}}, "llama.cpp", "--override-kv tokenizer.ggml.bos_token_id=int:1"),
+    ],
+)
+def test_the_options_are_those_of_the_engines(changes, engine, option):
+    assert option in answers(changes)[engine].option

@@ -177,7 +177,13 @@ def _memory_left(answer: CheckResult, pair: PairSheet) -> Section:
     ]
     device = format_size(answer.memory_bytes)
     title = f"Memory: {device} for both models, the target as in its checkpoint"
-    return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows)
+    second, notes = max(room.second_layout_bytes for room in pair.rooms), []
+    if second:
+        notes.append(
+            f"A sweep on this CPU takes up to {format_size(second)} more: a second layout of "
+            "unquantized weights (none with --one-layout)."
+        )
+    return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows, notes)
 
 
 def _sizes(answer: CheckResult) -> Section:

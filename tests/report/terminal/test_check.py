@@ -1,5 +1,7 @@
 """`check` fits one screen; everything is under --all."""
 
+from dataclasses import replace
+
 import pytest
 
 from draftbench.models.check_result import (
@@ -45,7 +47,7 @@ def pair(name, *, works=True, diff=()):
         facts=PairFacts("big", name, vocabulary, side, side, diff, 2048, 2048),
         obstacles=() if works else (f"`{name}` cannot draft for `big`: too few tokens",),
         caveats=("the chat templates differ; the target's is used for both",) * works,
-        rooms=(Room("none", 40_000_000, 1000),),
+        rooms=(Room("none", 40_000_000, 40_000_000, 1000),),
         engines=tuple(
             EngineAnswer(e, "accepts" if works else "refuses", "a reason " * 10, "--an option")
             for e in ENGINES
@@ -102,6 +104,14 @@ def test_everything_has_templates_sizes_memory_and_options():
         for words in ("+ b", "Sizes", "Memory: 16 GB", "Quantization here", "vLLM: --an option"):
             assert words in whole
             assert words not in short
+
+
+def test_the_second_layout_of_a_cpu_is_part_of_the_memory():
+    text = render(answer(pair("small")), "table", 88, everything=True)
+    assert "up to 40 MB more: a second layout of unquantized weights" in " ".join(text.split())
+    works = pair("small")
+    on_gpu = replace(works, rooms=(Room("none", 40_000_000, 0, 1000),))
+    assert "second layout" not in render(answer(on_gpu), "table", 88, everything=True)
 
 
 def test_no_line_of_a_template_can_end_the_block_of_markdown():
