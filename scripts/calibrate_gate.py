@@ -34,7 +34,7 @@ from replay_pool import Pool, run_pool, simulated_pool
 from draftbench.errors import DraftbenchError
 from draftbench.gate.judge import judge, samples_of
 from draftbench.gate.limits import DEFAULT_LIMITS, Limit
-from draftbench.gate.noninferiority import Verdict, advised_requests, gain_of
+from draftbench.gate.noninferiority import Verdict, gain_of
 from draftbench.gate.pair_requests import pair_up
 
 DROPS = (0.0, 0.5, 1.0, 2.0)
@@ -102,9 +102,9 @@ def trials(pool: Pool, case: Case, size: int | None, count: int) -> Tally:
         requests = size
         if requests is None:
             old, new = pool.draw(PILOT, case.kept, case.churn, generator)
-            samples = samples_of(limit.metric, pair_up(old, new, (limit,)).pairs)
+            samples = samples_of(limit.metric, pair_up(old, new, (limit,)))
             assert samples is not None
-            requests = advised_requests(gain_of(*samples, relative=limit.relative), limit.value)
+            requests = gain_of(*samples, relative=limit.relative).advised_requests(limit.value)
             if requests is None:
                 raise SystemExit(f"no sample decides {limit.value:g} of {limit.metric} here")
         old, new = pool.draw(requests, case.kept, case.churn, generator)

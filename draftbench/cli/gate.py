@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +35,7 @@ from draftbench.memory import LEVELS
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
-    from draftbench.gate.ci import Annotation
+    from draftbench.gate.ci import Outcome
     from draftbench.gate.result import GateResult
     from draftbench.run_folder.run import Run
 
@@ -269,7 +268,7 @@ def gate(
             second = baseline_of(read(folder), folder, measured, first.question.k)
         result = judge(first, second, limits)
     except IncomparableError as error:
-        refuse(error, places)
+        to_ci(error, places)
         raise
     publish(result, places)
     if exit_zero:
@@ -395,10 +394,11 @@ class Places:
 def publish(result: GateResult, places: Places) -> None:
     """The verdict where the user looks, and where CI systems do."""
     from draftbench.gate import ci
+    from draftbench.records import to_json
     from draftbench.report.terminal.verdict import text
 
     if places.style == "json":
-        shown = ci.to_json(result)
+        shown = to_json(result)
     elif places.style == "markdown":
         shown = ci.to_markdown(result)
     else:
@@ -406,32 +406,24 @@ def publish(result: GateResult, places: Places) -> None:
     # Before the verdict is shown: a file that cannot be written leaves no answer behind.
     if places.history is not None:
         ci.append_to_history(places.history, result, _now())
-    junit = ci.to_junit(result, _now())
-    _to_ci(places, junit, ci.annotations_of(result), ci.to_markdown(result))
+    to_ci(result, places)
     write_result(shown.rstrip("\n"), places.output)
 
 
-def refuse(error: IncomparableError, places: Places) -> None:
-    """A baseline that cannot be compared, where CI systems look; the user reads the error."""
-    from draftbench.gate import ci
-
-    junit = ci.refused_junit(error, _now())
-    _to_ci(places, junit, [ci.refused_annotation(error)], ci.refused_markdown(error))
-
-
-def _to_ci(places: Places, junit: str, annotations: Sequence[Annotation], markdown: str) -> None:
+def to_ci(outcome: Outcome, places: Places) -> None:
+    """A verdict, or a baseline that cannot be compared, where CI systems look."""
     from draftbench.gate import ci
 
     if places.junit is not None:
-        write_result(junit, places.junit)
+        write_result(ci.to_junit(outcome, _now()), places.junit)
     if places.annotations is not None:
-        for line in ci.to_github(annotations):
+        for line in ci.to_github(outcome):
             note(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
             with Path(summary).open("a") as stream:
-                stream.write(markdown + "\n")
+                stream.write(ci.to_markdown(outcome) + "\n")
         except OSError as failed:  # a summary that is lost must not hide the verdict
             note(f"cannot write the summary to `{summary}`: {failed.strerror}")
 

@@ -1,20 +1,16 @@
-"""A verdict → what CI systems read: JSON, Markdown, annotations, JUnit XML, and a history.
+"""A verdict → what CI systems read: Markdown, annotations, JUnit XML, and a history.
 
-Whatever came from a file (names of models, segments) is escaped for its form. The JUnit document is
-valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
-stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
+Each takes a result, or the error of a baseline that cannot be compared. Whatever came from a file
+(names of models, segments) is escaped for its form. The JUnit document is valid by both schemas in
+common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the stricter, and that of Jenkins'
+xUnit plug-in (junit-10.xsd).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-from xml.etree import ElementTree
-
-import msgspec
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from draftbench.errors import IncomparableError, RunFolderError
 from draftbench.gate.noninferiority import Verdict
@@ -28,24 +24,12 @@ from draftbench.gate.result import (
 from draftbench.run_folder.append_log import append_line
 from draftbench.safe_files import markdown_escaped
 
+Outcome = GateResult | IncomparableError
+
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 # XML 1.0 knows no other control characters than these three, and no half of a surrogate pair.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_JUNIT = {Verdict.FAIL: "failure", Verdict.INCONCLUSIVE: "skipped"}
-
-
-class Annotation(NamedTuple):
-    """A title and a message on one line; the level is one of GitHub's."""
-
-    title: str
-    message: str
-    level: str
-
-
-def to_json(result: GateResult) -> str:
-    """The whole result, indented."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
 def describe(check: Check) -> str:
@@ -57,102 +41,113 @@ def describe(check: Check) -> str:
     )
 
 
-def to_markdown(result: GateResult) -> str:
+def to_markdown(outcome: Outcome) -> str:
     """A summary for a pull request or a job page."""
+    if isinstance(outcome, IncomparableError):
+        title = "### ⛔ draftbench gate: incomparable"
+        return (
+            f"{title}\n\n{markdown_escaped(outcome.message)}\n\n{markdown_escaped(outcome.hint)}\n"
+        )
     lines = [
-        f"### {_MARKS[result.verdict]} draftbench gate: {result.verdict}",
+        f"### {_MARKS[outcome.verdict]} draftbench gate: {outcome.verdict}",
         "",
-        f"{_code(result.new)} against the baseline {_code(result.old)}, "
-        f"{result.requests} paired requests, k = {result.k}, drafting {_code(result.mode)}",
+        f"{_code(outcome.new)} against the baseline {_code(outcome.old)}, "
+        f"{outcome.requests} paired requests, k = {outcome.k}, drafting {_code(outcome.mode)}",
         "",
-        *_table(result.pooled, by_segment=False),
+        *_table(outcome.pooled, by_segment=False),
     ]
-    if result.segments:
+    if outcome.segments:
         lines += ["<details><summary>By segment</summary>", ""]
-        lines += [*_table(result.segments, by_segment=True), "</details>", ""]
-    if result.notes:
-        lines += [*(f"- {markdown_escaped(note)}" for note in result.notes), ""]
-    if result.changes:
+        lines += [*_table(outcome.segments, by_segment=True), "</details>", ""]
+    if outcome.notes:
+        lines += [*(f"- {markdown_escaped(note)}" for note in outcome.notes), ""]
+    if outcome.changes:
         lines += ["| changed | baseline | this run |", "|---|---|---|"]
-        for change in result.changes:
-            lines.append(f"| {_cell(change.fact)} | {_cell(change.old)} | {_cell(change.new)} |")
+        rows = [(change.fact, change.old, change.new) for change in outcome.changes]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def refused_markdown(error: IncomparableError) -> str:
-    """The same for a baseline that cannot be compared."""
-    return (
-        "### ⛔ draftbench gate: incomparable\n\n"
-        f"{markdown_escaped(error.message)}\n\n{markdown_escaped(error.hint)}\n"
-    )
+def to_github(outcome: Outcome) -> list[str]:
+    """Annotations as GitHub's workflow commands, one a line, for the output of a job.
 
-
-def annotations_of(result: GateResult) -> list[Annotation]:
-    """What deserves an annotation; a segment that is only too small to decide does not."""
-    annotations = []
-    for check in result.checks:
-        if check.verdict is Verdict.FAIL:
-            annotations.append(Annotation("acceptance regression", describe(check), "error"))
-        elif check.segment is None and check.verdict is Verdict.INCONCLUSIVE:
-            annotations.append(Annotation("inconclusive", describe(check), "warning"))
-        elif check.segment is None and check.improved:
-            annotations.append(Annotation("improved", describe(check), "notice"))
-    return annotations + [
-        Annotation("suspected fault", _line(fault), "error") for fault in result.faults
-    ]
-
-
-def refused_annotation(error: IncomparableError) -> Annotation:
-    """The same for a baseline that cannot be compared."""
-    return Annotation("incomparable", _line(f"{error.message}; {error.hint}"), "error")
-
-
-def to_github(annotations: Sequence[Annotation]) -> list[str]:
-    """Workflow commands, one a line, for the output of a GitHub job."""
+    A segment that is only too small to decide gets none.
+    """
+    found: list[tuple[str, str, str]] = []
+    if isinstance(outcome, IncomparableError):
+        found.append(("error", "incomparable", f"{outcome.message}; {outcome.hint}"))
+    else:
+        for check in outcome.checks:
+            if check.verdict is Verdict.FAIL:
+                found.append(("error", "acceptance regression", describe(check)))
+            elif check.segment is None and check.verdict is Verdict.INCONCLUSIVE:
+                found.append(("warning", "inconclusive", describe(check)))
+            elif check.improved:
+                found.append(("notice", "improved", describe(check)))
+        found += [("error", "suspected fault", fault) for fault in outcome.faults]
     return [
-        f"::{one.level} title=draftbench gate%3A {one.title}::{one.message.replace('%', '%25')}"
-        for one in annotations
+        f"::{level} title=draftbench gate%3A {title}::{_line(message).replace('%', '%25')}"
+        for level, title, message in found
     ]
 
 
-def to_junit(result: GateResult, when: str) -> str:
+def to_junit(outcome: Outcome, when: str) -> str:
     """One test case per check: a failure where it fails, skipped where it is inconclusive; and a
-    failure for each suspected fault.
+    failure for each suspected fault, or an error for a baseline that cannot be compared.
 
     `when` is a UTC time like 2026-01-31T12:00:00Z.
     """
-    suite = ElementTree.Element("testsuite")
-    properties = ElementTree.SubElement(suite, "properties")
-    facts = [(change.fact, f"{change.old} → {change.new}") for change in result.changes]
-    facts.append(("speed", "judged" if result.timed else "not judged"))
-    for name, value in facts:
-        attributes = {"name": _xml(name) or "unnamed", "value": _xml(value)}
-        ElementTree.SubElement(properties, "property", attributes)
-    for check in result.checks:
-        name = check.metric if check.segment is None else f"{check.metric} [{check.segment}]"
-        case = _case(suite, name)
-        if check.verdict in _JUNIT:
-            message = _xml(describe(check))
-            kind = {"type": "regression"} if check.verdict is Verdict.FAIL else {}
-            outcome = ElementTree.SubElement(
-                case, _JUNIT[check.verdict], {"message": message, **kind}
-            )
-            outcome.text = message
-    for fault in result.faults:
-        attributes = {"message": _xml(fault), "type": "suspected fault"}
-        failure = ElementTree.SubElement(_case(suite, "suspected fault"), "failure", attributes)
-        failure.text = _xml(fault)
-    return _document(suite, result.new, when, "\n".join(result.notes))
-
-
-def refused_junit(error: IncomparableError, when: str) -> str:
-    """One test case with an error, for a baseline that cannot be compared."""
-    suite = ElementTree.Element("testsuite")
-    ElementTree.SubElement(suite, "properties")
-    text = f"{error.message}\n{error.hint}"
-    attributes = {"message": _xml(error.message), "type": "incomparable"}
-    ElementTree.SubElement(_case(suite, "comparable"), "error", attributes).text = _xml(text)
-    return _document(suite, "draftbench gate", when, text)
+    # Name of the test case, its outcome if it did not pass, the outcome's type and text.
+    cases: list[tuple[str, str | None, str | None, str]] = []
+    facts: list[tuple[str, str]] = []
+    if isinstance(outcome, IncomparableError):
+        name, text = "draftbench gate", f"{outcome.message}\n{outcome.hint}"
+        cases.append(("comparable", "error", "incomparable", text))
+    else:
+        name, text = outcome.new, "\n".join(outcome.notes)
+        facts = [(change.fact, f"{change.old} → {change.new}") for change in outcome.changes]
+        facts.append(("speed", "judged" if outcome.timed else "not judged"))
+        for check in outcome.checks:
+            case = check.metric if check.segment is None else f"{check.metric} [{check.segment}]"
+            if check.verdict is Verdict.FAIL:
+                cases.append((case, "failure", "regression", describe(check)))
+            elif check.verdict is Verdict.INCONCLUSIVE:
+                cases.append((case, "skipped", None, describe(check)))
+            else:
+                cases.append((case, None, None, ""))
+        fault = "suspected fault"
+        cases += [(fault, "failure", fault, message) for message in outcome.faults]
+    outcomes = [tag for _, tag, _, _ in cases]
+    # The schemas agree on no attribute of the root.
+    root = Element("testsuites")
+    suite = SubElement(root, "testsuite", {
+        "name": _xml(name) or "unnamed",
+        "package": "draftbench",
+        "id": "0",
+        "hostname": "localhost",
+        # Ant's schema wants no time zone; by convention it is UTC.
+        "timestamp": when.removesuffix("Z"),
+        "tests": str(len(cases)),
+        "failures": str(outcomes.count("failure")),
+        "errors": str(outcomes.count("error")),
+        "skipped": str(outcomes.count("skipped")),
+        "time": "0",
+    })  # fmt: skip
+    properties = SubElement(suite, "properties")
+    for fact, value in facts:
+        SubElement(properties, "property", {"name": _xml(fact) or "unnamed", "value": _xml(value)})
+    for case, tag, kind, message in cases:
+        attributes = {"name": _xml(case), "classname": "draftbench.gate", "time": "0"}
+        element = SubElement(suite, "testcase", attributes)
+        if tag is not None:
+            attributes = {"message": _xml(message.partition("\n")[0])}
+            attributes |= {"type": kind} if kind else {}
+            SubElement(element, tag, attributes).text = _xml(message)
+    SubElement(suite, "system-out").text = _xml(text)
+    SubElement(suite, "system-err")
+    indent(root)
+    document: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return document.decode() + "\n"
 
 
 def append_to_history(path: Path, result: GateResult, when: str) -> None:
@@ -173,7 +168,12 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise RunFolderError("it is not a plain file", hint="-")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _end_last_line(path)
+        # A last line without its newline would be taken for one that a kill cut short.
+        if path.exists() and path.stat().st_size:
+            with path.open("rb+") as stream:
+                stream.seek(-1, 2)
+                if stream.read(1) != b"\n":
+                    stream.write(b"\n")
         append_line(path, [entry])
     except (OSError, RunFolderError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.message
@@ -181,15 +181,6 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
             f"cannot append to the history `{path}`: {reason}",
             hint="give another file with --history",
         ) from error
-
-
-def _end_last_line(path: Path) -> None:
-    """A last line without its newline would be taken for one that a kill cut short."""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb+") as stream:
-            stream.seek(-1, 2)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
 
 
 def _table(checks: tuple[Check, ...], *, by_segment: bool) -> list[str]:
@@ -224,10 +215,11 @@ def _difference(check: Check) -> str:
     change = check.difference
     if change is None:
         return "change unknown"
-    scale, unit = (100, " %") if check.limit.relative else (1, "")
-    value, low, high = (scale * end for end in (change.value, change.low, change.high))
-    digits = 2 if check.limit.relative else 4
-    return f"{value:+.{digits}f}{unit} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    scale, unit, digits = (100, " %", 2) if check.limit.relative else (1, "", 4)
+    value, low, high = (
+        f"{scale * end:+.{digits}f}" for end in (change.value, change.low, change.high)
+    )
+    return f"{value}{unit} [{low}, {high}]"
 
 
 def _line(text: str) -> str:
@@ -236,44 +228,12 @@ def _line(text: str) -> str:
 
 def _code(text: str | None) -> str:
     """A code span: in it neither HTML nor Markdown nor a mention of a user means anything."""
-    if not text:
-        return "–"
-    return f"`{_line(text).replace('`', chr(39))}`"
+    return f"`{_line(text).replace('`', chr(39))}`" if text else "–"
 
 
 def _cell(text: str | None) -> str:
     """A code span in a table."""
     return _code(text).replace("|", "\\|")
-
-
-def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
-    attributes = {"name": _xml(name), "classname": "draftbench.gate", "time": "0"}
-    return ElementTree.SubElement(suite, "testcase", attributes)
-
-
-def _document(suite: ElementTree.Element, name: str, when: str, text: str) -> str:
-    """The suite with its counts, under a root without attributes: the schemas agree on none."""
-    outcomes = Counter(outcome.tag for outcome in suite.findall("testcase/*"))
-    suite.attrib |= {
-        "name": _xml(name) or "unnamed",
-        "package": "draftbench",
-        "id": "0",
-        "hostname": "localhost",
-        # Ant's schema wants no time zone; by convention it is UTC.
-        "timestamp": when.removesuffix("Z"),
-        "tests": str(len(suite.findall("testcase"))),
-        "failures": str(outcomes["failure"]),
-        "errors": str(outcomes["error"]),
-        "skipped": str(outcomes["skipped"]),
-        "time": "0",
-    }
-    ElementTree.SubElement(suite, "system-out").text = _xml(text)
-    ElementTree.SubElement(suite, "system-err")
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return document.decode() + "\n"
 
 
 def _xml(text: str) -> str:

@@ -7,7 +7,7 @@ that is the gate's. Differences are B less A.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
@@ -19,7 +19,7 @@ from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.planner.measured import Measurement, measurements
-from draftbench.planner.predict import Predictor, draft_lengths, predictor_of
+from draftbench.planner.predict import draft_lengths, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay
 from draftbench.run_folder.manifest import differing_environment, differing_question
@@ -52,10 +52,10 @@ class FigureChange:
     k_b: int | None
     a: Estimate | None
     b: Estimate | None
-    difference: Estimate | None
-    ratio: Estimate | None
-    requests: int
-    obstacle: str | None
+    difference: Estimate | None = None
+    ratio: Estimate | None = None
+    requests: int = 0
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,86 +91,86 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
         RunFolderError: replays that do not fit their responses.
     """
     both = [candidate for candidate in a.candidates if candidate in b.candidates]
-    requests = [{t.request for t in run.trajectories} for run in (a, b)]
-    changes = _changes((a, b), both)
+    in_a, in_b = ({t.request for t in run.trajectories} for run in (a, b))
+    bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in (a, b)]
+    measured = [measurements(run) for run in (a, b)]
     return Comparison(
         a=names[0],
         b=names[1],
-        requests_a=len(requests[0]),
-        requests_b=len(requests[1]),
-        common_requests=len(requests[0] & requests[1]),
+        requests_a=len(in_a),
+        requests_b=len(in_b),
+        common_requests=len(in_a & in_b),
         caveats=tuple(_caveats(a, b)),
         question=tuple(_question(a, b)),
         environment=tuple(differing_environment(a.manifest, b.manifest)),
         models=tuple(_models(a, b, both)),
         only_a=tuple(str(c) for c in a.candidates if c not in both),
         only_b=tuple(str(c) for c in b.candidates if c not in both),
-        candidates=changes,
+        candidates=tuple(
+            CandidateChange(str(c), tuple(_figures((a, b), c, bests, measured))) for c in both
+        ),
     )
 
 
-def _changes(runs: tuple[Run, Run], both: Sequence[Candidate]) -> tuple[CandidateChange, ...]:
-    """α, tokens per round, c and measured speed-ups of each candidate, as far as a run has them."""
-    bests = [{c.candidate: c.k for c in recommend(run).evaluations if c.best} for run in runs]
-    measured = [measurements(run) for run in runs]
-    different_times = _different_times(*runs)
-    changes = []
-    for candidate in both:
-        a, b = (predictor_of(run, candidate) for run in runs)
-        different_modes = _different_modes(*runs, candidate)
-        figures = []
-        rates = alpha(a.replays), alpha(b.replays)
-        if any(rates):
-            figures.append(_counted("α", None, rates, different_modes))
-        best = bests[0].get(candidate), bests[1].get(candidate)
-        for ks in _lengths(best, max(draft_lengths(runs[0])), (a, b)):
-            tokens = [
-                tokens_per_round(entrant.trajectories, entrant.rounds(k))
-                for entrant, k in zip((a, b), ks, strict=True)
-            ]
-            figures.append(
-                _counted("tokens per round", ks, (tokens[0], tokens[1]), different_modes)
-            )
-        ratios = [e.costs.draft_cost_ratio(e.context) if e.costs else None for e in (a, b)]
-        if any(ratios):
-            figures.append(_timed("c", ratios[0], ratios[1], different_times))
-        for k in sorted({k for side in measured for c, k in side if c == candidate}):
-            pair = measured[0].get((candidate, k)), measured[1].get((candidate, k))
-            figures.append(_speed(runs, pair, different_modes or different_times))
-        changes.append(CandidateChange(str(candidate), tuple(figures)))
-    return tuple(changes)
-
-
-def _lengths(
-    best: tuple[int | None, int | None], largest: int, entrants: tuple[Predictor, Predictor]
-) -> list[tuple[int, int]]:
-    """A common k (A's best, else B's, else A's largest), then the best of each run where they
-    differ; no k beyond what prompt lookup was replayed for.
-    """
-    windows = [
-        replay.window
-        for entrant in entrants
-        for _, replay in entrant.replays
-        if isinstance(replay, LookupReplay)
-    ]
-    common = min([best[0] or best[1] or largest, *windows])
+def _figures(
+    runs: tuple[Run, Run],
+    candidate: Candidate,
+    bests: Sequence[Mapping[Candidate, int]],
+    measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
+) -> Iterable[FigureChange]:
+    """α, tokens per round, c and measured speed-ups, as far as a run has them."""
+    a, b = (predictor_of(run, candidate) for run in runs)
+    replays = [replay for predictor in (a, b) for _, replay in predictor.replays]
+    windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
+    modes = [run.manifest.question.mode for run in runs]
+    # Prompt lookup has no drafting mode.
+    two_modes = modes[0] != modes[1] and not windows
+    obstacle = f"two drafting modes: {modes[0]} and {modes[1]}" if two_modes else None
+    rates = alpha(a.replays), alpha(b.replays)
+    if any(rates):
+        yield _counted("α", (None, None), rates, obstacle)
+    # A common k (A's best, else B's, else A's largest; none that prompt lookup was not replayed
+    # for), then the best of each run where they differ.
+    best_a, best_b = (best.get(candidate) for best in bests)
+    common = min([best_a or best_b or max(draft_lengths(runs[0])), *windows])
     lengths = [(common, common)]
-    if best[0] and best[1] and best[0] != best[1]:
-        lengths.append((best[0], best[1]))
-    return lengths
+    if best_a and best_b and best_a != best_b:
+        lengths.append((best_a, best_b))
+    for k_a, k_b in lengths:
+        samples = (
+            tokens_per_round(a.trajectories, a.rounds(k_a)),
+            tokens_per_round(b.trajectories, b.rounds(k_b)),
+        )
+        yield _counted("tokens per round", (k_a, k_b), samples, obstacle)
+    machines = [run.manifest.environment.machine for run in runs]
+    runners = [facts.runner if (facts := run.facts_of(None)) else "unknown" for run in runs]
+    timed_apart = None
+    if machines[0] != machines[1]:
+        timed_apart = "not comparable: timed on different machines"
+    elif runners[0] != runners[1]:
+        timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
+    costs = [p.costs.draft_cost_ratio(p.context) if p.costs else None for p in (a, b)]
+    if any(costs):
+        yield _timed(FigureChange("c", None, None, costs[0], costs[1], obstacle=timed_apart))
+    for k in sorted({k for side in measured for c, k in side if c == candidate}):
+        sides = [side.get((candidate, k)) for side in measured]
+        speeds = [estimate(side.speedup) if side else None for side in sides]
+        change = FigureChange(
+            "S measured", k, k, speeds[0], speeds[1], obstacle=obstacle or timed_apart
+        )
+        yield _speed(runs, candidate, change) if all(sides) else replace(change, obstacle=_ONE)
 
 
 def _counted(
     name: str,
-    ks: tuple[int, int] | None,
+    ks: tuple[int | None, int | None],
     samples: tuple[Sample | None, Sample | None],
     obstacle: str | None,
 ) -> FigureChange:
     """The change of a figure that is counted over requests; `obstacle` forbids to subtract."""
     a, b = samples
-    k_a, k_b = ks or (None, None)
     values = [None if sample is None else estimate(sample) for sample in samples]
-    change = FigureChange(name, k_a, k_b, values[0], values[1], None, None, 0, obstacle)
+    change = FigureChange(name, *ks, values[0], values[1], obstacle=obstacle)
     if a is None or b is None:
         return replace(change, obstacle=_ONE)
     if a.figure != b.figure:
@@ -178,14 +178,12 @@ def _counted(
     return change if obstacle else _paired(change, a, b)
 
 
-def _timed(
-    name: str, before: Estimate | None, after: Estimate | None, obstacle: str | None
-) -> FigureChange:
+def _timed(change: FigureChange) -> FigureChange:
     """The change of a timed figure; the same timings on both sides are a run against itself."""
-    change = FigureChange(name, None, None, before, after, None, None, 0, obstacle)
+    before, after = change.a, change.b
     if before is None or after is None:
         return replace(change, obstacle=_ONE)
-    if obstacle:
+    if change.obstacle:
         return change
     if before == after:
         none, unity = Estimate(0.0, 0.0, 0.0), Estimate(1.0, 1.0, 1.0)
@@ -195,23 +193,13 @@ def _timed(
     return replace(change, difference=difference, ratio=_ratio(gain))
 
 
-def _speed(
-    runs: tuple[Run, Run],
-    measured: tuple[Measurement | None, Measurement | None],
-    obstacle: str | None,
-) -> FigureChange:
+def _speed(runs: tuple[Run, Run], candidate: Candidate, change: FigureChange) -> FigureChange:
     """The change of a measured speed-up, where the gate would compare it, and as it would."""
-    known = [one for one in measured if one is not None]
-    k, candidate = known[0].k, known[0].candidate
-    a, b = (estimate(one.speedup) if one else None for one in measured)
-    change = FigureChange("S measured", k, k, a, b, None, None, 0, obstacle)
-    if len(known) < 2:
-        return replace(change, obstacle=_ONE)
-    if obstacle:
+    if change.obstacle or change.k_a is None:
         return change
     try:
-        old, new = (make_baseline(run, candidate, k) for run in runs)
-        samples = samples_of("speedup", pair_up(old, new, [_SPEED]).pairs)
+        old, new = (make_baseline(run, candidate, change.k_a) for run in runs)
+        samples = samples_of("speedup", pair_up(old, new, [_SPEED]))
     except IncomparableError as error:
         return replace(change, obstacle=f"not comparable: {error.message}")
     if samples is None:
@@ -245,27 +233,6 @@ def _ratio(gain: Estimate) -> Estimate:
     return Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
 
 
-def _different_times(a: Run, b: Run) -> str | None:
-    """Why times of two runs must not be subtracted: another machine or another runner."""
-    if a.manifest.environment.machine != b.manifest.environment.machine:
-        return "not comparable: timed on different machines"
-    runners = [facts.runner if (facts := run.facts_of(None)) else "unknown" for run in (a, b)]
-    if runners[0] != runners[1]:
-        return f"not comparable: timed with {runners[0]} and {runners[1]}"
-    return None
-
-
-def _different_modes(a: Run, b: Run, candidate: Candidate) -> str | None:
-    """Why acceptance of two runs must not be subtracted: prompt lookup has no drafting mode."""
-    modes = [run.manifest.question.mode for run in (a, b)]
-    lookup = any(
-        isinstance(r, LookupReplay) and r.candidate == candidate for r in (*a.replays, *b.replays)
-    )
-    if modes[0] != modes[1] and not lookup:
-        return f"two drafting modes: {modes[0]} and {modes[1]}"
-    return None
-
-
 def _caveats(a: Run, b: Run) -> Iterable[str]:
     if a.manifest.environment.machine != b.manifest.environment.machine:
         yield "times (c, S) come from different machines and are not compared"
@@ -297,15 +264,12 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
 
 def _question(a: Run, b: Run) -> Iterable[Difference]:
     for field in differing_question(a.manifest, b.manifest):
-        heads = [run.manifest if field == "key_id" else run.manifest.question for run in (a, b)]
-        before, after = (_text(getattr(head, field)) for head in heads)
-        yield Difference(field, before, after)
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return None if value is None else str(value)
+        values = []
+        for run in (a, b):
+            value = getattr(run.manifest if field == "key_id" else run.manifest.question, field)
+            text = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            values.append(None if text is None else str(text))
+        yield Difference(field, *values)
 
 
 def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
@@ -315,6 +279,5 @@ def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
         for field in _MODEL_FACTS:
             before, after = (None if side is None else str(getattr(side, field)) for side in facts)
             if before != after:
-                yield Difference(
-                    f"{candidate or 'target'} {field.replace('_', ' ')}", before, after
-                )
+                name = f"{candidate or 'target'} {field.replace('_', ' ')}"
+                yield Difference(name, before, after)

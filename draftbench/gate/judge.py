@@ -41,14 +41,10 @@ from draftbench.gate.noninferiority import (
     gain_of,
     holm,
     median_interval,
-    p_fail,
-    requests_to_settle,
     rise,
-    smallest_detectable_drop,
-    verdict_of,
 )
 from draftbench.gate.notes import notes_on, prompts_changed
-from draftbench.gate.pair_requests import Pair, pair_up, question_digest
+from draftbench.gate.pair_requests import Pair, by_segment, pair_up, question_digest
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,
@@ -61,15 +57,6 @@ from draftbench.planner.measured import SPEEDUP_MEASURED, ratio_of_rates
 
 # A bad state in a smaller share of the requests is no suspected fault yet.
 _SHARE = 0.1
-
-
-def _speed_addends(counts: RequestCounts) -> tuple[float, ...] | None:
-    speed = counts.speed
-    if speed is None:
-        return None
-    return speed.tokens, speed.seconds, speed.plain_tokens, speed.plain_seconds
-
-
 # By metric: its figure, what a request adds to its sums, and the figure of the sums.
 _Addends = Callable[[RequestCounts], tuple[float, ...] | None]
 _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
@@ -84,7 +71,11 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
         quotient,
     ),
     "tokens_per_round": (TOKENS_PER_ROUND, lambda c: (c.tokens, c.passes), quotient),
-    "speedup": (SPEEDUP_MEASURED, _speed_addends, ratio_of_rates),
+    "speedup": (
+        SPEEDUP_MEASURED,
+        lambda c: msgspec.structs.astuple(c.speed) if c.speed else None,
+        ratio_of_rates,
+    ),
 }
 
 
@@ -97,21 +88,19 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMITS
         IncomparableError: the two answer different questions; names the first difference.
         UsageError: a metric that must be measured was not, or no metric is left.
     """
-    paired = pair_up(old, new, limits)
-    checks = [check for limit in limits if (check := _pooled(limit, old, new, paired.pairs))]
-    if not checks:
+    pairs = pair_up(old, new, limits)
+    pooled = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
+    if not pooled:
         raise UsageError(
             "none of the limited metrics can be compared",
             hint="prompt lookup has no alpha; limit mean_accepted_length",
         )
-    segments = _by_segment(limits, paired.segments())
-    faults = new_faults(old, new, paired.pairs)
-    rose = any(check.improved for check in checks)
-    if faults or any(check.verdict is Verdict.FAIL for check in (*checks, *segments)):
+    checks = (*pooled, *_over_segments(limits, by_segment(pairs)))
+    faults = _new_faults(old, new, pairs)
+    maybe_easier = any(check.improved for check in pooled) and prompts_changed(pairs)
+    if faults or any(check.verdict is Verdict.FAIL for check in checks):
         verdict = Verdict.FAIL
-    elif any(check.verdict is Verdict.INCONCLUSIVE for check in checks) or (
-        rose and prompts_changed(paired.pairs)
-    ):
+    elif maybe_easier or any(check.verdict is Verdict.INCONCLUSIVE for check in pooled):
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
@@ -124,13 +113,17 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMITS
         mode=old.question.mode,
         k=old.question.k,
         question=question_digest(old),
-        requests=len(paired.pairs),
-        checks=(*checks, *segments),
-        changes=_changes(old, new),
+        requests=len(pairs),
+        checks=checks,
+        changes=tuple(
+            Change(fact=fact, old=old.tested.get(fact), new=new.tested.get(fact))
+            for fact in dict.fromkeys((*old.tested, *new.tested))
+            if old.tested.get(fact) != new.tested.get(fact)
+        ),
         faults=faults,
         notes=(),
     )
-    return msgspec.structs.replace(result, notes=notes_on(result, old, new, paired))
+    return msgspec.structs.replace(result, notes=notes_on(result, old, new, pairs))
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
@@ -151,60 +144,49 @@ def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | No
     )
 
 
-def _pooled(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
+def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
     """One metric over all requests; None where it is the α of a draft that has none."""
-    if limit.metric == "draft_cost_ratio":
-        return _cost_check(limit, old, new)
-    samples = samples_of(limit.metric, pairs)
-    if samples is None and limit.metric == "alpha":
-        return None
+    metric, costs = limit.metric, (old.cost_ratios, new.cost_ratios)
+    samples = samples_of(metric, pairs)
+    if metric == "draft_cost_ratio" and all(costs):
+        values = tuple(_value(median(each), median_interval(each)) for each in costs)
+        rose = rise(*costs, relative=limit.relative)
+        # A draft that costs more is worse: the gain is the change with its sign turned.
+        up = rose.interval
+        gain = replace(rose, interval=up and Estimate(-up.value, -up.high, -up.low))
+        return msgspec.structs.replace(_check(limit, None, values, gain), difference=up)
     if samples is None:
-        raise _unmeasured(limit.metric, f"decoding at k = {old.question.k}")
-    values = []
-    for sample in samples:
-        value, interval = sample.value, estimate(sample)
-        if value is None:
-            raise UsageError(
-                f"{limit.metric} is undefined: nothing was drafted in the {len(pairs)} requests",
-                hint="take traffic with longer responses",
-            )
-        values.append(_with_interval(value, interval))
-    return _check(limit, None, (values[0], values[1]), gain_of(*samples, relative=limit.relative))
+        if metric == "alpha":
+            return None
+        timed = f"decoding at k = {old.question.k}"
+        needed = "costs of a draft step" if metric == "draft_cost_ratio" else timed
+        raise UsageError(
+            f"{metric} cannot be compared: one of the two runs did not measure {needed}",
+            hint="sweep again with --measure all, or drop that limit",
+        )
+    known = [sample.value for sample in samples]
+    if None in known:
+        raise UsageError(
+            f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
+            hint="take traffic with longer responses",
+        )
+    values = tuple(_value(v, estimate(s)) for v, s in zip(known, samples, strict=True))
+    return _check(limit, None, values, gain_of(*samples, relative=limit.relative))
 
 
-def _cost_check(limit: Limit, old: Baseline, new: Baseline) -> Check:
-    if not old.cost_ratios or not new.cost_ratios:
-        raise _unmeasured(limit.metric, "costs of a draft step")
-    before, now = (
-        _with_interval(median(repeats), median_interval(repeats))
-        for repeats in (old.cost_ratios, new.cost_ratios)
-    )
-    rose = rise(old.cost_ratios, new.cost_ratios, relative=limit.relative)
-    # A draft that costs more is worse: the gain is the change with its sign turned.
-    up = rose.interval
-    gain = replace(rose, interval=up and Estimate(-up.value, -up.high, -up.low))
-    return msgspec.structs.replace(_check(limit, None, (before, now), gain), difference=up)
-
-
-def _with_interval(value: float, interval: Estimate | None) -> FigureValue:
-    if interval is None:
-        return FigureValue(value=value)
-    return FigureValue(value=value, low=interval.low, high=interval.high)
-
-
-def _by_segment(limits: Sequence[Limit], segments: dict[str, tuple[Pair, ...]]) -> list[Check]:
+def _over_segments(limits: Sequence[Limit], segments: dict[str, list[Pair]]) -> list[Check]:
     """Every segment by every metric that has requests; fails by Holm's p-values over them all."""
     checks: list[Check] = []
     p_values: list[float] = []
     for name, pairs in segments.items():
         for limit in limits:
             samples = samples_of(limit.metric, pairs)
-            if samples is None or samples[0].value is None or samples[1].value is None:
+            values = [sample.value for sample in samples or ()]
+            if samples is None or None in values:
                 continue
-            values = FigureValue(value=samples[0].value), FigureValue(value=samples[1].value)
             gain = gain_of(*samples, relative=limit.relative)
-            checks.append(_check(limit, name, values, gain))
-            p_values.append(p_fail(gain, limit.value))
+            checks.append(_check(limit, name, [_value(v, None) for v in values], gain))
+            p_values.append(gain.p_fail(limit.value))
     corrected = []
     for check, p in zip(checks, holm(p_values), strict=True):
         by_chance = check.verdict is Verdict.FAIL and p > TAIL
@@ -213,10 +195,15 @@ def _by_segment(limits: Sequence[Limit], segments: dict[str, tuple[Pair, ...]]) 
     return corrected
 
 
-def _check(
-    limit: Limit, segment: str | None, values: tuple[FigureValue, FigureValue], gain: Gain
-) -> Check:
-    verdict = verdict_of(gain.interval, limit.value)
+def _value(value: float | None, interval: Estimate | None) -> FigureValue:
+    assert value is not None
+    if interval is None:
+        return FigureValue(value=value)
+    return FigureValue(value=value, low=interval.low, high=interval.high)
+
+
+def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gain: Gain) -> Check:
+    verdict = gain.verdict(limit.value)
     inconclusive = verdict is Verdict.INCONCLUSIVE
     return Check(
         metric=limit.metric,
@@ -228,50 +215,30 @@ def _check(
         limit=limit,
         verdict=verdict,
         improved=segment is None and gain.interval is not None and gain.interval.low > 0,
-        requests_needed=requests_to_settle(gain, limit.value) if inconclusive else None,
-        smallest_detectable_drop=smallest_detectable_drop(gain, limit.value),
+        requests_needed=gain.requests_to_settle(limit.value) if inconclusive else None,
+        smallest_detectable_drop=gain.smallest_detectable_drop(limit.value),
     )
 
 
-def _unmeasured(metric: str, needed: str) -> UsageError:
-    return UsageError(
-        f"{metric} cannot be compared: one of the two runs did not measure {needed}",
-        hint="sweep again with --measure all, or drop that limit",
-    )
-
-
-def _changes(old: Baseline, new: Baseline) -> tuple[Change, ...]:
-    return tuple(
-        Change(fact=fact, old=old.tested.get(fact), new=new.tested.get(fact))
-        for fact in dict.fromkeys((*old.tested, *new.tested))
-        if old.tested.get(fact) != new.tested.get(fact)
-    )
-
-
-def new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Suspected faults of the new run of a kind that the old did not show."""
+def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Suspected faults of the new run of a kind that the old did not show, and bad states that
+    surely more responses are in than before (McNemar's exact test: by chance as many of those that
+    changed would have become better).
+    """
     known = {fault.kind for fault in old.faults}
     faults = [fault.message for fault in new.faults if fault.kind not in known]
     states: dict[str, Callable[[RequestCounts], bool]] = {
         "end after one token, so that nothing is drafted": lambda counts: counts.tokens == 0,
         "end in a loop, which any draft predicts too easily": lambda counts: counts.looping > 0,
     }
-    for name, in_state in states.items():
-        before = [in_state(pair[0]) for pair in pairs]
-        after = [in_state(pair[1]) for pair in pairs]
-        if _more(before, after):
+    for state, in_state in states.items():
+        states_of = [(in_state(before), in_state(after)) for before, after in pairs]
+        worse, better = states_of.count((False, True)), states_of.count((True, False))
+        changed = worse + better
+        chance = sum(math.comb(changed, i) for i in range(worse, changed + 1)) / 2**changed
+        if chance <= TAIL and worse - better >= _SHARE * len(pairs):
+            before, after = (sum(side) for side in zip(*states_of, strict=True))
             faults.append(
-                f"{sum(after)} of {len(pairs)} responses {name}; in the baseline {sum(before)} did"
+                f"{after} of {len(pairs)} responses {state}; in the baseline {before} did"
             )
     return tuple(faults)
-
-
-def _more(before: Sequence[bool], after: Sequence[bool]) -> bool:
-    """Whether surely more responses are in a bad state than before (McNemar's exact test: by chance
-    as many of those that changed would have become better).
-    """
-    became_bad = sum(now and not was for was, now in zip(before, after, strict=True))
-    became_good = sum(was and not now for was, now in zip(before, after, strict=True))
-    changed = became_bad + became_good
-    chance = sum(math.comb(changed, i) for i in range(became_bad, changed + 1)) / 2**changed
-    return chance <= TAIL and became_bad - became_good >= _SHARE * len(before)

@@ -52,11 +52,57 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """New against old, positive is better; `error` is its standard error, None where unknown."""
+    """New against old, positive is better; `error` is its standard error, None where unknown.
+
+    The limits that its methods take are positive numbers, in the unit of the gain.
+    """
 
     interval: Estimate | None
     error: float | None
     requests: int
+
+    def verdict(self, limit: float) -> Verdict:
+        """Where the interval lies against the limit."""
+        if self.interval is None:
+            return Verdict.INCONCLUSIVE
+        if self.interval.low >= -limit:
+            return Verdict.PASS
+        return Verdict.FAIL if self.interval.high < -limit else Verdict.INCONCLUSIVE
+
+    def p_fail(self, limit: float) -> float:
+        """One-sided p-value of a drop of no more than the limit, by Student's t; 1 if unknown."""
+        if self.interval is None or self.error is None:
+            return 1.0
+        beyond = -self.interval.value - limit
+        if self.error == 0:
+            return 0.0 if beyond > 0 else 1.0
+        return 1 - student_probability(beyond / self.error, self.requests - 1)
+
+    def advised_requests(self, distance: float) -> int | None:
+        """Requests at which a true change so far from the limit is decided in 8 of 10 cases.
+
+        With the limit itself as distance: no drop passes, and a drop of twice the limit fails. From
+        the spread of these requests; None where it is unknown or the number is beyond all reason.
+        """
+        if self.error is None or distance <= 0:
+            return None
+        factor = (_REACH * self.error / distance) ** 2
+        return None if factor > _FAR else max(MIN_REQUESTS, math.ceil(self.requests * factor))
+
+    def requests_to_settle(self, limit: float) -> int | None:
+        """How many requests like these would turn an inconclusive verdict into pass or fail.
+
+        The advised number while the sample is smaller; beyond it the true drop is probably near the
+        limit, and the observed distance to the limit decides.
+        """
+        advised = self.advised_requests(limit)
+        if advised is None or advised > self.requests or self.interval is None:
+            return advised
+        return self.advised_requests(abs(self.interval.value + limit))
+
+    def smallest_detectable_drop(self, limit: float) -> float | None:
+        """The true drop that fails a sample of this size in at least 8 of 10 cases."""
+        return None if self.error is None else limit + _REACH * self.error
 
 
 def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
@@ -84,25 +130,6 @@ def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
     return Gain(estimate(change, level=2 * _NORMAL.cdf(reach) - 1), error, count)
 
 
-def verdict_of(interval: Estimate | None, limit: float) -> Verdict:
-    """Where the interval of the gain lies against the limit (a positive number)."""
-    if interval is None:
-        return Verdict.INCONCLUSIVE
-    if interval.low >= -limit:
-        return Verdict.PASS
-    return Verdict.FAIL if interval.high < -limit else Verdict.INCONCLUSIVE
-
-
-def p_fail(gain: Gain, limit: float) -> float:
-    """One-sided p-value of a drop of no more than the limit, by Student's t; 1 where unknown."""
-    if gain.interval is None or gain.error is None:
-        return 1.0
-    beyond = -gain.interval.value - limit
-    if gain.error == 0:
-        return 0.0 if beyond > 0 else 1.0
-    return 1 - student_probability(beyond / gain.error, gain.requests - 1)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values: the chance of any false rejection stays below the level (Holm 1979)."""
     raw = np.asarray(p_values, dtype=np.float64)
@@ -111,35 +138,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     scaled = raw[order] * np.arange(len(raw), 0, -1)
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, scaled))
     return adjusted.tolist()
-
-
-def advised_requests(gain: Gain, distance: float) -> int | None:
-    """Requests at which a true change so far from the limit is decided in at least 8 of 10 cases.
-
-    With the limit itself as distance: no drop passes, and a drop of twice the limit fails. From the
-    spread of these requests; None where it is unknown or the number is beyond all reason.
-    """
-    if gain.error is None or distance <= 0:
-        return None
-    factor = (_REACH * gain.error / distance) ** 2
-    return None if factor > _FAR else max(MIN_REQUESTS, math.ceil(gain.requests * factor))
-
-
-def requests_to_settle(gain: Gain, limit: float) -> int | None:
-    """How many requests like these would turn an inconclusive verdict into pass or fail.
-
-    The advised number while the sample is smaller; beyond it the true drop is probably near the
-    limit, and the observed distance to the limit decides.
-    """
-    advised = advised_requests(gain, limit)
-    if advised is None or advised > gain.requests or gain.interval is None:
-        return advised
-    return advised_requests(gain, abs(gain.interval.value + limit))
-
-
-def smallest_detectable_drop(gain: Gain, limit: float) -> float | None:
-    """The true drop that fails a sample of this size in at least 8 of 10 cases."""
-    return None if gain.error is None else limit + _REACH * gain.error
 
 
 def median_interval(repeats: Sequence[float]) -> Estimate | None:

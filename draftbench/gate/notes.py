@@ -7,26 +7,29 @@ from collections.abc import Sequence
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pair_requests import Pair, Paired
+from draftbench.gate.pair_requests import Pair
 from draftbench.gate.result import Check, GateResult
 
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
 
 
-def notes_on(result: GateResult, old: Baseline, new: Baseline, paired: Paired) -> tuple[str, ...]:
+def notes_on(
+    result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
+) -> tuple[str, ...]:
     """Everything that a reader of this verdict should know, the most urgent first."""
     messages = dict.fromkeys((*result.faults, *(fault.message for fault in new.faults)))
     notes = [f"suspected fault: {message}" for message in messages]
-    prompts = prompts_changed(paired.pairs)
+    prompts = prompts_changed(pairs)
     if prompts:
         notes.append(prompts)
     if result.verdict is Verdict.FAIL:
-        notes += _largest_drops(result, old, new)
+        if any(check.verdict is Verdict.FAIL for check in result.checks):
+            notes += _largest_drops(result, old, new)
         if result.changes:
             names = ", ".join(change.fact for change in result.changes)
             notes.append(f"changed since the baseline: {names}")
     if result.verdict is not Verdict.PASS:
-        notes += _responses_changed(paired.pairs)
+        notes += _responses_changed(pairs)
     notes += [_inconclusive(c) for c in result.pooled if c.verdict is Verdict.INCONCLUSIVE]
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and result.verdict is Verdict.PASS:
@@ -36,7 +39,19 @@ def notes_on(result: GateResult, old: Baseline, new: Baseline, paired: Paired) -
             f"improved: {improved}, but on different prompts, which may be easier or broken: read "
             "some responses, and save a new baseline if the change is intended"
         )
-    return (*notes, *_caveats(result, old, new, paired.missing))
+    missing = len(old.requests) - len(pairs)
+    timed = "each time comes from one process; restarts can differ by more than these intervals"
+    caveats = {
+        f"only {result.requests} requests: with fewer than {FEW_REQUESTS}, intervals tend to be "
+        "too narrow": result.requests < FEW_REQUESTS,
+        f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
+        "no alpha: prompt lookup has no acceptance rate per position": (
+            not (old.alpha_definition and new.alpha_definition)
+        ),
+        timed: result.timed,
+        SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
+    }
+    return (*notes, *(caveat for caveat, applies in caveats.items() if applies))
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
@@ -49,8 +64,7 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
     changed = [tokens for tokens in longer if tokens]
     if not changed:
         return None
-    least, most = min(changed), max(changed)
-    by = f"{least:+}" if least == most else f"{least:+} to {most:+}"
+    by = " to ".join(dict.fromkeys((f"{min(changed):+}", f"{max(changed):+}")))
     return (
         f"{len(changed)} of {len(pairs)} requests are rendered to prompts of another length "
         f"({by} tokens): the chat template or the tokenizer changed"
@@ -60,29 +74,26 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 def _responses_changed(pairs: Sequence[Pair]) -> list[str]:
     """Whether the target still writes what it wrote; nothing where that is unknown."""
     known = [(old, new) for old, new in pairs if old.output and new.output]
-    if not known:
-        return []
     different = sum(old.output != new.output for old, new in known)
-    if not different:
-        return ["the target's responses are the same as before, so the draft is what changed"]
-    return [
-        f"the target's responses to {different} of {len(known)} requests changed: look at its "
-        "weights, prompts and kernels, not only at the draft"
-    ]
+    if different:
+        return [
+            f"the target's responses to {different} of {len(known)} requests changed: look at its "
+            "weights, prompts and kernels, not only at the draft"
+        ]
+    same = "the target's responses are the same as before, so the draft is what changed"
+    return [same] if known else []
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
-    """Where acceptance was lost, if that is why the gate failed."""
-    if not any(check.verdict is Verdict.FAIL for check in result.checks):
-        return []
+    """The segment and the draft position where most acceptance was lost."""
     notes = []
-    known = [
-        (check.difference.value, check)
-        for check in result.segments
+    drops = {
+        check.difference.value: check
+        for check in reversed(result.segments)
         if check.difference and check.metric == "mean_accepted_length"
-    ]
-    if known:
-        _, worst = min(known, key=lambda pair: pair[0])
+    }
+    if drops:
+        worst = drops[min(drops)]
         notes.append(
             f"largest drop by segment: {worst.segment} "
             f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"
@@ -93,7 +104,7 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
         for survival in (old.survival, new.survival)
     ]
     lost = [1 - now / was if was > 0 else 0.0 for was, now in zip(*hazards, strict=False)]
-    if lost and max(lost) > 0:
+    if max(lost, default=0.0) > 0:
         at = lost.index(max(lost))
         notes.append(
             f"largest drop by draft position: position {at + 1} of {result.k}; all tokens up to it "
@@ -114,23 +125,3 @@ def _inconclusive(check: Check) -> str:
             "the drop is close to the limit, or its spread is unknown"
         )
     return f"{note}; about {check.requests_needed} would settle it"
-
-
-def _caveats(result: GateResult, old: Baseline, new: Baseline, missing: int) -> list[str]:
-    notes = []
-    if result.requests < FEW_REQUESTS:
-        notes.append(
-            f"only {result.requests} requests: with fewer than {FEW_REQUESTS}, intervals tend to "
-            "be too narrow"
-        )
-    if missing:
-        notes.append(f"{missing} requests of the baseline are missing from this run; left out")
-    if not (old.alpha_definition and new.alpha_definition):
-        notes.append("no alpha: prompt lookup has no acceptance rate per position")
-    if result.timed:
-        notes.append(
-            "each time comes from one process; restarts can differ by more than these intervals"
-        )
-    elif result.verdict is Verdict.PASS:
-        notes.append(SPEED_NOT_JUDGED)
-    return notes

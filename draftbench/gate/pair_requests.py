@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,25 +17,8 @@ MIN_OVERLAP = 0.8
 Pair = tuple[RequestCounts, RequestCounts]
 
 
-@dataclass(frozen=True)
-class Paired:
-    """The requests of both runs, each with its counts in the old run and in the new; `missing`
-    counts those of the old run that the new one lacks.
-    """
-
-    pairs: tuple[Pair, ...]
-    missing: int
-
-    def segments(self) -> dict[str, tuple[Pair, ...]]:
-        """The pairs by the segment that the old run gave them; nothing where there is only one."""
-        names = sorted({old.segment for old, _ in self.pairs if old.segment is not None})
-        if len(names) < 2:
-            return {}
-        return {n: tuple(pair for pair in self.pairs if pair[0].segment == n) for n in names}
-
-
-def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
-    """Pair two runs of the same question.
+def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair, ...]:
+    """The requests of both runs, each with its counts in the old run and in the new.
 
     Raises:
         IncomparableError: another question was asked, too few requests are common, or times are
@@ -60,8 +42,15 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Paired:
                     "only",
                 )
     by_id = {counts.id: counts for counts in new.requests}
-    pairs = tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
-    return Paired(pairs, missing=len(old.requests) - len(pairs))
+    return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
+
+
+def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """The pairs by the segment that the old run gave them; nothing where there is only one."""
+    names = sorted({old.segment for old, _ in pairs if old.segment is not None})
+    if len(names) < 2:
+        return {}
+    return {name: [pair for pair in pairs if pair[0].segment == name] for name in names}
 
 
 def check_key(old: Baseline, key_id: str) -> None:

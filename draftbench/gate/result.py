@@ -1,7 +1,4 @@
-"""The verdict of the gate as records: what was compared, with which answer.
-
-Plain values that go to JSON as they are; computed in `judge`, shown by `ci`.
-"""
+"""The verdict of the gate as records: plain values that go to JSON as they are."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
 from draftbench.acceptance.rounds import Floats, PositionLaw, expected_rounds
-from draftbench.gate.noninferiority import Verdict, advised_requests, gain_of, verdict_of
+from draftbench.gate.noninferiority import Verdict, gain_of
 
 TRIALS = 400
 LIMIT = 0.02
@@ -34,12 +34,12 @@ class Pool:
             yield gain_of(sample(self.old[drawn]), sample(self.new[drawn]), relative=True)
 
     def verdicts(self, limit, requests):
-        return Counter(verdict_of(gain.interval, limit) for gain in self.gains(requests))
+        return Counter(gain.verdict(limit) for gain in self.gains(requests))
 
     def advised(self, limit):
         """What the tool names after a first run of 200 requests."""
         pilot = gain_of(sample(self.old[:200]), sample(self.new[:200]), relative=True)
-        number = advised_requests(pilot, limit)
+        number = pilot.advised_requests(limit)
         assert number is not None
         return number
 

@@ -10,17 +10,12 @@ from draftbench.acceptance.intervals import Estimate, estimate, paired_differenc
 from draftbench.gate.noninferiority import (
     Gain,
     Verdict,
-    advised_requests,
     gain_of,
     holm,
     median_interval,
-    p_fail,
-    requests_to_settle,
     rise,
-    smallest_detectable_drop,
     student_probability,
     student_quantile,
-    verdict_of,
 )
 
 
@@ -42,11 +37,11 @@ def ratio(numerators, denominator=10.0):
     ],
 )
 def test_the_interval_against_the_limit_decides(low, high, verdict):
-    assert verdict_of(Estimate((low + high) / 2, low, high), 0.02) is verdict
+    assert Gain(Estimate((low + high) / 2, low, high), 0.01, 40).verdict(0.02) is verdict
 
 
 def test_without_an_interval_nothing_is_decided():
-    assert verdict_of(None, 0.02) is Verdict.INCONCLUSIVE
+    assert Gain(None, None, 4).verdict(0.02) is Verdict.INCONCLUSIVE
 
 
 def test_a_relative_change_is_a_fraction_of_the_old_figure_and_negative_when_worse():
@@ -113,40 +108,40 @@ def test_the_p_value_is_that_of_the_one_sided_t_test():
     drops = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
     gain = gain_of(ratio([30] * 10), ratio([30.0 - d for d in drops]), relative=False)
     assert gain.error == pytest.approx(0.0816, abs=1e-4)
-    assert p_fail(gain, 0.5 - 2.262 * 0.08165) == pytest.approx(0.025, abs=5e-4)
+    assert gain.p_fail(0.5 - 2.262 * 0.08165) == pytest.approx(0.025, abs=5e-4)
 
 
 def test_the_p_value_is_sure_without_spread_and_knows_nothing_without_an_interval():
     sure = Gain(Estimate(-0.5, -0.5, -0.5), 0.0, 20)
-    assert p_fail(sure, 0.02) == 0.0
-    assert p_fail(sure, 0.6) == 1.0
-    assert p_fail(Gain(None, None, 3), 0.02) == 1.0
+    assert sure.p_fail(0.02) == 0.0
+    assert sure.p_fail(0.6) == 1.0
+    assert Gain(None, None, 3).p_fail(0.02) == 1.0
 
 
 def test_the_advised_number_brings_the_limit_to_3_24_standard_errors():
     # (1.960 + 1.282)² · (0.02 / 0.02)² = 10.507 times the sample.
     gain = Gain(Estimate(0.0, -0.04, 0.04), 0.02, 100)
-    assert advised_requests(gain, 0.02) == 1051
-    assert requests_to_settle(gain, 0.02) == 1051
-    assert smallest_detectable_drop(gain, 0.02) == pytest.approx(0.02 + 3.2415 * 0.02, rel=1e-3)
+    assert gain.advised_requests(0.02) == 1051
+    assert gain.requests_to_settle(0.02) == 1051
+    assert gain.smallest_detectable_drop(0.02) == pytest.approx(0.02 + 3.2415 * 0.02, rel=1e-3)
 
 
 def test_near_the_limit_more_requests_than_advised_are_needed():
     # Half a limit's distance to the limit: four times the advised 200 · 10.507 / 16.
     gain = Gain(Estimate(-0.01, -0.021, 0.0), 0.005, 200)
-    assert advised_requests(gain, 0.02) == 132
-    assert requests_to_settle(gain, 0.02) == 526
+    assert gain.advised_requests(0.02) == 132
+    assert gain.requests_to_settle(0.02) == 526
 
 
 def test_exactly_at_the_limit_no_number_of_requests_is_named():
     gain = Gain(Estimate(-0.02, -0.03, -0.01), 0.005, 200)
-    assert requests_to_settle(gain, 0.02) is None
+    assert gain.requests_to_settle(0.02) is None
 
 
 def test_unknown_spread_gives_no_advice():
     gain = Gain(None, None, 1)
-    assert requests_to_settle(gain, 0.02) is None
-    assert smallest_detectable_drop(gain, 0.02) is None
+    assert gain.requests_to_settle(0.02) is None
+    assert gain.smallest_detectable_drop(0.02) is None
 
 
 @pytest.mark.parametrize(
