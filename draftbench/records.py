@@ -11,10 +11,12 @@ an unknown field is an error with its path, not an attribute that nobody asked f
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 
 class DraftingMode(StrEnum):
@@ -30,6 +32,15 @@ LOOKUP, SELF = "ngram", "self"
 
 # Differences of two logits below these are within the noise of computing them in another order.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
+
+
+# Bounds far around what can be counted, so that sums of such numbers stay numbers.
+MOST = 10**15
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+Amount = Annotated[float, Meta(ge=0, le=MOST)]
+AboveZero = Annotated[float, Meta(gt=0, le=MOST)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +103,18 @@ class Candidate(Record, frozen=True):
 
 
 class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
-    """A raw fact that a sweep measured. In files `kind` names the record's type."""
+    """A raw fact that a sweep measured; in files `kind` names its type.
+
+    Raises:
+        ValueError: no sweep can have measured this. It would come out as a crash or, worse, as a
+            figure.
+    """
+
+
+def _check_lengths(expected: int, **values: Sized) -> None:
+    for name, value in values.items():
+        if len(value) != expected:
+            raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
 class Trajectory(Observation, frozen=True):
@@ -106,19 +128,24 @@ class Trajectory(Observation, frozen=True):
     """
 
     request: str
-    sample: int
+    sample: Count
     segment: str | None
-    weight: float
+    weight: AboveZero
     sampling: Sampling
-    prompt_tokens: int
-    output_tokens: int
-    limit: int
+    prompt_tokens: Count
+    output_tokens: Positive
+    limit: Count
     finish: str
     origin: str
-    margins: tuple[float, ...]
-    argmax: tuple[int, ...]
+    margins: tuple[Amount, ...]
+    argmax: tuple[Count, ...]
     digest: str
-    looping: int = 0
+    looping: Count = 0
+
+    def __post_init__(self) -> None:
+        _check_lengths(self.output_tokens, margins=self.margins, argmax=self.argmax)
+        if self.looping > self.output_tokens:
+            raise ValueError("`looping` is more than the output")
 
 
 class Replay(Observation, frozen=True):
@@ -133,15 +160,20 @@ class Replay(Observation, frozen=True):
     """
 
     request: str
-    sample: int
+    sample: Count
     candidate: Candidate
     mode: DraftingMode
-    draftable: int
-    accept: tuple[float, ...]
-    confidence: tuple[float, ...]
-    margin: tuple[float, ...]
-    rank: tuple[int, ...]
-    overlap: tuple[float, ...] | None = None
+    draftable: Count
+    accept: tuple[Probability, ...]
+    confidence: tuple[Amount, ...]
+    margin: tuple[Amount, ...]
+    rank: tuple[Count, ...]
+    overlap: tuple[Amount, ...] | None = None
+
+    def __post_init__(self) -> None:
+        positions = len(self.accept)
+        _check_lengths(positions, confidence=self.confidence, margin=self.margin, rank=self.rank)
+        _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
 
 
 class LookupReplay(Observation, frozen=True):
@@ -152,11 +184,18 @@ class LookupReplay(Observation, frozen=True):
     """
 
     request: str
-    sample: int
+    sample: Count
     candidate: Candidate
-    window: int
-    proposed: tuple[int, ...]
-    matched: tuple[int, ...]
+    window: Count
+    proposed: tuple[Count, ...]
+    matched: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        _check_lengths(len(self.proposed), matched=self.matched)
+        if max(self.proposed, default=0) > self.window:
+            raise ValueError("`proposed` is more than the window")
+        if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):
+            raise ValueError("`matched` is more than was proposed")
 
 
 class Decode(Observation, frozen=True):
@@ -173,27 +212,42 @@ class Decode(Observation, frozen=True):
     """
 
     request: str
-    sample: int
+    sample: Count
     candidate: Candidate | None
-    k: int
+    k: Count
     mode: DraftingMode
-    repeat: int
-    proposed: tuple[int, ...]
-    accepted: tuple[int, ...]
-    cut: tuple[int, ...]
-    draft_seconds: tuple[float, ...]
-    verify_seconds: tuple[float, ...]
-    prefill_seconds: float
-    draft_prefill_seconds: float | None
-    decode_seconds: float
-    output_tokens: int
+    repeat: Count
+    proposed: tuple[Count, ...]
+    accepted: tuple[Count, ...]
+    cut: tuple[Count, ...]
+    draft_seconds: tuple[Amount, ...]
+    verify_seconds: tuple[Amount, ...]
+    prefill_seconds: Amount
+    draft_prefill_seconds: Amount | None
+    decode_seconds: Amount
+    output_tokens: Positive
     digest: str
-    first_difference: int | None
+    first_difference: Count | None
     tie: bool | None
     block: str
-    batch: int
+    batch: Positive
     process: str
-    active: tuple[int, ...] = ()
+    active: tuple[Count, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_lengths(
+            len(self.proposed),
+            accepted=self.accepted,
+            cut=self.cut,
+            draft_seconds=self.draft_seconds,
+            verify_seconds=self.verify_seconds,
+            active=self.active or self.proposed,
+        )
+        if max(self.proposed, default=0) > self.k or max(self.active, default=0) > self.batch:
+            raise ValueError("`proposed` is more than k, or `active` more than the batch")
+        rounds = zip(self.proposed, self.accepted, self.cut, strict=True)
+        if any(accepted + cut > proposed for proposed, accepted, cut in rounds):
+            raise ValueError("`accepted` and `cut` are more than was proposed")
 
 
 class CostPoint(Observation, frozen=True):
@@ -202,16 +256,16 @@ class CostPoint(Observation, frozen=True):
 
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
     0, `new_tokens` the prompt) or "proposal" (prompt lookup: all of a round's tokens at once).
-    Points of one `block` (a candidate's name) were timed
-    in turn with each other, so that their ratios do not carry the machine's drift.
+    Points of one `block` (a candidate's name) were timed in turn with each other, so that their
+    ratios do not carry the machine's drift.
     """
 
     candidate: Candidate | None
     what: str
-    batch: int
-    new_tokens: int
-    context: int
-    seconds: tuple[float, ...]
+    batch: Positive
+    new_tokens: Count
+    context: Count
+    seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]
     block: str
     runner: str
     process: str
@@ -230,19 +284,19 @@ class ModelFacts(Observation, frozen=True):
     candidate: Candidate | None
     quant: str
     dtype: str
-    parameters: int
-    weight_bytes: int
-    quantized_share: float
-    kv_bytes_per_token: int
-    context_length: int
-    vocab_size: int
+    parameters: Positive
+    weight_bytes: Count
+    quantized_share: Amount
+    kv_bytes_per_token: Count
+    context_length: Positive
+    vocab_size: Count
     runner: str
     fingerprint: str
     caveats: tuple[str, ...]
     has_kernel: bool
-    replay_disagreement: float | None
+    replay_disagreement: Amount | None
     parts: dict[str, str] = {}
-    second_layout_bytes: int = 0
+    second_layout_bytes: Count = 0
 
 
 class Failure(Observation, frozen=True):
@@ -266,10 +320,10 @@ class MachineState(Observation, frozen=True):
     busy, `throttled` how often a core was slowed down for its heat.
     """
 
-    at: float
-    seconds: float
-    others: float | None
-    throttled: int | None
+    at: Amount
+    seconds: Amount
+    others: Amount | None
+    throttled: Count | None
     process: str
 
 

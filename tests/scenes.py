@@ -9,11 +9,13 @@ from draftbench.records import (
     CostPoint,
     Decode,
     DraftingMode,
+    Failure,
     ModelFacts,
     Replay,
     Sampling,
     Trajectory,
 )
+from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Environment,
@@ -177,3 +179,14 @@ def facts(candidate: Candidate | None, **changes: Any) -> ModelFacts:
         "replay_disagreement": None,
     }
     return ModelFacts(candidate=candidate, **fields | changes)
+
+
+def failure(draft: str, reason: str, quant: str = "none", **changes: Any) -> Failure:
+    """A failure of a draft at a level."""
+    fields = {"candidate": named(draft, quant), "stage": "measure", "reason": reason, "hint": "h"}
+    return Failure(**fields | changes)
+
+
+def private_text(request: str) -> PrivateText:
+    """Two tokens of a response to three."""
+    return PrivateText(request=request, sample=0, prompt=(1, 2, 3), tokens=(4, 5), log_p=())

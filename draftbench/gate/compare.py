@@ -22,7 +22,7 @@ from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import draft_lengths, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, LookupReplay
-from draftbench.run_folder.manifest import differing_environment, differing_question
+from draftbench.run_folder.manifest import differing_environment, differing_question, in_words
 from draftbench.run_folder.run import Run
 
 # The gate pairs speeds of one machine only; how large a drop it would allow plays no part.
@@ -101,8 +101,11 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
         requests_b=len(in_b),
         common_requests=len(in_a & in_b),
         caveats=tuple(_caveats(a, b)),
-        question=tuple(_question(a, b)),
-        environment=tuple(differing_environment(a.manifest, b.manifest)),
+        question=tuple(
+            Difference(name, *values)
+            for name, values in differing_question(a.manifest, b.manifest).items()
+        ),
+        environment=tuple(in_words(differing_environment(a.manifest, b.manifest))),
         models=tuple(_models(a, b, both)),
         only_a=tuple(str(c) for c in a.candidates if c not in both),
         only_b=tuple(str(c) for c in b.candidates if c not in both),
@@ -260,16 +263,6 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
             f"the target's output differs on {changed} of {len(both)} responses, so acceptance is "
             "not directly comparable"
         )
-
-
-def _question(a: Run, b: Run) -> Iterable[Difference]:
-    for field in differing_question(a.manifest, b.manifest):
-        values = []
-        for run in (a, b):
-            value = getattr(run.manifest if field == "key_id" else run.manifest.question, field)
-            text = ", ".join(map(str, value)) if isinstance(value, tuple) else value
-            values.append(None if text is None else str(text))
-        yield Difference(field, *values)
 
 
 def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:

@@ -14,21 +14,21 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, Observation, Record
+from draftbench.records import AnyObservation, Candidate, Observation, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
-    changed_question,
     differing_environment,
-    impossible,
+    differing_question,
+    in_words,
     refuse_newer,
 )
 from draftbench.safe_files import (
@@ -42,11 +42,9 @@ from draftbench.safe_files import (
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 TEXTS, DRAFTED = "texts.jsonl", "drafted.jsonl"
-KINDS = get_args(AnyObservation)
 
-
-R = TypeVar("R", bound=Observation)
 Key = tuple[str, int]
+R = TypeVar("R", bound=Record)
 
 
 class PrivateText(Record, frozen=True):
@@ -91,46 +89,44 @@ class RunFolder:
         if not (path / MANIFEST).exists():
             _begin(path, manifest)
         folder = cls(path)
-        folder._refuse_to_continue(manifest)
         kept = folder.manifest
+        question = in_words(differing_question(kept, manifest))
+        environment = in_words(differing_environment(kept, manifest))
+        # Only the same command that measures the same thing in the same way goes into this folder.
+        for refused, why, hint in (
+            (
+                kept.schema_version < SCHEMA_VERSION,
+                "was begun by an older draftbench, in an older layout",
+                "its figures can be read as before; to measure more, take another --out",
+            ),
+            (
+                question,
+                f"holds a run of another question ({'; '.join(question)})",
+                "take another --out, or repeat the command that began this run",
+            ),
+            (
+                environment,
+                f"was begun in another environment ({', '.join(environment)})",
+                "one run cannot mix both; take another --out, or go back to the first",
+            ),
+            (
+                folder.redacted,
+                "was redacted: the texts to continue with were deleted",
+                "its figures can be read as before; to measure more, take another --out",
+            ),
+        ):
+            if refused:
+                raise RunFolderError(f"`{path}` {why}", hint=hint)
         folder.manifest = msgspec.structs.replace(
             kept, command=manifest.command, effort=manifest.effort, specs=manifest.specs
         )
         if folder.manifest != kept:
-            folder._write_manifest()
+            try:
+                with folder.writer():
+                    _write_manifest(path, folder.manifest)
+            except OSError as error:
+                raise cannot_write(path, error) from error
         return folder
-
-    def _write_manifest(self) -> None:
-        try:
-            with self.writer():
-                _write(self.path, self.manifest)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-
-    def _refuse_to_continue(self, manifest: Manifest) -> None:
-        """Unless the same command would measure the same thing in the same way."""
-        if self.manifest.schema_version < SCHEMA_VERSION:
-            raise RunFolderError(
-                f"`{self.path}` was begun by an older draftbench, in an older layout",
-                hint="its figures can be read as before; to measure more, take another --out",
-            )
-        changed = changed_question(self.manifest, manifest)
-        if changed:
-            raise RunFolderError(
-                f"`{self.path}` holds a run of another question ({'; '.join(changed)})",
-                hint="take another --out, or repeat the command that began this run",
-            )
-        changed = differing_environment(self.manifest, manifest)
-        if changed:
-            raise RunFolderError(
-                f"`{self.path}` was begun in another environment ({', '.join(changed)})",
-                hint="one run cannot mix both; take another --out, or go back to the first",
-            )
-        if self.redacted:
-            raise RunFolderError(
-                f"`{self.path}` was redacted: the texts to continue with were deleted",
-                hint="its figures can be read as before; to measure more, take another --out",
-            )
 
     @property
     def redacted(self) -> bool:
@@ -139,25 +135,19 @@ class RunFolder:
 
     def observations(self) -> list[AnyObservation]:
         """All observations, by kind, in the order in which they were made."""
-        return [record for kind in KINDS for record in self.records(kind)]
+        return [record for kind in get_args(AnyObservation) for record in self.records(kind)]
 
     def records(self, kind: type[R]) -> Iterator[R]:
-        """The observations of one kind, one after the other."""
-        path = self._inside("observations", f"{kind.__name__.lower()}.jsonl")
-        return read_lines(path, kind, self.manifest.schema_version)
+        """The records of one kind, one after the other."""
+        return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
 
     def private_texts(self) -> Iterator[PrivateText]:
         """Prompts and responses as token ids; empty where the private part was deleted."""
-        return read_lines(self._inside(PRIVATE, TEXTS), PrivateText)
+        return self.records(PrivateText)
 
     def private_drafts(self) -> Iterator[PrivateDraft]:
         """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
-        return read_lines(
-            self._inside(PRIVATE, DRAFTED), PrivateDraft, self.manifest.schema_version
-        )
-
-    def _inside(self, part: str, name: str) -> Path:
-        return _own_part(self.path, part) / name
+        return self.records(PrivateDraft)
 
     def writer(self) -> RunWriter:
         """Lock the folder and append to it."""
@@ -172,7 +162,7 @@ class RunFolder:
         with self.writer():
             try:
                 if not self.redacted:
-                    shutil.rmtree(_own_part(self.path, PRIVATE))
+                    shutil.rmtree(_no_link(self.path / PRIVATE))
                     sync_folder(self.path)
             except OSError as error:
                 raise cannot_write(self.path / PRIVATE, error) from error
@@ -204,25 +194,24 @@ class RunWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def append(self, records: Iterable[Observation]) -> None:
-        """Append and sync; the records of one kind in one call are kept all or none."""
-        by_kind: dict[str, list[Observation]] = {}
-        for record in records:
-            by_kind.setdefault(type(record).__name__.lower(), []).append(record)
-        folder = _own_part(self.path, "observations")
-        for kind, group in by_kind.items():
-            append_line(folder / f"{kind}.jsonl", group)
-
-    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
-        """Keep some trajectories' tokens, or a draft's along them, all or none."""
-        for name, kind in ((TEXTS, PrivateText), (DRAFTED, PrivateDraft)):
-            group = [text for text in texts if isinstance(text, kind)]
-            if group:
-                append_line(_own_part(self.path, PRIVATE) / name, group)
-
     def close(self) -> None:
         """Release the lock."""
         os.close(self._lock)
+
+    def append(self, records: Iterable[Observation]) -> None:
+        """Append and sync; the records of one kind in one call are kept all or none."""
+        self._append(records)
+
+    def append_private(self, texts: Iterable[PrivateText] | Iterable[PrivateDraft]) -> None:
+        """Keep some trajectories' tokens, or a draft's along them, all or none."""
+        self._append(texts)
+
+    def _append(self, records: Iterable[Record]) -> None:
+        by_kind: dict[type[Record], list[Record]] = {}
+        for record in records:
+            by_kind.setdefault(type(record), []).append(record)
+        for kind, group in by_kind.items():
+            append_line(_file(self.path, kind), group)
 
 
 def _begin(path: Path, manifest: Manifest) -> None:
@@ -240,22 +229,28 @@ def _begin(path: Path, manifest: Manifest) -> None:
                 return
             (path / "observations").mkdir(exist_ok=True)
             (path / PRIVATE).mkdir(mode=0o700, exist_ok=True)
-            _write(path, manifest)
+            _write_manifest(path, manifest)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _write(path: Path, manifest: Manifest) -> None:
-    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    write_whole(path / MANIFEST, content, path / TEMPORARY)
+def _write_manifest(path: Path, manifest: Manifest) -> None:
+    write_whole(path / MANIFEST, to_json(manifest).encode(), path / TEMPORARY)
 
 
-def _own_part(path: Path, part: str) -> Path:
-    if (path / part).is_symlink():
+def _file(path: Path, kind: type[Record]) -> Path:
+    private = {PrivateText: TEXTS, PrivateDraft: DRAFTED}
+    if kind in private:
+        return _no_link(path / PRIVATE) / private[kind]
+    return _no_link(path / "observations") / f"{kind.__name__.lower()}.jsonl"
+
+
+def _no_link(path: Path) -> Path:
+    if path.is_symlink():
         raise RunFolderError(
-            f"`{path / part}` is a link", hint="a run folder holds no links; do not use this one"
+            f"`{path}` is a link", hint="a run folder holds no links; do not use this one"
         )
-    return path / part
+    return path
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -273,13 +268,10 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
         refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        return msgspec.json.decode(raw, type=Manifest)
     except UnreadableError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
-    if wrong := impossible(manifest):
-        raise RunFolderError(f"`{path}`: {wrong}", hint="no sweep asks this: the file was changed")
-    return manifest

@@ -11,11 +11,23 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from draftbench.records import MachineState
 
 SECONDS_BETWEEN = 10.0
 _PROC, _CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
+
+
+class _Counters(NamedTuple):
+    """Clock and counters at one moment; `own` (this process and its children) and `busy` are
+    seconds of all cores together.
+    """
+
+    clock: float
+    own: float
+    busy: float | None
+    throttled: int | None
 
 
 class Watch:
@@ -27,58 +39,44 @@ class Watch:
 
     def __init__(self, process: str) -> None:
         self.process = process
-        self._before = _Counters()
+        self._before = _counters()
 
     def look(self, *, at_least: float = SECONDS_BETWEEN) -> MachineState | None:
         """What happened since the last look; None if that was less than `at_least` seconds ago."""
-        if time.monotonic() - self._before.monotonic < at_least:
+        if time.monotonic() - self._before.clock < at_least:
             return None
-        before, now = self._before, _Counters()
+        before, now = self._before, _counters()
         self._before = now
-        seconds = now.monotonic - before.monotonic
+        seconds = now.clock - before.clock
+        others = throttled = None
+        if before.busy is not None and now.busy is not None and seconds > 0:
+            busy = (now.busy - before.busy) - (now.own - before.own)
+            share = busy / (seconds * (os.cpu_count() or 1))
+            others = round(min(max(share, 0.0), 1.0), 3)
+        if before.throttled is not None and now.throttled is not None:
+            throttled = max(0, now.throttled - before.throttled)
         return MachineState(
-            at=round(now.wall, 3),
+            at=round(time.time(), 3),
             seconds=round(seconds, 3),
-            others=_others(before, now, seconds),
-            throttled=_difference(before.throttled, now.throttled),
+            others=others,
+            throttled=throttled,
             process=self.process,
         )
 
 
-class _Counters:
-    """Clocks and counters at one moment; seconds of all cores together."""
-
-    def __init__(self) -> None:
-        self.wall, self.monotonic = time.time(), time.monotonic()
-        own = os.times()
-        self.own = own.user + own.system + own.children_user + own.children_system
-        self.busy = _busy_seconds()
-        self.throttled = _throttled()
-
-
-def _others(before: _Counters, now: _Counters, seconds: float) -> float | None:
-    busy = None if None in (before.busy, now.busy) else (now.busy or 0) - (before.busy or 0)
-    if busy is None or seconds <= 0:
-        return None
-    share = (busy - (now.own - before.own)) / (seconds * (os.cpu_count() or 1))
-    return round(min(max(share, 0.0), 1.0), 3)
-
-
-def _difference(before: int | None, now: int | None) -> int | None:
-    return None if before is None or now is None else max(0, now - before)
-
-
-def _busy_seconds() -> float | None:
-    """All cores' time that was neither idle nor waiting for a disk (`man 5 proc_stat`)."""
+def _counters() -> _Counters:
+    clock, own = time.monotonic(), os.times()
+    busy = throttled = None
     with contextlib.suppress(OSError, ValueError, IndexError):
+        # All cores' time that was neither idle nor waiting for a disk (`man 5 proc_stat`).
         ticks = [int(word) for word in (_PROC / "stat").read_text().splitlines()[0].split()[1:9]]
-        return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
-def _throttled() -> int | None:
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
     with contextlib.suppress(OSError, ValueError):
-        files = sorted(_CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
-        found = [int(file.read_text()) for file in files]
-        return sum(found) if found else None
-    return None
+        files = list(_CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+        throttled = sum(int(file.read_text()) for file in files) if files else None
+    return _Counters(
+        clock,
+        own.user + own.system + own.children_user + own.children_system,
+        busy,
+        throttled,
+    )

@@ -6,39 +6,38 @@ times were taken.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import re
-import sys
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from draftbench.errors import RunFolderError
-from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Record
+from draftbench.records import Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
 # 1: first layout. 2: batch sizes, active rows, looks at the machine. 3: records hold a candidate,
 # not its two names; the manifest its effort and the drafts as they were given.
 SCHEMA_VERSION = 3
 
-RESPONSES = ("target", "log")
-MEASURES = ("best", "all", "none", "replay")
-# Least and most of every number, far around what can be asked or counted.
-_LIMITS: tuple[tuple[int, int, tuple[str, ...]], ...] = (
-    (1, 64, ("ks",)),
-    (1, 4096, ("batches",)),
-    (1, 10**6, ("samples", "lookup_longest", "lookup_shortest", "cores", "threads")),
-    (1, 10**9, ("schema_version", "max_new_tokens")),
-    (0, 10**9, ("temperature", "load")),
-    (0, 10**15, ("rows", "requests", "merged", "dropped", "sample", "measure_requests")),
-)
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
+
+# Least and most of numbers, far around what can be asked; counts have the limits of `records`.
+DraftLength = Annotated[int, Meta(ge=1, le=64)]
+Rows = Annotated[int, Meta(ge=1, le=4096)]
+Few = Annotated[int, Meta(ge=1, le=10**6)]
+Many = Annotated[int, Meta(ge=1, le=10**9)]
+Real = Annotated[float, Meta(ge=0, le=10**9)]
+
+
+# Name → value before and after, as text; None where there is none.
+Differences = dict[str, tuple[str | None, str | None]]
 
 
 class Question(Record, frozen=True):
@@ -48,22 +47,22 @@ class Question(Record, frozen=True):
 
     target: str
     target_quant: str
-    dtype: str
+    dtype: Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
     device: str
     drafts: tuple[str, ...]
     quants: tuple[str, ...]
     simulate_quant: bool
-    ks: tuple[int, ...]
+    ks: Annotated[tuple[DraftLength, ...], Meta(min_length=1)]
     mode: DraftingMode
-    lookup_longest: int
-    lookup_shortest: int
+    lookup_longest: Few
+    lookup_shortest: Few
     traffic: str
     traffic_digest: str
-    responses: str
-    samples: int
-    max_new_tokens: int | None
-    temperature: float | None
-    batches: tuple[int, ...] = (1,)
+    responses: Annotated[str, Meta(pattern="^(target|log)$")]
+    samples: Few
+    max_new_tokens: Many | None
+    temperature: Real | None
+    batches: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
 
 
 class Effort(Record, frozen=True):
@@ -73,10 +72,10 @@ class Effort(Record, frozen=True):
     `sample` how many requests were drawn from the traffic (None: all).
     """
 
-    measure: str
-    measure_requests: int
+    measure: Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
+    measure_requests: Count
     controls: bool
-    sample: int | None = None
+    sample: Count | None = None
 
 
 class TrafficFacts(Record, frozen=True):
@@ -86,10 +85,10 @@ class TrafficFacts(Record, frozen=True):
     """
 
     form: str
-    rows: int
-    requests: int
-    merged: int
-    dropped: dict[str, int]
+    rows: Count
+    requests: Count
+    merged: Count
+    dropped: dict[str, Count]
     revision: str | None = None
 
 
@@ -101,12 +100,12 @@ class Environment(Record, frozen=True):
 
     platform: str
     processor: str
-    cores: int
-    threads: int
+    cores: Few
+    threads: Few
     accelerator: str | None
     python: str
     packages: dict[str, str]
-    load: float | None = None
+    load: Real | None = None
 
     @property
     def machine(self) -> str:
@@ -123,7 +122,7 @@ class Manifest(Record, frozen=True):
     effort nor specs.
     """
 
-    schema_version: int
+    schema_version: Many
     draftbench: str
     created: str
     command: str
@@ -133,29 +132,6 @@ class Manifest(Record, frozen=True):
     environment: Environment
     effort: Effort | None = None
     specs: dict[str, str] | None = None
-
-
-def impossible(manifest: Manifest) -> str | None:
-    """What no sweep can have written, by its key; None if all of it can be."""
-    asked = manifest.question
-    if asked.dtype not in NEAR_TIE_MARGIN or asked.responses not in RESPONSES:
-        return f"`dtype` is one of {[*NEAR_TIE_MARGIN]}, `responses` of {[*RESPONSES]}"
-    if manifest.effort is not None and manifest.effort.measure not in MEASURES:
-        return f"`measure` is one of {[*MEASURES]}"
-    if not asked.ks or not asked.batches:
-        return "`ks` and `batches` are not empty"
-    parts = (manifest, asked, manifest.traffic, manifest.environment, manifest.effort)
-    for least, most, keys in _LIMITS:
-        for part, key in itertools.product(parts, keys):
-            if not all(least <= number <= most for number in _numbers(getattr(part, key, None))):
-                return f"`{key}` lies between {least} and {most}"
-    return None
-
-
-def _numbers(value: Any) -> Iterable[float]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def refuse_newer(raw: bytes, known: int, where: str) -> None:
@@ -175,43 +151,44 @@ def refuse_newer(raw: bytes, known: int, where: str) -> None:
         )
 
 
-def differing_question(one: Manifest, other: Manifest) -> list[str]:
-    """Names of the fields in which two runs ask something else; `key_id` where the hashes of their
-    requests cannot be compared.
+def differing_question(before: Manifest, after: Manifest) -> Differences:
+    """The fields in which two runs ask something else; `key_id` where the hashes of their requests
+    cannot be compared.
     """
-    mine, theirs = msgspec.structs.asdict(one.question), msgspec.structs.asdict(other.question)
-    key = ["key_id"] if one.key_id != other.key_id else []
-    return key + [name for name in mine if mine[name] != theirs[name]]
+    one, other = (
+        {"key_id": manifest.key_id, **msgspec.structs.asdict(manifest.question)}
+        for manifest in (before, after)
+    )
+    return _differences(one, other)
 
 
-def changed_question(before: Manifest, after: Manifest) -> list[str]:
-    """The same with both values, each as "name: before → after"."""
+def differing_environment(before: Manifest, after: Manifest) -> Differences:
+    """The facts in which two environments differ."""
 
-    def value(manifest: Manifest, name: str) -> str:
-        found = manifest.key_id if name == "key_id" else getattr(manifest.question, name)
-        return ", ".join(map(str, found)) if isinstance(found, tuple) else str(found)
+    def facts(manifest: Manifest) -> dict[str, object]:
+        machine = msgspec.structs.asdict(manifest.environment)
+        del machine["load"]
+        return {"draftbench": manifest.draftbench, **machine, **machine.pop("packages")}
 
-    return [
-        f"{name}: {value(before, name)} → {value(after, name)}"
-        for name in differing_question(before, after)
-    ]
+    return _differences(facts(before), facts(after))
 
 
-def differing_environment(one: Manifest, other: Manifest) -> list[str]:
-    """What changed between two environments, each as "name: before → after"."""
-    before, after = (_facts(manifest) for manifest in (one, other))
-    return [
-        f"{name}: {before.get(name)} → {after.get(name)}"
+def _differences(before: dict[str, object], after: dict[str, object]) -> Differences:
+    def text(value: object) -> str | None:
+        if isinstance(value, tuple):
+            return ", ".join(map(str, value))
+        return None if value is None else str(value)
+
+    return {
+        name: (text(before.get(name)), text(after.get(name)))
         for name in {**before, **after}
         if before.get(name) != after.get(name)
-    ]
+    }
 
 
-def _facts(manifest: Manifest) -> dict[str, object]:
-    facts = msgspec.structs.asdict(manifest.environment)
-    packages = facts.pop("packages")
-    del facts["load"]
-    return {"draftbench": manifest.draftbench, **facts, **packages}
+def in_words(differences: Differences) -> list[str]:
+    """Each as "name: before → after"."""
+    return [f"{name}: {before} → {after}" for name, (before, after) in differences.items()]
 
 
 def portable(text: str) -> str:
@@ -235,16 +212,24 @@ def short_name(spec: str) -> str:
 
 def environment(threads: int, accelerator: str | None) -> Environment:
     """Facts about this machine; without torch, whose part the caller gives."""
+    packages = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
+    processor = None
+    with contextlib.suppress(OSError):
+        cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
+        processor = re.search(r"model name\s*:\s*(.*\S)", cpuinfo)
     cores = cores_here()
     return Environment(
         platform=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
+        processor=processor[1] if processor else platform.processor() or platform.machine(),
         cores=cores,
         threads=threads,
         accelerator=accelerator,
-        python=".".join(map(str, sys.version_info[:3])),
-        packages={name: version for name in PACKAGES if (version := _version(name))},
-        load=round(os.getloadavg()[0] / cores, 2) if hasattr(os, "getloadavg") else None,
+        python=platform.python_version(),
+        packages=packages,
+        load=round(os.getloadavg()[0] / cores, 2),
     )
 
 
@@ -252,19 +237,3 @@ def cores_here() -> int:
     """Cores that this process may use."""
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return own or 1
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text(errors="replace"))
-        if found:
-            return found.group(1).strip()
-    return platform.processor() or platform.machine()

@@ -26,8 +26,8 @@ def material(tokens, prompt=(0,), sampling=None):
         limit=len(tokens),
         finish="length",
         origin="target",
-        margins=(),
-        argmax=(),
+        margins=(1.0,) * len(tokens),
+        argmax=(1,) * len(tokens),
         digest="",
     )
     return ScoredResponse(Prompt(request, prompt, len(tokens)), tokens, trajectory)

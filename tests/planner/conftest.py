@@ -141,7 +141,7 @@ class Scene:
         **changes: Any,
     ) -> None:
         """A run that took `seconds` and gave 9 tokens: 8 plain steps, or one full round of k."""
-        rounds = 1 if k else 8
+        rounds = len(changes.get("verify_seconds", range(1 if k else 8)))
         fields: dict[str, Any] = {
             "request": name,
             "sample": 0,

@@ -51,7 +51,9 @@ def test_a_measurement_moves_the_break_even(scene: Any) -> None:
     scene.requests(5, [1.0, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
     for name in (f"r{i}" for i in range(5)):
-        scene.decode(name, 0, 2.0, output_tokens=3, verify_seconds=(1.0, 1.0))
+        scene.decode(
+            name, 0, 2.0, output_tokens=3, draft_seconds=(0.0, 0.0), verify_seconds=(1.0, 1.0)
+        )
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
     run = scene.observed(1)
     cell = alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1])

@@ -14,39 +14,39 @@ from draftbench.run_folder.machine import Watch
 from draftbench.run_folder.run import read_run
 
 
+class Scene:
+    """A clock, four cores and counters that the test moves."""
+
+    def __init__(self, folder):
+        self.stat = folder / "stat"
+        self.throttle = folder / "cpu0/thermal_throttle/core_throttle_count"
+        self.throttle.parent.mkdir(parents=True)
+        self.set(clock=5.0, own=0.0, busy=0, idle=0, throttled=3)
+
+    def set(self, clock, own, busy, idle, throttled):
+        self.clock, self.own = clock, own
+        hertz = os.sysconf("SC_CLK_TCK")
+        line = f"cpu {busy * hertz} 0 0 {idle * hertz} 0 0 0 0 0 0"
+        self.stat.write_text(line + "\ncpu0 1 2 3\n")
+        self.throttle.write_text(f"{throttled}\n")
+
+
 @pytest.fixture
 def scene(monkeypatch, tmp_path):
-    """Clocks, cores and counters that the test moves."""
-    now = SimpleNamespace(wall=1000.0, monotonic=5.0, own=0.0)
-    monkeypatch.setattr(machine.time, "time", lambda: now.wall)
-    monkeypatch.setattr(machine.time, "monotonic", lambda: now.monotonic)
-
-    def times():
-        return SimpleNamespace(user=now.own, system=0, children_user=0, children_system=0)
-
-    monkeypatch.setattr(machine.os, "times", times)
+    scene = Scene(tmp_path)
+    times = {"system": 0, "children_user": 0, "children_system": 0}
+    monkeypatch.setattr(machine.time, "monotonic", lambda: scene.clock)
+    monkeypatch.setattr(machine.os, "times", lambda: SimpleNamespace(user=scene.own, **times))
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(machine, "_PROC", tmp_path)
     monkeypatch.setattr(machine, "_CPUS", tmp_path)
-    hertz = os.sysconf("SC_CLK_TCK")
-
-    def set_stat(busy, idle):
-        line = f"cpu {busy * hertz} 0 0 {idle * hertz} 0 0 0 0 0 0"
-        (tmp_path / "stat").write_text(line + "\ncpu0 1 2 3\n")
-
-    file = tmp_path / "cpu0/thermal_throttle/core_throttle_count"
-    file.parent.mkdir(parents=True)
-    file.write_text("3\n")
-    set_stat(0, 0)
-    return SimpleNamespace(now=now, set_stat=set_stat, folder=tmp_path)
+    return scene
 
 
 def test_others_are_what_was_busy_beyond_this_process(scene):
     watch = Watch("p")
     # 20 s of 4 cores: 50 of 80 core seconds busy, 10 of them ours.
-    scene.now.wall, scene.now.monotonic, scene.now.own = 1020.0, 25.0, 10.0
-    scene.set_stat(50, 30)
-    (scene.folder / "cpu0/thermal_throttle/core_throttle_count").write_text("5\n")
+    scene.set(clock=25.0, own=10.0, busy=50, idle=30, throttled=5)
     state = watch.look()
     assert (state.seconds, state.others) == (20.0, 0.5)
     assert (state.throttled, state.process) == (2, "p")
@@ -54,19 +54,18 @@ def test_others_are_what_was_busy_beyond_this_process(scene):
 
 def test_two_looks_in_a_row_are_one(scene):
     watch = Watch("p")
-    scene.now.monotonic += 9.0
+    scene.clock += 9.0
     assert watch.look() is None
-    scene.now.monotonic += 2.0
+    scene.clock += 2.0
     assert watch.look().seconds == 11.0
     assert watch.look() is None
 
 
 def test_what_a_machine_does_not_tell_is_unknown(scene):
-    for file in sorted(scene.folder.rglob("*")):
-        if file.is_file():
-            file.unlink()
+    scene.stat.unlink()
+    scene.throttle.unlink()
     watch = Watch("p")
-    scene.now.monotonic += 20.0
+    scene.clock += 20.0
     state = watch.look()
     assert (state.others, state.throttled) == (None, None)
 

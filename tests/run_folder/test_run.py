@@ -1,112 +1,103 @@
-"""What holds when a run was interrupted, tried again, or measured something twice."""
+"""What holds when a run was interrupted, tried again, or measured something twice; and runs of
+every schema that was ever written.
+"""
 
 from __future__ import annotations
 
-from draftbench.records import Candidate, Decode, DraftingMode
-from draftbench.run_folder.manifest import portable
-from draftbench.run_folder.run import run_of, to_decode
+from pathlib import Path
+
+import pytest
+import scenes
+from scenes import failure, manifest, replay, trajectory
+
+from draftbench.errors import RunFolderError
+from draftbench.planner.recommend import recommend
+from draftbench.records import Candidate, LookupReplay
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.manifest import SCHEMA_VERSION
+from draftbench.run_folder.run import read_run, run_of, to_decode
+
+SAMPLES = Path(__file__).parent / "samples"
+DRAFT = Candidate(draft="d")
 
 
-def standing(make, *records):
-    return [failure.reason for failure in run_of(make.manifest(), records).failures]
+@pytest.mark.parametrize(
+    ("failures", "standing"),
+    [
+        ([failure("a", "slow"), failure("a", "broken")], ["broken"]),
+        (
+            [failure("a", "one"), failure("b", "two"), failure("a", "three", quant="int4")],
+            ["one", "two", "three"],
+        ),
+        (
+            [
+                failure("a", "one", stage="load"),
+                failure("a", "two"),
+                failure("b", "three"),
+                failure("a", "", resolved=True),
+            ],
+            ["three"],
+        ),
+        (
+            [failure("a", "one"), failure("a", "", resolved=True), failure("a", "two")],
+            ["two"],
+        ),
+    ],
+)
+def test_the_last_failure_of_a_candidate_holds_unless_a_later_attempt_went_through(
+    failures, standing
+):
+    assert [found.reason for found in run_of(manifest(), failures).failures] == standing
 
 
-def test_the_last_failure_of_a_candidate_holds(make):
-    assert standing(make, make.failure("a", "slow"), make.failure("a", "broken")) == ["broken"]
-
-
-def test_failures_of_different_candidates_and_levels_all_hold(make):
-    found = standing(
-        make,
-        make.failure("a", "one"),
-        make.failure("b", "two"),
-        make.failure("a", "three", quant="int4"),
-    )
-    assert found == ["one", "two", "three"]
-
-
-def test_a_later_success_takes_back_all_failures_of_its_candidate(make):
-    found = standing(
-        make,
-        make.failure("a", "one", stage="load"),
-        make.failure("a", "two"),
-        make.failure("b", "three"),
-        make.failure("a", "", resolved=True),
-    )
-    assert found == ["three"]
-
-
-def test_a_failure_after_a_success_holds_again(make):
-    found = standing(
-        make,
-        make.failure("a", "one"),
-        make.failure("a", "", resolved=True),
-        make.failure("a", "two"),
-    )
-    assert found == ["two"]
-
-
-def test_the_last_of_two_trajectories_of_a_request_holds(make):
-    both = [make.trajectory("r", digest="old"), make.trajectory("r", digest="new")]
-    assert [t.digest for t in run_of(make.manifest(), both).trajectories] == ["new"]
+def test_the_last_of_two_trajectories_of_a_request_holds():
+    both = [trajectory(digest="old"), trajectory(digest="new")]
+    assert [t.digest for t in run_of(manifest(), both).trajectories] == ["new"]
 
 
 def decode(process, k, **changes):
-    fields = {
-        "request": "r", "sample": 0, "candidate": Candidate(draft="d") if k else None, "k": k,
-        "mode": DraftingMode.GREEDY, "repeat": 0, "proposed": (), "accepted": (), "cut": (),
-        "draft_seconds": (), "verify_seconds": (), "prefill_seconds": 0.0,
-        "draft_prefill_seconds": None, "decode_seconds": 1.0, "output_tokens": 2, "digest": "",
-        "first_difference": None, "tie": None, "block": "d", "batch": 4, "process": process,
-    }  # fmt: skip
-    return Decode(**fields | changes)
-
-
-def test_of_a_batch_only_the_rows_of_its_last_process_hold(make):
-    """What the first one decoded besides never ran beside the second one's baseline."""
-    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)]
-    second = [decode("q", 0), decode("q", 3)]
-    assert run_of(make.manifest(), first + second).decodes == tuple(second)
-
-
-def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process(make):
-    first = [decode("p", 0, batch=8), decode("p", 0, block="e"), decode("p", 2, batch=1)]
-    second = [decode("q", 0), decode("q", 2, batch=1)]
-    assert set(run_of(make.manifest(), first + second).decodes) == {*first, *second}
+    return scenes.decode(DRAFT, k, 1.0, **{"process": process, "batch": 4} | changes)
 
 
 def alone(process, k, **changes):
     return decode(process, k, batch=1, **changes)
 
 
-def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_baseline(make):
-    """The second process was asked for another k too and decoded all again."""
-    first = [alone("p", 0, decode_seconds=8.0), alone("p", 2)]
-    second = [alone("q", 0, decode_seconds=4.0), alone("q", 2), alone("q", 3)]
-    assert run_of(make.manifest(), first + second).decodes == tuple(second)
+def test_of_a_batch_only_the_rows_of_its_last_process_hold():
+    """What the first one decoded besides never ran beside the second one's baseline."""
+    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)]
+    second = [decode("q", 0), decode("q", 3)]
+    assert run_of(manifest(), first + second).decodes == tuple(second)
 
 
-def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count(make):
+def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process():
+    first = [decode("p", 0, batch=8), decode("p", 0, block="e"), alone("p", 2)]
+    second = [decode("q", 0), alone("q", 2)]
+    assert set(run_of(manifest(), first + second).decodes) == {*first, *second}
+
+
+@pytest.mark.parametrize("ks", [(0, 2, 3), (0, 3)])
+def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_baseline(ks):
+    """The second process was asked for another k too and decoded all again, or some of it."""
+    first = [alone("p", 0), alone("p", 2)]
+    second = [alone("q", k) for k in ks]
+    assert run_of(manifest(), first + second).decodes == tuple(second)
+
+
+def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count():
     """Request by request: only the second process decoded the other one."""
     rows = [alone(process, k) for process in "pq" for k in (0, 2)]
     rows += [alone("q", k, request="other") for k in (0, 2, 3)]
-    assert set(run_of(make.manifest(), rows).decodes) == set(rows)
+    assert set(run_of(manifest(), rows).decodes) == set(rows)
 
 
-def test_of_a_row_alone_without_a_process_that_has_all_cells_the_last_one_counts(make):
-    first = [alone("p", 0), alone("p", 2)]
-    second = [alone("q", 0), alone("q", 3)]
-    assert run_of(make.manifest(), first + second).decodes == tuple(second)
-
-
-def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides(make):
+def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides():
     """Of two samples of three requests those with eight tokens or more; the short one only where
     there is no longer one.
     """
     lengths = {("b", 0): 9, ("a", 0): 2, ("c", 0): 8, ("a", 1): 30, ("d", 0): 1}
     rows = [
-        make.trajectory(request, sample=sample, output_tokens=length)
-        for (request, sample), length in lengths.items()
+        trajectory(request, length, sample=sample) for (request, sample), length in lengths.items()
     ]
     chosen = [(t.request, t.sample) for t in to_decode(rows, 9)]
     assert chosen == [("b", 0), ("c", 0), ("a", 1)]
@@ -115,7 +106,61 @@ def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides(mak
     assert to_decode(rows[-1:], 9) == []
 
 
-def test_the_home_directory_is_not_told(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/alice")
-    told = portable("draftbench sweep --target /home/alice/models/t --drafts /data/d")
-    assert told == "draftbench sweep --target ~/models/t --drafts /data/d"
+def lookup(window):
+    return LookupReplay(
+        request="r", sample=0, candidate=Candidate(draft="ngram"), window=window, proposed=(1,),
+        matched=(0,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "fits"),
+    [
+        ([replay((1.0,), DRAFT)], False),
+        ([alone("p", 2)], False),
+        ([trajectory(length=2), replay((1.0,), DRAFT), alone("p", 2)], True),
+        ([trajectory(length=3), replay((1.0,), DRAFT)], False),
+        ([trajectory(length=2), lookup(2)], True),
+        # The run's largest k is 2: prompt lookup must have looked as far.
+        ([trajectory(length=2), lookup(1)], False),
+    ],
+)
+def test_a_measurement_must_fit_the_response_measured_on(folder, records, fits):
+    assert folder.manifest.question.ks == (1, 2)
+    with folder.writer() as writer:
+        writer.append(records)
+    if fits:
+        run = read_run(folder)
+        assert set(records) == {*run.trajectories, *run.replays, *run.decodes}
+    else:
+        with pytest.raises(RunFolderError, match="of `r` that does not fit the response"):
+            read_run(folder)
+
+
+def test_a_run_of_the_first_layout_is_read_with_the_same_figures():
+    found = read_run(RunFolder(SAMPLES / "schema-1"))
+    assert (len(found.trajectories), len(found.replays), len(found.costs)) == (2, 6, 12)
+    assert len(found.decodes) == 18
+    # What came later is what it was then.
+    assert found.manifest.question.batches == (1,)
+    assert {row.active for row in found.decodes} == {()}
+    assert found.states == ()
+    rates = {c.draft: c.alpha.value for c in recommend(found).evaluations if c.alpha}
+    # Four of the draft's 18 tokens and 16 of the target's own are in the files as accepted.
+    assert rates == pytest.approx({"draft": 4 / 18, "self": 16 / 18})
+
+
+@pytest.mark.parametrize("layout", ["schema-2", "schema-3"])
+def test_a_run_with_batches_is_read(layout):
+    found = read_run(RunFolder(SAMPLES / layout))
+    assert found.manifest.question.batches == (1, 2)
+    assert {row.batch for row in found.decodes} == {1, 2}
+    active = {row.active for row in found.decodes if row.batch == 2}
+    assert (2, 2, 1, 1, 1) in active
+    assert [state.others for state in found.states] == [0.4]
+    assert recommend(found).evaluations
+
+
+def test_every_layout_has_a_sample():
+    kept = {f"schema-{version}" for version in range(1, SCHEMA_VERSION + 1)}
+    assert {path.name for path in SAMPLES.iterdir()} == kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -219,7 +220,9 @@ class RunningFigures:
         for record in records:
             match record:
                 case Trajectory():
-                    bare = msgspec.structs.replace(record, margins=(), argmax=())
+                    bare = copy(record)  # a number for each token is not needed here
+                    for name in ("margins", "argmax"):
+                        msgspec.structs.force_setattr(bare, name, ())
                     self._written[record.request, record.sample] = bare
                 case Replay() | LookupReplay():
                     response = self._written.get((record.request, record.sample))

@@ -1,0 +1,71 @@
+"""Records of the right types that no sweep can have written."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from scenes import decode, facts, failure, replay, step, trajectory
+
+from draftbench.records import AnyObservation, Candidate, LookupReplay
+
+DRAFT = Candidate(draft="d")
+LOOKUP = LookupReplay(
+    request="r", sample=0, candidate=Candidate(draft="ngram"), window=2, proposed=(2, 0),
+    matched=(1, 0),
+)  # fmt: skip
+RESPONSE = trajectory(length=2)
+REPLAY = replay((1.0, 0.0), DRAFT, overlap=(1.0, 0.5))
+ROUNDS = {"draft_seconds": (0.1, 0.1), "verify_seconds": (1.0, 1.0)}
+DECODE = decode(DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), **ROUNDS)
+STEP = step(DRAFT, 0.5)
+FACTS = facts(None)
+
+
+def read(line: object) -> AnyObservation:
+    return msgspec.json.decode(msgspec.json.encode(line), type=AnyObservation)
+
+
+@pytest.mark.parametrize("good", [RESPONSE, REPLAY, LOOKUP, DECODE, STEP, FACTS, failure("d", "")])
+def test_what_a_sweep_writes_is_read_back(good):
+    assert read(good) == good
+
+
+@pytest.mark.parametrize(
+    ("good", "changes", "words"),
+    [
+        (RESPONSE, {"output_tokens": 3}, "`margins` has 2 entries, not 3"),
+        (RESPONSE, {"looping": 3}, "`looping` is more than the output"),
+        (RESPONSE, {"weight": 0.0}, r"> 0.0 - at `\$\.weight`"),
+        (RESPONSE, {"output_tokens": 0}, r">= 1 - at `\$\.output_tokens`"),
+        (REPLAY, {"rank": (0,)}, "`rank` has 1 entries, not 2"),
+        (REPLAY, {"overlap": (0.5,)}, "`overlap` has 1 entries, not 2"),
+        (REPLAY, {"accept": (1.5, 0.0)}, r"<= 1.0 - at `\$\.accept\[0\]`"),
+        (REPLAY, {"accept": (-0.5, 0.0)}, r">= 0.0 - at `\$\.accept\[0\]`"),
+        (REPLAY, {"sample": -1}, r">= 0 - at `\$\.sample`"),
+        (REPLAY, {"rank": (0, 10**18)}, r"<= 1000000000000000 - at `\$\.rank\[1\]`"),
+        (LOOKUP, {"matched": (1,)}, "`matched` has 1 entries, not 2"),
+        (LOOKUP, {"matched": (1, 1)}, "more than was proposed"),
+        (LOOKUP, {"proposed": (3, 0)}, "more than the window"),
+        (DECODE, {"cut": (0,)}, "`cut` has 1 entries, not 2"),
+        (DECODE, {"active": (1,)}, "`active` has 1 entries, not 2"),
+        (DECODE, {"accepted": (3, 0)}, "more than was proposed"),
+        (DECODE, {"proposed": (3, 1)}, "`proposed` is more than k"),
+        (DECODE, {"active": (2, 1)}, "`active` more than the batch"),
+        (DECODE, {"batch": 0}, r">= 1 - at `\$\.batch`"),
+        (DECODE, {"output_tokens": 0}, r">= 1 - at `\$\.output_tokens`"),
+        (DECODE, {"decode_seconds": 1e300}, r"<= 1000000000000000.0 - at `\$\.decode_seconds`"),
+        (STEP, {"batch": 0}, r">= 1 - at `\$\.batch`"),
+        (STEP, {"seconds": ()}, r"length >= 1 - at `\$\.seconds`"),
+        (STEP, {"seconds": (0.5, 0.0)}, r"> 0.0 - at `\$\.seconds\[1\]`"),
+        (FACTS, {"context_length": 0}, r">= 1 - at `\$\.context_length`"),
+        (FACTS, {"parameters": 0}, r">= 1 - at `\$\.parameters`"),
+    ],
+)
+def test_what_no_sweep_writes_is_refused_by_its_field(good, changes, words):
+    with pytest.raises(msgspec.ValidationError, match=words):
+        read(msgspec.to_builtins(good) | changes)
+
+
+def test_nor_can_a_sweep_write_it():
+    with pytest.raises(ValueError, match="`rank` has 0 entries"):
+        msgspec.structs.replace(REPLAY, rank=())
