@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from draftbench.planner.cost_sources import RunCosts
+from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.folder import RunFolder
@@ -28,7 +28,7 @@ def errors(observed: Run, k: int | None = None) -> list[float]:
 def elsewhere(observed: Run, other: Run) -> list[float]:
     """Relative errors, one request at a time, of what another run's costs predict."""
     priced = recommend(
-        observed, DecisionOptions(costs=RunCosts(other), concurrency=(1,))
+        observed, DecisionOptions(costs=costs_in(other), concurrency=(1,))
     ).evaluations
     ran = recommend(observed, DecisionOptions(concurrency=(1,))).evaluations
     measured = {(c.draft, c.quant, c.k): c.speedup_measured for c in ran}

@@ -42,14 +42,16 @@ class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def estimate(
-    sample: Sample, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+    sample: Sample | None, *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Estimate | None:
     """The pooled figure with its BCa interval.
 
-    None where nothing can be said: fewer than two requests, a denominator of 0, or a figure that
-    depends on one request. When all requests agree the interval has no width, which is no proof;
-    under 30 requests intervals tend to be too narrow.
+    None where nothing can be said: no sample, fewer than two requests, a denominator of 0, or a
+    figure that depends on one request. When all requests agree the interval has no width, which is
+    no proof; under 30 requests intervals tend to be too narrow.
     """
+    if sample is None:
+        return None
     value = sample.value
     left_out = _leave_one_out(sample)
     if value is None or left_out is None:

@@ -53,7 +53,7 @@ from draftbench.gate.result import (
     FigureValue,
     GateResult,
 )
-from draftbench.planner.measured import SPEEDUP_MEASURED, ratio_of_rates
+from draftbench.planner.measured import SPEEDUP, ratio_of_rates
 
 # A bad state in a smaller share of the requests is no suspected fault yet.
 _SHARE = 0.1
@@ -72,7 +72,7 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
     ),
     "tokens_per_round": (TOKENS_PER_ROUND, lambda c: (c.tokens, c.passes), quotient),
     "speedup": (
-        SPEEDUP_MEASURED,
+        SPEEDUP,
         lambda c: msgspec.structs.astuple(c.speed) if c.speed else None,
         ratio_of_rates,
     ),

@@ -23,7 +23,7 @@ not. Prefills of other rows between two rounds are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,10 +32,12 @@ import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
-from draftbench.records import SELF, Candidate, CostPoint, Trajectory
+from draftbench.records import SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
 
 _DRAWS = 400
+# Seconds by new tokens and context.
+_Samples = dict[tuple[int, int], list[float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +59,11 @@ class Surface:
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
-        low, high, above = _between(self.sizes, np.asarray(size))
-        left, right, beyond = _between(self.contexts, np.asarray(context))
-        shorter = (1 - above) * self.seconds[..., low, left] + above * self.seconds[..., high, left]
-        longer = (1 - above) * self.seconds[..., low, right] + above * self.seconds[
-            ..., high, right
-        ]
+        low, high, above = _neighbours(self.sizes, size)
+        left, right, beyond = _neighbours(self.contexts, context)
+        values = self.seconds
+        shorter = (1 - above) * values[..., low, left] + above * values[..., high, left]
+        longer = (1 - above) * values[..., low, right] + above * values[..., high, right]
         seconds: Floats = (1 - beyond) * shorter + beyond * longer
         return seconds
 
@@ -72,13 +73,11 @@ class Surface:
 
     def raised(self, fewer_rows: Surface) -> Surface:
         """This surface, nowhere under that of a smaller batch, as far as the smaller was timed."""
-        sizes, contexts = self.sizes[:, None], self.contexts[None, :]
-        floor = np.where(
-            fewer_rows.covers(sizes, contexts), fewer_rows.at(sizes, contexts), -np.inf
-        )
+        grid = self.sizes[:, None], self.contexts[None, :]
+        floor = np.where(fewer_rows.covers(*grid), fewer_rows.at(*grid), -np.inf)
         seconds = np.maximum(self.seconds, floor)
-        shift = (seconds - self.seconds)[..., None]
-        return Surface(self.sizes, self.contexts, self.samples + shift, seconds)
+        samples = self.samples + (seconds - self.seconds)[..., None]
+        return replace(self, samples=samples, seconds=seconds)
 
     @cached_property
     def redrawn(self) -> Surface:
@@ -89,35 +88,32 @@ class Surface:
         repeats = self.samples.shape[-1]
         generator = np.random.Generator(np.random.Philox(key=0))
         drawn = generator.integers(repeats, size=(_DRAWS, repeats))
-        seconds = np.moveaxis(np.median(self.samples[..., drawn], axis=-1), -1, 0)
-        return Surface(self.sizes, self.contexts, self.samples, _monotone(seconds))
+        medians = np.median(self.samples[..., drawn], axis=-1)
+        return replace(self, seconds=_monotone(np.moveaxis(medians, -1, 0)))
 
 
 def between(fewer: Surface, more: Surface, share: float) -> Surface | None:
-    """The surface at a batch size between two timed ones, linear in the batch.
+    """The surface at a batch size between two timed ones, linear in the batch; on the sizes and
+    contexts that both cover, None where there are none.
 
     Args:
         share: how far the batch lies from the smaller to the larger one, 0 … 1.
-
-    Returns:
-        On the sizes and contexts that both cover; None where there are none.
     """
     sizes = _common(fewer.sizes, more.sizes)
     contexts = _common(fewer.contexts, more.contexts)
     if not (len(sizes) and len(contexts)):
         return None
-    draft_lengths = sizes[:, None], contexts[None, :]
-    seconds = (1 - share) * fewer.at(*draft_lengths) + share * more.at(*draft_lengths)
+
+    def mixed(one: Surface, other: Surface) -> Floats:
+        grid = sizes[:, None], contexts[None, :]
+        return (1 - share) * one.at(*grid) + share * other.at(*grid)
+
     repeats = min(fewer.samples.shape[-1], more.samples.shape[-1])
-    each = [_repeats(surface).at(*draft_lengths)[:repeats] for surface in (fewer, more)]
-    samples = np.moveaxis((1 - share) * each[0] + share * each[1], 0, -1)
-    return Surface(sizes, contexts, samples, seconds)
-
-
-def _repeats(surface: Surface) -> Surface:
-    """`seconds` [repeats, sizes, contexts] as timed."""
-    seconds = np.moveaxis(surface.samples, -1, 0)
-    return Surface(surface.sizes, surface.contexts, surface.samples, seconds)
+    single = [
+        replace(each, seconds=np.moveaxis(each.samples[..., :repeats], -1, 0))
+        for each in (fewer, more)
+    ]
+    return Surface(sizes, contexts, np.moveaxis(mixed(*single), 0, -1), mixed(fewer, more))
 
 
 def _common(one: Ints, other: Ints) -> Ints:
@@ -148,10 +144,10 @@ def _isotonic(values: Floats) -> Floats:
     return nearest
 
 
-def _between(axis: Ints, wanted: npt.NDArray[np.generic]) -> tuple[Ints, Ints, Floats]:
-    """The draft_lengths points around each wanted one and how far it is from the lower."""
+def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:
+    """The timed points around each wanted one and how far it is from the lower."""
     # Not np.clip, which costs more than the rest of it on arrays as short as these.
-    clamped = np.minimum(np.maximum(wanted.astype(np.float64), axis[0]), axis[-1])
+    clamped = np.minimum(np.maximum(np.asarray(wanted, np.float64), axis[0]), axis[-1])
     last = len(axis) - 1
     high = np.minimum(np.maximum(np.searchsorted(axis, clamped), min(1, last)), last)
     low = np.maximum(high - 1, 0)
@@ -160,8 +156,8 @@ def _between(axis: Ints, wanted: npt.NDArray[np.generic]) -> tuple[Ints, Ints, F
 
 
 def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    asked = np.asarray(wanted)
-    inside: npt.NDArray[np.bool_] = (axis[0] <= asked) & (asked <= axis[-1])
+    points = np.asarray(wanted)
+    inside: npt.NDArray[np.bool_] = (axis[0] <= points) & (points <= axis[-1])
     return inside
 
 
@@ -191,45 +187,74 @@ class BlockCosts:
 
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (prompt lookup: one whole proposal) over one target step."""
-        top = self.draft or self.proposal
-        assert top is not None
-        return _ratio(top, self.target, (1, 1), context)
+        drafting = self.draft or self.proposal
+        assert drafting is not None
+        return self._over_a_step(drafting, 1, context)
 
     def verify_ratio(self, tokens: int, context: float) -> Estimate:
         """v(n): a target pass over `tokens` over one of a single token."""
-        return _ratio(self.target, self.target, (tokens, 1), context)
+        return self._over_a_step(self.target, tokens, context)
+
+    def _over_a_step(self, passes: Surface, tokens: int, context: float) -> Estimate:
+        """A ratio of medians with its 95 % interval over timing repeats."""
+        value = passes.at(tokens, context) / self.target.at(1, context)
+        draws = passes.redrawn.at(tokens, context) / self.target.redrawn.at(1, context)
+        low, high = np.quantile(draws, (0.025, 0.975))
+        return Estimate(float(value), float(low), float(high))
 
 
-def block_costs(run: Run, candidate: Candidate, batch: int = 1) -> BlockCosts | None:
-    """The costs of a candidate's block at a batch size that was timed; None where unknown.
+def block_costs(run: Run, candidate: Candidate) -> dict[int, BlockCosts]:
+    """The costs of a candidate's block by the batch sizes that were timed, ascending.
 
-    Unknown are a quantization level without a real kernel, the target's too, and steps that nobody
+    None at a quantization level without a real kernel, the target's too, and for steps that nobody
     timed. More rows never cost less than fewer.
     """
     known = (run.facts_of(candidate), run.facts_of(None))
     if any(facts is not None and not facts.has_kernel for facts in known):
-        return None
-    block = str(candidate)
-    points = [p for p in run.costs if p.block == block]
+        return {}
+    timed: defaultdict[tuple[Candidate | None, str, int], _Samples] = defaultdict(dict)
+    for point in run.costs:
+        if point.block == str(candidate):
+            samples = timed[point.candidate, point.what, point.batch]
+            samples.setdefault((point.new_tokens, point.context), []).extend(point.seconds)
     own = None if candidate.draft == SELF else candidate
-    target, draft = _rising(points, None, batch), _rising(points, own, batch)
-    proposal = _proposal(points, own, batch)
-    if target is None or (draft is None and proposal is None):
+    one_lookup = _surface(timed[own, "proposal", 1])
+    prefill, draft_prefill = (_surface(timed[model, "prefill", 1]) for model in (None, own))
+    fewer_rows: dict[Candidate | None, Surface] = {}
+    found = {}
+    for batch in sorted({batch for _, _, batch in timed}):
+        steps: dict[Candidate | None, Surface] = {}
+        for model in {None, own}:
+            surface = _surface(timed[model, "step", batch])
+            if surface is not None:
+                before = fewer_rows.get(model)
+                steps[model] = surface.raised(before) if before else surface
+        fewer_rows |= steps
+        proposal = _surface(timed[own, "proposal", batch])
+        if proposal is None and one_lookup is not None:
+            # The host looks the rows up one after the other.
+            proposal = Surface.of(one_lookup.sizes, one_lookup.contexts, one_lookup.samples * batch)
+        if None in steps and (own in steps or proposal):
+            found[batch] = BlockCosts(
+                target=steps[None],
+                draft=steps.get(own),
+                proposal=proposal,
+                prefill=prefill,
+                draft_prefill=draft_prefill,
+            )
+    return found
+
+
+def _surface(samples: _Samples) -> Surface | None:
+    """Samples by size and context → a surface; a context that lacks a size is left out."""
+    sizes = sorted({size for size, _ in samples})
+    contexts = sorted({context for _, context in samples})
+    complete = [c for c in contexts if all((size, c) in samples for size in sizes)]
+    if not complete:
         return None
-    alone = [point for point in points if point.batch == 1]
-    return BlockCosts(
-        target=target,
-        draft=draft,
-        proposal=proposal,
-        prefill=_surface(alone, None, "prefill"),
-        draft_prefill=_surface(alone, own, "prefill"),
-    )
-
-
-def timed_batches(run: Run, candidate: Candidate) -> tuple[int, ...]:
-    """The batch sizes at which any pass of a candidate's block was timed, ascending."""
-    block = str(candidate)
-    return tuple(sorted({p.batch for p in run.costs if p.block == block}))
+    repeats = min(len(samples[size, c]) for size in sizes for c in complete)
+    grid = np.array([[samples[size, c][:repeats] for c in complete] for size in sizes])
+    return Surface.of(np.array(sizes), np.array(complete), grid)
 
 
 def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | None:
@@ -238,71 +263,22 @@ def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | Non
     Args:
         share: how far the batch lies from the smaller to the larger one, 0 … 1.
     """
-
-    def mixed(one: Surface | None, other: Surface | None) -> Surface | None:
-        return between(one, other, share) if one and other else None
-
-    target = mixed(fewer.target, more.target)
-    draft, proposal = mixed(fewer.draft, more.draft), mixed(fewer.proposal, more.proposal)
+    target, draft, proposal = (
+        between(one, other, share) if one and other else None
+        for one, other in (
+            (fewer.target, more.target),
+            (fewer.draft, more.draft),
+            (fewer.proposal, more.proposal),
+        )
+    )
     if target is None or (draft is None and proposal is None):
         return None
     return replace(fewer, target=target, draft=draft, proposal=proposal)
 
 
-def _rising(points: Sequence[CostPoint], draft: Candidate | None, batch: int) -> Surface | None:
-    """The steps at one batch size, raised over those of all smaller ones."""
-    steps = [p for p in points if (p.candidate, p.what) == (draft, "step") and p.batch <= batch]
-    found: Surface | None = None
-    for size in sorted({p.batch for p in steps} | {batch}):
-        surface = _surface([p for p in steps if p.batch == size], draft, "step")
-        if surface is not None and found is not None:
-            surface = surface.raised(found)
-        found = surface if size == batch else surface or found
-    return found
-
-
-def _proposal(points: Sequence[CostPoint], draft: Candidate | None, batch: int) -> Surface | None:
-    """Prompt lookup for all rows: the host looks them up one after the other."""
-    timed = _surface([p for p in points if p.batch == batch], draft, "proposal")
-    if timed is not None or batch == 1:
-        return timed
-    one = _surface([p for p in points if p.batch == 1], draft, "proposal")
-    return one and Surface.of(one.sizes, one.contexts, one.samples * batch)
-
-
-def _surface(points: Sequence[CostPoint], draft: Candidate | None, what: str) -> Surface | None:
-    """All timed samples by size and context; a context that lacks a size is left out."""
-    pooled: dict[tuple[int, int], list[float]] = {}
-    for point in points:
-        if (point.candidate, point.what) == (draft, what):
-            pooled.setdefault((point.new_tokens, point.context), []).extend(point.seconds)
-    sizes = sorted({size for size, _ in pooled})
-    contexts = sorted({context for _, context in pooled})
-    whole = [c for c in contexts if all((size, c) in pooled for size in sizes)]
-    if not whole:
-        return None
-    repeats = min(len(pooled[size, c]) for size in sizes for c in whole)
-    samples = np.array([[pooled[size, c][:repeats] for c in whole] for size in sizes])
-    return Surface.of(np.array(sizes), np.array(whole), samples)
-
-
-def _ratio(top: Surface, bottom: Surface, sizes: tuple[int, int], context: float) -> Estimate:
-    """A ratio of medians with its 95 % interval over timing repeats."""
-    value = top.at(sizes[0], context) / bottom.at(sizes[1], context)
-    draws = top.redrawn.at(sizes[0], context) / bottom.redrawn.at(sizes[1], context)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return Estimate(float(value), float(low), float(high))
-
-
 def context_of(trajectory: Trajectory) -> float:
     """Tokens in the cache half-way through the response."""
     return trajectory.prompt_tokens + trajectory.output_tokens / 2
-
-
-def plain_seconds(costs: BlockCosts, rounds: Floats, context: Floats) -> Floats:
-    """Seconds of `rounds` target steps per response [responses], each at its own context."""
-    seconds: Floats = rounds * costs.target.at(1, context)
-    return seconds
 
 
 def pass_seconds(
@@ -320,43 +296,29 @@ def pass_seconds(
         weights: how often each response occurs in the traffic that the other rows hold
             [responses]; all alike without.
     """
+    all_rounds = rounds.by_draft_length.sum(axis=1)
+    widths = np.arange(rounds.k + 1)
     if batch == 1:
-        verify = costs.target.at(np.arange(1, rounds.k + 2), context[:, None])
-        alone: Floats = (rounds.by_draft_length * verify).sum(axis=-1)
-        return alone + _drafting_alone(costs, rounds, context)
+        verify = costs.target.at(widths + 1, context[:, None])
+        verifying: Floats = (rounds.by_draft_length * verify).sum(axis=-1)
+        if costs.draft is None:
+            assert costs.proposal is not None
+            return verifying + all_rounds * costs.proposal.at(1, context)
+        one, two = costs.draft.at(1, context), costs.draft.at(2, context)
+        after_full = rounds.after_full[:, 1:].sum(axis=1)
+        return verifying + (rounds.proposed * one + after_full * (two - one))
     mass = np.ones(len(context)) if weights is None else weights
-    together: Floats = rounds.by_draft_length.sum(axis=1) * _lockstep(
-        costs, rounds, context, batch, mass
-    )
-    return together
-
-
-def _drafting_alone(costs: BlockCosts, rounds: Rounds, context: Floats) -> Floats:
-    """Seconds of drafting per response."""
-    if costs.proposal is not None:
-        looked = rounds.by_draft_length.sum(axis=1)
-        seconds: Floats = looked * costs.proposal.at(1, context)
-        return seconds
-    assert costs.draft is not None
-    one, two = costs.draft.at(1, context), costs.draft.at(2, context)
-    seconds = rounds.proposed * one + rounds.after_full[:, 1:].sum(axis=1) * (two - one)
-    return seconds
-
-
-def _lockstep(
-    costs: BlockCosts, rounds: Rounds, context: Floats, batch: int, weights: Floats
-) -> Floats:
-    """Seconds of one round of `batch` rows at each response's context."""
-    lengths = weights @ rounds.by_draft_length
+    lengths = mass @ rounds.by_draft_length
     total = lengths.sum()
-    if total == 0:
-        return np.zeros(len(context))
+    if total == 0:  # nothing is decoded
+        return all_rounds * costs.target.at(1, context)
     shares = lengths / total
-    verify: Floats = costs.target.at(1 + shares @ np.arange(rounds.k + 1), context)
-    if costs.proposal is not None:
-        return verify + costs.proposal.at(1, context)
-    assert costs.draft is not None
-    after_full = (weights @ rounds.after_full[:, 1:]).sum() / total
+    each: Floats = costs.target.at(1 + shares @ widths, context)
+    if costs.draft is None:
+        assert costs.proposal is not None
+        return all_rounds * (each + costs.proposal.at(1, context))
+    after_full = (mass @ rounds.after_full[:, 1:]).sum() / total
     happens = 1 - np.cumsum(shares)[:-1] ** batch
-    first = costs.draft.at(1 + after_full, context)
-    return verify + happens[0] * first + happens[1:].sum() * costs.draft.at(1, context)
+    each = each + happens[0] * costs.draft.at(1 + after_full, context)
+    each = each + happens[1:].sum() * costs.draft.at(1, context)
+    return all_rounds * each

@@ -4,14 +4,12 @@ reason why each was not chosen, how far predictions were off, and where acceptan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from draftbench.acceptance.definitions import (
-    Sample,
     accepted_per_drafted,
     alpha,
     mean_accepted_length,
@@ -42,30 +40,32 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
         own = [each for each in decided.alternatives if each.candidate == candidate]
         able = [each for each in own if not each.breaks] or [replace(a, breaks=()) for a in own]
         best = Ranking(able, ranking.by).best
-        basis = alpha(own[0].predictor.replays)
-        rate = _estimate(basis), basis.figure.name if basis else None
-        costs, context = own[0].predictor.costs, own[0].predictor.context
-        ratio = costs.draft_cost_ratio(context) if costs else None
+        predictor = own[0].predictor
+        ratio = predictor.costs.draft_cost_ratio(predictor.context) if predictor.costs else None
+        rate = alpha(predictor.replays)
+        rate_interval = estimate(rate)
         corrected = any(each.corrected for each in own)
-        for each in own:
-            found.append(
-                _evaluation(
-                    each,
-                    ranking,
-                    rate,
-                    ratio,
-                    best=best is not None and each.k == best.k,
-                    comparable=each.corrected or not corrected,
-                    reason=None if each is decided.choice else why_not(each, decided, run),
-                )
+        found += [
+            _evaluation(
+                each,
+                ranking,
+                rate_interval,
+                rate.figure.name if rate else None,
+                ratio,
+                best=best is not None and each.k == best.k,
+                comparable=each.corrected or not corrected,
+                reason=None if each is decided.choice else why_not(each, decided, run),
             )
+            for each in own
+        ]
     return tuple(found)
 
 
 def _evaluation(
     alternative: Alternative,
     ranking: Ranking,
-    rate: tuple[Estimate | None, str | None],
+    rate: Estimate | None,
+    rate_basis: str | None,
     ratio: Estimate | None,
     *,
     best: bool,
@@ -75,45 +75,44 @@ def _evaluation(
     """The figures of one configuration.
 
     Args:
-        rate: α of its candidate, and what it is the mean of.
+        rate: α of its candidate, the mean of `rate_basis`.
         ratio: c of its candidate.
         comparable: whether its expected speed-up may be compared with those of other k's.
     """
-    predictor, prediction = alternative.predictor, alternative.prediction
+    predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
     measured, costs = alternative.measured, predictor.costs
-    counted, ran = (prediction.trajectories, prediction.rounds), None
+    replayed = prediction.trajectories, prediction.rounds
+    decoded = None
     if measured:
-        ran = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
-    predicted, end_to_end = _estimate(alternative.predicted), _estimate(prediction.end_to_end())
-    verify = costs.verify_ratio(alternative.k + 1, predictor.context) if costs else None
-    needed = None
-    if ratio and verify:
-        needed = break_even_alpha(alternative.k, ratio.value, verify=verify.value)
+        decoded = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
+    verify = costs.verify_ratio(k + 1, predictor.context) if costs else None
+    predicted, end_to_end = estimate(alternative.predicted), estimate(prediction.end_to_end())
     expected, expected_end_to_end = predicted, end_to_end
     if alternative.corrected:
-        expected = _estimate(alternative.expected)
-        expected_end_to_end = _estimate(alternative.end_to_end)
+        expected = estimate(alternative.expected)
+        expected_end_to_end = estimate(alternative.end_to_end)
     elif not comparable:
         expected = expected_end_to_end = None
     deciding = expected_end_to_end if ranking.by == "end_to_end" else expected
     competes = alternative in ranking.alternatives and deciding is not None
     confidence = ranking.confidence(alternative) if competes else None
+    needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
-        k=alternative.k,
-        alpha=rate[0],
-        mean_accepted_length=_estimate(mean_accepted_length(*counted)),
+        k=k,
+        alpha=rate,
+        mean_accepted_length=estimate(mean_accepted_length(*replayed)),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
         speedup_predicted=predicted,
-        speedup_measured=_estimate(measured.speedup if measured else None),
+        speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
-        alpha_basis=rate[1],
-        tokens_per_round=_estimate(tokens_per_round(*counted)),
-        accepted_per_drafted=_estimate(accepted_per_drafted(*counted)),
-        mean_accepted_length_measured=_estimate(mean_accepted_length(*ran) if ran else None),
-        accepted_per_drafted_measured=_estimate(accepted_per_drafted(*ran) if ran else None),
+        alpha_basis=rate_basis,
+        tokens_per_round=estimate(tokens_per_round(*replayed)),
+        accepted_per_drafted=estimate(accepted_per_drafted(*replayed)),
+        mean_accepted_length_measured=estimate(mean_accepted_length(*decoded) if decoded else None),
+        accepted_per_drafted_measured=estimate(accepted_per_drafted(*decoded) if decoded else None),
         speedup_expected=expected,
         speedup_end_to_end=end_to_end,
         prediction_error=alternative.prediction_error,
@@ -152,13 +151,18 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
             f"not decoded: {speed:.2f}× is predicted, but such predictions were off by up to "
             f"{max(ranking.errors):+.0%} where others were decoded"
         )
-    if speed >= (1 - TIMING_NOISE) * best:
-        preferred = "k" if alternative.candidate == leader.candidate else "draft"
-        verdict = f"a tie with {leader.name} ({best:.2f})"
-        if speed > best:
-            return f"{verdict}, which has the smaller {preferred}"
-        return f"{verdict}, no faster"
-    return f"slower: {_economy(alternative, ranking, speed)}"
+    if speed < (1 - TIMING_NOISE) * best:
+        return f"slower: {_economy(alternative, ranking, speed)}"
+    if speed <= best:
+        return f"a tie with {leader.name} ({best:.2f}), no faster"
+    preferred = "k" if alternative.candidate == leader.candidate else "draft"
+    return f"a tie with {leader.name} ({best:.2f}), which has the smaller {preferred}"
+
+
+def _value(alternative: Alternative, ranking: Ranking) -> float | None:
+    """The speed-up that the ranking goes by."""
+    sample = alternative.speedup(ranking.by)
+    return None if sample is None else sample.value
 
 
 def _economy(alternative: Alternative, ranking: Ranking, speed: float) -> str:
@@ -175,18 +179,12 @@ def _economy(alternative: Alternative, ranking: Ranking, speed: float) -> str:
     )
 
 
-def _value(alternative: Alternative, ranking: Ranking) -> float | None:
-    """The speed-up that the ranking goes by."""
-    sample = alternative.speedup(ranking.by)
-    return None if sample is None else sample.value
-
-
 def _unknown_speed(alternative: Alternative, run: Run) -> str:
-    candidate = alternative.candidate
-    if alternative.predictor.costs is not None:
+    candidate, predictor = alternative.candidate, alternative.predictor
+    if predictor.costs is not None:
         return "its prefill was not timed"
-    if alternative.predictor.note is not None:
-        return alternative.predictor.note
+    if predictor.note is not None:
+        return predictor.note
     facts = run.facts_of(candidate)
     if facts is not None and not facts.has_kernel:
         return f"no fast kernel for {candidate.quant} on this device"
@@ -196,36 +194,33 @@ def _unknown_speed(alternative: Alternative, run: Run) -> str:
 
 def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     """Over every configuration that was decoded, at every concurrency."""
-    checked, alone = [], []
-    for concurrency in sorted({row.batch for row in evaluator.run.decodes}):
-        if not evaluator.measured(concurrency):
-            continue
-        for each in evaluator.at(concurrency).alternatives:
-            error = each.prediction_error
-            if error is None:
-                continue
-            checked.append(
-                CheckedPrediction(
-                    draft=each.candidate.draft,
-                    quant=each.candidate.quant,
-                    k=each.k,
-                    concurrency=concurrency,
-                    error=error,
-                )
-            )
-            passes_only = each.passes_only_error()
-            if passes_only is not None:
-                alone.append(abs(passes_only))
-    if not checked:
+    decoded = [
+        (each, error)
+        for concurrency in sorted({row.batch for row in evaluator.run.decodes})
+        if evaluator.measured(concurrency)
+        for each in evaluator.at(concurrency).alternatives
+        if (error := each.prediction_error) is not None
+    ]
+    if not decoded:
         return None
-    sizes = [abs(each.error) for each in checked]
+    sizes = [abs(error) for _, error in decoded]
+    alone = [abs(e) for each, _ in decoded if (e := each.passes_only_error()) is not None]
     return PredictionError(
         median=median(sizes),
         worst=max(sizes),
         configurations=len(sizes),
         passes_only_median=median(alone) if alone else None,
         passes_only_worst=max(alone, default=None),
-        by_configuration=tuple(checked),
+        by_configuration=tuple(
+            CheckedPrediction(
+                draft=each.candidate.draft,
+                quant=each.candidate.quant,
+                k=each.k,
+                concurrency=each.predictor.batch,
+                error=error,
+            )
+            for each, error in decoded
+        ),
     )
 
 
@@ -243,7 +238,8 @@ def break_even(alternative: Alternative) -> BreakEven | None:
         return None
 
     def pays(scaling: float) -> bool:
-        predictor = alternative.predictor.accepting(_scaled(laws, scaling))
+        scaled = tuple(replace(x, accept=np.minimum(1.0, scaling * x.accept)) for x in laws)
+        predictor = replace(alternative.predictor, laws=scaled, _rounds={})
         sample = predict(predictor, alternative.k).speedup()
         value = sample.value if sample else None
         return value is not None and value * expected / predicted >= 1
@@ -258,11 +254,3 @@ def break_even(alternative: Alternative) -> BreakEven | None:
         middle = (low + high) / 2
         low, high = (low, middle) if pays(middle) else (middle, high)
     return BreakEven(scaling=high, margin=1 - high)
-
-
-def _scaled(laws: Sequence[PositionLaw], scaling: float) -> list[PositionLaw]:
-    return [replace(law, accept=np.minimum(1.0, scaling * law.accept)) for law in laws]
-
-
-def _estimate(sample: Sample | None) -> Estimate | None:
-    return None if sample is None else estimate(sample)

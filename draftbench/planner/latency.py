@@ -29,7 +29,7 @@ def latency(alternative: Alternative) -> Latency | None:
     speculative = _side([row for _, row in alternative.measured.runs])
     if plain is None or speculative is None:
         return None
-    ends = plain.time_per_output_token, speculative.time_per_output_token
+    ratio, of = _tail(plain.time_per_output_token, speculative.time_per_output_token)
     return Latency(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
@@ -37,8 +37,8 @@ def latency(alternative: Alternative) -> Latency | None:
         concurrency=alternative.predictor.batch,
         plain=plain,
         speculative=speculative,
-        p99_ratio=_tail_ratio(*ends),
-        p99_ratio_of=_tail_name(*ends),
+        p99_ratio=ratio,
+        p99_ratio_of=of,
     )
 
 
@@ -49,14 +49,13 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     found = latency(alternative)
     if found is not None:
         return found.p99_ratio, f"{found.p99_ratio_of}, measured"
-    if alternative.prediction.decoding is None:
+    decoding, tokens = alternative.prediction.decoding, alternative.prediction.rounds.tokens
+    if decoding is None or not tokens.any():
         return None
-    tokens = alternative.prediction.rounds.tokens
-    paces = alternative.prediction.decoding[tokens > 0] / tokens[tokens > 0][:, None]
-    if not len(paces):
-        return None
+    paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
     plain, speculative = (_distribution("", column) for column in paces.T)
-    return _tail_ratio(plain, speculative), f"{_tail_name(plain, speculative)}, predicted"
+    ratio, of = _tail(plain, speculative)
+    return ratio, f"{of}, predicted"
 
 
 def _side(rows: Sequence[Decode]) -> Side | None:
@@ -64,16 +63,13 @@ def _side(rows: Sequence[Decode]) -> Side | None:
     paces = [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
     if not paces:
         return None
-    rounds = sorted(
-        (
-            draft + verify
-            for part in parts
-            for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
-        ),
-        reverse=True,
-    )
+    rounds = [
+        draft + verify
+        for part in parts
+        for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
+    ]
     # Every row of a batch records the rounds that all rows share: one copy of each counts.
-    gaps = rounds[:: rows[0].batch]
+    gaps = sorted(rounds, reverse=True)[:: rows[0].batch]
     first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
     return Side(
         time_per_output_token=_distribution("request: time per output token", paces),
@@ -84,28 +80,17 @@ def _side(rows: Sequence[Decode]) -> Side | None:
 
 def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
     sample = np.asarray(values, dtype=np.float64)
-
-    def percentile(q: int) -> float | None:
-        supported = len(sample) * (100 - q) >= 100
-        return float(np.percentile(sample, q)) if supported else None
-
+    p50, p90, p99 = (
+        float(np.percentile(sample, q)) if len(sample) * (100 - q) >= 100 else None
+        for q in (50, 90, 99)
+    )
     return Distribution(
-        of=of,
-        values=len(sample),
-        p50=percentile(50),
-        p90=percentile(90),
-        p99=percentile(99),
-        largest=float(sample.max()),
+        of=of, values=len(sample), p50=p50, p90=p90, p99=p99, largest=float(sample.max())
     )
 
 
-def _tail_ratio(plain: Distribution, speculative: Distribution) -> float:
+def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
     if plain.p99 is not None and speculative.p99 is not None:
-        return speculative.p99 / plain.p99
-    return speculative.largest / plain.largest
-
-
-def _tail_name(plain: Distribution, speculative: Distribution) -> str:
-    if plain.p99 is not None and speculative.p99 is not None:
-        return "p99"
-    return f"the largest of {min(plain.values, speculative.values)}"
+        return speculative.p99 / plain.p99, "p99"
+    values = min(plain.values, speculative.values)
+    return speculative.largest / plain.largest, f"the largest of {values}"

@@ -13,7 +13,8 @@ rounds, so that there they are approximate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,92 +22,88 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
-from draftbench.acceptance.rounds import Floats
+from draftbench.acceptance.rounds import Floats, counted_rounds
+from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
 from draftbench.planner.recommendation import Audit
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
 # A response: request and sample.
 Key = tuple[str, int]
-# Runs at one k of one batch size → seconds that their rounds' passes should take together.
-Passes = Callable[[Sequence[Decode]], float]
+# Seconds of a round beyond its passes, by k; None where nothing ran.
+Overheads = Mapping[int, float | None]
+
+SPEEDUP = Figure(
+    name="speed-up",
+    symbol="S",
+    formula="tokens per second with speculation / without",
+)
 
 
-def has_steady(row: Decode) -> bool:
-    """Whether every row of the batch was active in some round."""
-    return row.batch == 1 or row.batch in row.active
-
-
-@lru_cache(maxsize=4096)
 def steady(row: Decode) -> Decode | None:
     """The run with its steady rounds alone, as if it were a shorter response; None without any.
 
     A run of a batch of one is all steady.
     """
-    if not has_steady(row):
-        return None
-    if row.batch == 1:
-        return row
+    return row if row.batch == 1 else _steady_rounds(row)
+
+
+@lru_cache(maxsize=4096)
+def _steady_rounds(row: Decode) -> Decode | None:
     kept = [at for at, active in enumerate(row.active) if active == row.batch]
-    emitted = _emitted(row)
-
-    def at_kept(values: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(values[at] for at in kept)
-
-    drafting, verifying = at_kept(row.draft_seconds), at_kept(row.verify_seconds)
+    if not kept:
+        return None
+    # A round emits what it accepted and one token of the target's, which the last round lacks
+    # where the response ended inside its proposal.
+    emitted = [accepted + 1 for accepted in row.accepted]
+    emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
+    by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
+    parts = {name: tuple(getattr(row, name)[at] for at in kept) for name in by_round}
     return msgspec.structs.replace(
         row,
-        proposed=at_kept(row.proposed),
-        accepted=at_kept(row.accepted),
-        cut=at_kept(row.cut),
-        draft_seconds=drafting,
-        verify_seconds=verifying,
-        active=at_kept(row.active),
-        decode_seconds=sum(drafting) + sum(verifying),
+        **parts,
+        decode_seconds=sum(parts["draft_seconds"]) + sum(parts["verify_seconds"]),
         output_tokens=1 + sum(emitted[at] for at in kept),
     )
 
 
-def overhead(rows: Sequence[Decode], k: int, passes: Passes) -> float | None:
-    """Seconds of a round beyond its passes at `k`, from the other k's of its block at the same
-    batch size; None where nothing ran.
+def overheads(
+    run: Run, candidate: Candidate, batch: int, ks: Sequence[int], costs: BlockCosts
+) -> Overheads:
+    """Seconds of a round beyond its passes for every k, 0 included, wherever in the round they were
+    spent: from the other k's of the block at the same batch size.
 
     The baseline (k = 0) has only its own runs to learn from; where nothing but the baseline ran, it
     stands for every k.
-
-    Args:
-        rows: with their steady rounds alone.
-        passes: what the draft steps and target passes should have taken by the timed points; what
-            the runs took longer is overhead, wherever in the round it was spent.
     """
-    baseline = [row for row in rows if row.k == 0]
-    others = [row for row in rows if row.k not in (0, k)]
-    used = baseline if k == 0 else others or baseline
-    rounds = sum(len(row.verify_seconds) for row in used)
-    by_k = [[row for row in used if row.k == other] for other in sorted({r.k for r in used})]
-    spent = sum(sum(row.decode_seconds for row in group) - passes(group) for group in by_k)
-    return spent / rounds if rounds else None
+    trajectories = {(t.request, t.sample): t for t in run.trajectories}
+    by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
+    for row in run.decodes:
+        in_block = (row.block, row.batch) == (str(candidate), batch)
+        if in_block and (part := steady(row)) is not None:
+            by_k[row.k].append((trajectories[row.request, row.sample], part))
+    rounds, beyond = {}, {}
+    for k, parts in sorted(by_k.items()):
+        rounds[k] = sum(len(part.verify_seconds) for _, part in parts)
+        spent = sum(part.decode_seconds for _, part in parts)
+        beyond[k] = spent - pass_time(parts, costs, batch)
+    found: dict[int, float | None] = {}
+    for k in (0, *ks):
+        others = [other for other in beyond if other not in (0, k)] if k else []
+        used = others or [0] * (0 in beyond)
+        total = sum(rounds[other] for other in used)
+        found[k] = sum(beyond[other] for other in used) / total if total else None
+    return found
 
 
-def _emitted(row: Decode) -> list[int]:
-    """Tokens that each round emitted: those it accepted and one of the target's, which the last
-    round lacks where the response ended inside its proposal.
-    """
-    emitted = [accepted + 1 for accepted in row.accepted]
-    emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
-    return emitted
-
-
-SPEEDUP_MEASURED = Figure(
-    name="decode speed-up, measured",
-    symbol="S",
-    formula="tokens per second with speculation / without, after the first token",
-)
-END_TO_END_MEASURED = Figure(
-    name="end-to-end speed-up, measured",
-    symbol="S",
-    formula="a request's seconds per token without speculation / with it, prefills included",
-)
+def pass_time(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, batch: int) -> float:
+    """Seconds that the passes of steady rounds at one k should have taken by the timed points."""
+    rows = [row for _, row in parts]
+    context = np.array([context_of(trajectory) for trajectory, _ in parts])
+    if rows[0].k:
+        return float(pass_seconds(costs, counted_rounds(rows), context, batch).sum())
+    steps = np.array([len(row.verify_seconds) for row in rows])
+    return float((steps * costs.target.at(1, context)).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,34 +126,57 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
     trajectories = {(t.request, t.sample): t for t in run.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
     for row in run.decodes:
-        counted = row.batch == batch and (row.request, row.sample) in trajectories
-        if counted and has_steady(row):
-            group = groups.setdefault((row.block, row.k), {})
-            group.setdefault((row.request, row.sample), []).append(row)
-    rates = {
-        alternative: {key: _rate(runs) for key, runs in rows.items()}
-        for alternative, rows in groups.items()
+        key = row.request, row.sample
+        if row.batch == batch and key in trajectories and steady(row) is not None:
+            groups.setdefault((row.block, row.k), {}).setdefault(key, []).append(row)
+    sums = {
+        group: {key: _sums(runs) for key, runs in rows.items()} for group, rows in groups.items()
     }
-    alternatives = {}
+    found = {}
     for (block, k), rows in groups.items():
-        first = next(iter(rows.values()))[0]
         baseline = groups.get((block, 0), {})
         both = [key for key in rows if key in baseline]
-        candidate = first.candidate
+        candidate = next(iter(rows.values()))[0].candidate
         if k == 0 or candidate is None or not both:
             continue
+        # [responses, with and without, tokens and seconds of decoding and of prefills]
+        table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
+        whole = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
         own = [trajectories[key] for key in both]
-        table = np.array([[rates[block, side][key] for side in (k, 0)] for key in both])
-        alternatives[candidate, k] = Measurement(
-            candidate=candidate,
-            k=k,
-            speedup=_speedup(SPEEDUP_MEASURED, own, table[..., :2]),
-            runs=_beside(both, trajectories, rows),
-            keys=frozenset(both),
-            end_to_end=_speedup(END_TO_END_MEASURED, own, _with_prefills(table)),
-            baseline=_beside(both, trajectories, baseline),
+        speedup, end_to_end = (
+            pooled(SPEEDUP, own, rates.reshape(len(both), 4), ratio_of_rates)
+            for rates in (table[..., :2], whole)
         )
-    return alternatives
+        ran, plain = (
+            tuple((trajectories[key], row) for key in both for row in runs[key])
+            for runs in (rows, baseline)
+        )
+        found[candidate, k] = Measurement(
+            candidate, k, speedup, ran, frozenset(both), end_to_end, plain
+        )
+    return found
+
+
+def _sums(rows: Sequence[Decode]) -> tuple[float, float, float]:
+    """Tokens, decode seconds and prefill seconds: means over the runs of one response, each its
+    steady part; the prefill counts by the share of the response that is steady.
+    """
+    parts = [(row, part) for row in rows if (part := steady(row)) is not None]
+    tokens = sum(part.output_tokens - 1 for _, part in parts)
+    seconds = sum(part.decode_seconds for _, part in parts)
+    prefills = sum(
+        (row.prefill_seconds + (row.draft_prefill_seconds or 0.0))
+        * (part.output_tokens - 1)
+        / max(row.output_tokens - 1, 1)
+        for row, part in parts
+    )
+    return tokens / len(parts), seconds / len(parts), prefills / len(parts)
+
+
+def ratio_of_rates(sums: Floats) -> Floats:
+    """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
+    rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
+    return quotient(np.stack(rates, axis=-1))
 
 
 def audit(run: Run) -> Audit | None:
@@ -175,55 +195,7 @@ def audit(run: Run) -> Audit | None:
         if row.k > 0 and key in own:
             found = 0 if row.first_difference is None else 1 if row.tie else 2
             worst[key] = max(found, worst.get(key, 0))
-    kinds = list(worst.values())
-    if not kinds:
+    if not worst:
         return None
-    return Audit(
-        requests=len(kinds),
-        identical=kinds.count(0),
-        near_ties=kinds.count(1),
-        faults=kinds.count(2),
-    )
-
-
-def _beside(
-    keys: Sequence[Key],
-    trajectories: Mapping[Key, Trajectory],
-    runs: Mapping[Key, Sequence[Decode]],
-) -> tuple[tuple[Trajectory, Decode], ...]:
-    return tuple((trajectories[key], run) for key in keys for run in runs[key])
-
-
-def _rate(rows: Sequence[Decode]) -> tuple[float, float, float]:
-    """Tokens, decode seconds and prefill seconds: means over the runs of one request, each a
-    response's steady part; the prefill counts by the share of the response that is steady.
-    """
-    parts = [(row, part) for row in rows if (part := steady(row)) is not None]
-    sums = (
-        sum(part.output_tokens - 1 for _, part in parts),
-        sum(part.decode_seconds for _, part in parts),
-        sum(
-            (row.prefill_seconds + (row.draft_prefill_seconds or 0.0))
-            * (part.output_tokens - 1)
-            / max(row.output_tokens - 1, 1)
-            for row, part in parts
-        ),
-    )
-    tokens, seconds, prefills = (total / len(parts) for total in sums)
-    return tokens, seconds, prefills
-
-
-def _with_prefills(rates: Floats) -> Floats:
-    """Tokens and all seconds [..., 2] of tokens, decode and prefill seconds [..., 3]."""
-    return np.stack([rates[..., 0], rates[..., 1] + rates[..., 2]], axis=-1)
-
-
-def _speedup(figure: Figure, trajectories: Sequence[Trajectory], rates: Floats) -> Sample:
-    """Ratio of tokens per second, each a ratio of sums, from [requests, with and without, 2]."""
-    return pooled(figure, trajectories, rates.reshape(len(rates), 4), ratio_of_rates)
-
-
-def ratio_of_rates(sums: Floats) -> Floats:
-    """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
-    rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
-    return quotient(np.stack(rates, axis=-1))
+    kinds = Counter(worst.values())
+    return Audit(requests=len(worst), identical=kinds[0], near_ties=kinds[1], faults=kinds[2])

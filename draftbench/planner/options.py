@@ -59,8 +59,3 @@ class DecisionOptions:
             raise UsageError(
                 f"a price of {self.price_per_hour:g} an hour cannot be used", hint="above 0"
             )
-
-    @property
-    def chooses_concurrency(self) -> bool:
-        """Whether the concurrencies compete too."""
-        return self.objective in ("throughput", "cost")

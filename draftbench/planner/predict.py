@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Figure, Sample, pooled
+from draftbench.acceptance.definitions import Sample, pooled
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Floats,
@@ -29,23 +29,12 @@ from draftbench.acceptance.rounds import (
     law_of,
     replays_of,
 )
-from draftbench.planner.cost_sources import CostSource, Overheads, RunCosts, priced
-from draftbench.planner.costs import BlockCosts, context_of, pass_seconds, plain_seconds
-from draftbench.planner.measured import Key
-from draftbench.planner.memory import draft_memory
-from draftbench.records import Candidate, Trajectory
+from draftbench.memory import Footprint
+from draftbench.planner.cost_sources import CostSource, costs_in
+from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
+from draftbench.planner.measured import SPEEDUP, Key, Overheads
+from draftbench.records import LOOKUP, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
-
-SPEEDUP_PREDICTED = Figure(
-    name="decode speed-up, predicted",
-    symbol="S",
-    formula="seconds of target steps / seconds of the expected rounds, after the first token",
-)
-END_TO_END_PREDICTED = Figure(
-    name="end-to-end speed-up, predicted",
-    symbol="S",
-    formula="as the decode speed-up, with the prefills of both sides",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +54,11 @@ class Predictor:
     memory_bytes: int | None
     batch: int = 1
     note: str | None = None
+    # The rounds by k, the same at every batch size.
     _rounds: dict[int, Rounds] = field(default_factory=dict)
 
     def rounds(self, k: int) -> Rounds:
-        """Expected rounds of every response, the same at every batch size.
+        """Expected rounds of every response.
 
         Raises:
             ValueError: nothing was replayed, or k is beyond what was.
@@ -79,14 +69,10 @@ class Predictor:
 
     def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
-        found = priced(source, self.candidate, batch, ks)
+        found = source.at(self.candidate, batch, ks)
         return replace(
             self, batch=batch, costs=found.costs, overheads=found.overheads, note=found.note
         )
-
-    def accepting(self, laws: Sequence[ResponseLaw]) -> Predictor:
-        """The same costs with other laws of acceptance, one per response."""
-        return replace(self, laws=tuple(laws), _rounds={})
 
     @property
     def size(self) -> float:
@@ -97,6 +83,16 @@ class Predictor:
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The responses that the candidate was replayed on."""
         return tuple(trajectory for trajectory, _ in self.replays)
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """Tokens of every response's prompt [responses]."""
+        return np.array([t.prompt_tokens for t in self.trajectories])
+
+    @cached_property
+    def lengths(self) -> Floats:
+        """Tokens of every response [responses]."""
+        return np.array([t.output_tokens for t in self.trajectories])
 
     @cached_property
     def contexts(self) -> Floats:
@@ -111,7 +107,7 @@ class Predictor:
     @cached_property
     def context(self) -> float:
         """The mean context of a decoding step in tokens, each step counting once."""
-        steps = self.weights * [max(t.output_tokens - 1, 0) for t in self.trajectories]
+        steps = self.weights * np.maximum(self.lengths - 1, 0)
         everywhere = self.contexts
         return float(steps @ everywhere / steps.sum()) if steps.any() else float(everywhere.mean())
 
@@ -131,11 +127,11 @@ class Prediction:
 
     def speedup(self, only: Collection[Key] | None = None) -> Sample | None:
         """Decode speed-up, on all responses or on those of some (request, sample)."""
-        return self._pooled(SPEEDUP_PREDICTED, self.decoding, only)
+        return self._pooled(self.decoding, only)
 
     def end_to_end(self, only: Collection[Key] | None = None) -> Sample | None:
         """Speed-up of a response from its prompt to its last token."""
-        return self._pooled(END_TO_END_PREDICTED, self.total, only)
+        return self._pooled(self.total, only)
 
     @property
     def total(self) -> Floats | None:
@@ -144,15 +140,13 @@ class Prediction:
             return None
         return self.decoding + self.prefills
 
-    def _pooled(
-        self, figure: Figure, seconds: Floats | None, only: Collection[Key] | None
-    ) -> Sample | None:
+    def _pooled(self, seconds: Floats | None, only: Collection[Key] | None) -> Sample | None:
         if seconds is None:
             return None
         if only is None:
-            return pooled(figure, self.trajectories, seconds)
+            return pooled(SPEEDUP, self.trajectories, seconds)
         rows = [at for at, t in enumerate(self.trajectories) if (t.request, t.sample) in only]
-        return pooled(figure, [self.trajectories[at] for at in rows], seconds[rows])
+        return pooled(SPEEDUP, [self.trajectories[at] for at in rows], seconds[rows])
 
 
 def predictor_of(
@@ -171,8 +165,8 @@ def predictor_of(
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    bare = replayed(run, candidate)
-    return bare.at(batch, source or RunCosts(run, measured), draft_lengths(run))
+    source = source or costs_in(run, (candidate,), decoded=measured)
+    return replayed(run, candidate).at(batch, source, draft_lengths(run))
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
@@ -189,7 +183,7 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
         costs=None,
         overheads={},
-        memory_bytes=draft_memory(run, candidate),
+        memory_bytes=_draft_memory(run, candidate),
     )
 
 
@@ -198,32 +192,67 @@ def draft_lengths(run: Run) -> tuple[int, ...]:
     return tuple(sorted({k for k in run.manifest.question.ks if k > 0}))
 
 
+def draft_footprint(run: Run, candidate: Candidate) -> Footprint | None:
+    """A draft's weights and cache; None without facts. The target as its own draft adds a second
+    cache, prompt lookup nothing.
+    """
+    if candidate.draft == LOOKUP:
+        return Footprint(0, 0)
+    facts = run.facts_of(None if candidate.draft == SELF else candidate)
+    if facts is None:
+        return None
+    return Footprint(0 if candidate.draft == SELF else facts.weight_bytes, facts.kv_bytes_per_token)
+
+
+def longest_context(run: Run) -> int:
+    """Tokens of the longest prompt with its response."""
+    return max((t.prompt_tokens + t.output_tokens for t in run.trajectories), default=0)
+
+
+def _draft_memory(run: Run, candidate: Candidate) -> int | None:
+    """Bytes of a draft's weights and its cache at the traffic's longest context."""
+    footprint = draft_footprint(run, candidate)
+    facts = run.facts_of(None if candidate.draft == SELF else candidate)
+    if footprint is None or facts is None:
+        return None if footprint is None else 0
+    tokens = min(longest_context(run), facts.context_length)
+    return int(footprint.weight_bytes + tokens * footprint.cache_bytes_per_token)
+
+
 def predict(predictor: Predictor, k: int) -> Prediction:
     """Predict one k, by its passes alone where its overhead is unknown.
 
     Raises:
         ValueError: nothing was replayed, or k is beyond what was.
     """
-    rounds, trajectories = predictor.rounds(k), predictor.trajectories
-    if predictor.costs is None:
-        return Prediction(trajectories, rounds, None, None)
-    context, weights = predictor.contexts, predictor.weights
-    overheads = [predictor.overheads.get(each) or 0.0 for each in (0, k)]
-    plain = plain_seconds(predictor.costs, rounds.tokens, context) + rounds.tokens * overheads[0]
-    passes = pass_seconds(predictor.costs, rounds, context, predictor.batch, weights)
-    speculative = passes + (rounds.rounds + rounds.plain) * overheads[1]
-    decoding = np.stack([plain, speculative], axis=1)
-    return Prediction(trajectories, rounds, decoding, _prefills(predictor))
+    rounds, costs = predictor.rounds(k), predictor.costs
+    if costs is None:
+        return Prediction(predictor.trajectories, rounds, None, None)
+    decoding = _decoding(predictor, costs, rounds, predictor.contexts, predictor.weights)
+    return Prediction(predictor.trajectories, rounds, decoding, _prefills(predictor, costs))
 
 
-def _prefills(predictor: Predictor) -> Floats | None:
+def _decoding(
+    predictor: Predictor,
+    costs: BlockCosts,
+    rounds: Rounds,
+    context: Floats,
+    weights: Floats | None = None,
+) -> Floats:
+    """Seconds of decoding [..., responses, 2], without and with speculation."""
+    plain_overhead, overhead = (predictor.overheads.get(k) or 0.0 for k in (0, rounds.k))
+    plain = rounds.tokens * costs.target.at(1, context) + rounds.tokens * plain_overhead
+    passes = pass_seconds(costs, rounds, context, predictor.batch, weights)
+    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * overhead], axis=-1)
+
+
+def _prefills(predictor: Predictor, costs: BlockCosts) -> Floats | None:
     """Seconds of prefill [responses, 2]; both models read the prompt.
 
     Prompt lookup indexes it, at no more than a proposal per token.
     """
-    costs = predictor.costs
-    prompts = np.array([t.prompt_tokens for t in predictor.trajectories])
-    if costs is None or costs.prefill is None:
+    prompts = predictor.prompts
+    if costs.prefill is None:
         return None
     plain = costs.prefill.at(prompts, 0)
     if costs.proposal is not None:
@@ -240,8 +269,7 @@ def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
     costs = predictor.costs
     if costs is None:
         return ()
-    contexts = predictor.contexts
-    prompts = np.array([t.prompt_tokens for t in predictor.trajectories])
+    contexts, prompts = predictor.contexts, predictor.prompts
     asked = (
         ("target passes", costs.target, largest_k + 1, contexts),
         ("draft steps", costs.draft, 2, contexts),
@@ -266,32 +294,22 @@ def timing_factors(
     """
     if predictor.costs is None:
         return np.ones(draws)
-    weights = predictor.weights
-    rounds = _pooled(prediction.rounds, weights)
-    seconds = np.zeros(2)
-    if prefills and prediction.prefills is not None:
-        seconds = weights @ prediction.prefills
-    redrawn = _speed(predictor, predictor.costs.redrawn, rounds, seconds)
-    factors = redrawn / _speed(predictor, predictor.costs, rounds, seconds)
-    generator = np.random.Generator(
-        np.random.Philox(key=zlib.crc32(str(predictor.candidate).encode()))
+    weights, rounds = predictor.weights, prediction.rounds
+    counts = [each.name for each in fields(Rounds) if each.name != "k"]
+    all_rounds = replace(
+        rounds, **{name: (weights @ getattr(rounds, name))[None] for name in counts}
     )
+    reading = np.zeros(2)
+    if prefills and prediction.prefills is not None:
+        reading = weights @ prediction.prefills
+    context = np.array([predictor.context])
+    redrawn, median = (
+        _decoding(predictor, costs, all_rounds, context) + reading
+        for costs in (predictor.costs.redrawn, predictor.costs)
+    )
+    speeds, speed = redrawn[..., 0] / redrawn[..., 1], median[..., 0] / median[..., 1]
+    factors = speeds.reshape(-1) / speed
+    seed = zlib.crc32(str(predictor.candidate).encode())
+    generator = np.random.Generator(np.random.Philox(key=seed))
     drawn: Floats = factors[generator.integers(len(factors), size=draws)]
     return drawn
-
-
-def _speed(predictor: Predictor, costs: BlockCosts, rounds: Rounds, prefills: Floats) -> Floats:
-    """The speed-up of the pooled rounds, [draws] or [1]."""
-    context = np.array([predictor.context])
-    overheads = [predictor.overheads.get(k) or 0.0 for k in (0, rounds.k)]
-    plain = plain_seconds(costs, rounds.tokens, context) + rounds.tokens * overheads[0]
-    passes = pass_seconds(costs, rounds, context, predictor.batch)
-    speculative = passes + (rounds.rounds + rounds.plain) * overheads[1]
-    return ((plain + prefills[0]) / (speculative + prefills[1])).reshape(-1)
-
-
-def _pooled(rounds: Rounds, weights: Floats) -> Rounds:
-    """All responses as one, each by its weight."""
-    counts = [field.name for field in fields(Rounds) if field.name != "k"]
-    sums = {name: (weights @ getattr(rounds, name))[None] for name in counts}
-    return replace(rounds, **sums)

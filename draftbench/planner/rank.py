@@ -19,11 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Figure, Sample, quotient
+from draftbench.acceptance.definitions import Sample, quotient
 from draftbench.acceptance.intervals import RESAMPLES
-from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
-from draftbench.planner.costs import context_of, pass_seconds, plain_seconds
-from draftbench.planner.measured import Measurement, steady
+from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.planner.measured import SPEEDUP, Measurement, pass_time, steady
 from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode, Trajectory
@@ -35,12 +34,6 @@ _AT_ONCE = 100
 
 # `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
 Kind = Literal["predicted", "measured", "expected", "end_to_end"]
-
-SPEEDUP_EXPECTED = Figure(
-    name="speed-up, expected",
-    symbol="S",
-    formula="predicted for all requests · measured / predicted for the measured ones",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +64,19 @@ class Alternative:
     @property
     def corrected(self) -> bool:
         """Whether enough requests were decoded to correct the prediction."""
-        return _enough(self.measured)
+        return self.measured is not None and len(self.measured.speedup.requests) >= FEW_DECODED
 
     def speedup(self, kind: Kind) -> Sample | None:
         """One of the speed-ups."""
         if kind == "measured":
-            return None if self.measured is None else self.measured.speedup
-        return {
-            "predicted": self.predicted,
-            "expected": self.expected,
-            "end_to_end": self.end_to_end,
-        }[kind]
+            return self.measured.speedup if self.measured else None
+        sample: Sample | None = getattr(self, kind)
+        return sample
 
     @cached_property
     def prediction_error(self) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
-        if self.measured is None:
-            return None
-        return _error(self.prediction.speedup(only=self.measured.keys), self.measured.speedup)
+        return self._error(self.prediction, "expected")
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
         """The same of the prediction that there would be, had nothing been decoded.
@@ -96,49 +84,54 @@ class Alternative:
         Args:
             by: `end_to_end` is of the speed-up with both prefills.
         """
-        if self.measured is None:
-            return None
-        keys = self.measured.keys
-        if by == "end_to_end":
-            return _error(self._bare.end_to_end(only=keys), self.measured.end_to_end)
-        return _error(self._bare.speedup(only=keys), self.measured.speedup)
+        return self._error(self._passes_only, by)
 
     @cached_property
-    def _bare(self) -> Prediction:
+    def _passes_only(self) -> Prediction:
         return predict(replace(self.predictor, overheads={}), self.k)
+
+    def _error(self, prediction: Prediction, by: Kind) -> float | None:
+        if self.measured is None:
+            return None
+        if by == "end_to_end":
+            predicted, measured = prediction.end_to_end, self.measured.end_to_end
+        else:
+            predicted, measured = prediction.speedup, self.measured.speedup
+        known = predicted(self.measured.keys)
+        if known is None or measured is None or not known.value or not measured.value:
+            return None
+        return known.value / measured.value - 1
 
     @cached_property
     def round_overhead(self) -> float | None:
         """Measured seconds of rounds over those of their passes; None where either is unknown."""
-        if self.measured is None or self.predictor.costs is None:
-            return None
-        rows, context = _steady_rows(self.measured.runs)
-        passes = pass_seconds(
-            self.predictor.costs, counted_rounds(rows), context, self.predictor.batch
-        )
-        return _over(rows, passes)
+        return self._over_passes(self.measured.runs) if self.measured else None
 
     @cached_property
     def plain_overhead(self) -> float | None:
         """The same of the target steps that were decoded beside them."""
-        if self.measured is None or self.predictor.costs is None:
+        return self._over_passes(self.measured.baseline) if self.measured else None
+
+    def _over_passes(self, runs: Sequence[tuple[Trajectory, Decode]]) -> float | None:
+        if self.predictor.costs is None:
             return None
-        rows, context = _steady_rows(self.measured.baseline)
-        steps = np.array([len(row.verify_seconds) for row in rows])
-        return _over(rows, plain_seconds(self.predictor.costs, steps, context))
+        parts = [(t, part) for t, run in runs if (part := steady(run)) is not None]
+        passes = pass_time(parts, self.predictor.costs, self.predictor.batch)
+        return sum(part.decode_seconds for _, part in parts) / passes if passes else None
 
 
 def alternative_of(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
     """Predict a configuration and correct it by its measurement."""
-    found = predict(predictor, k)
-    predicted = expected = found.speedup()
-    end_to_end = found.end_to_end()
-    if measured is not None and _enough(measured):
-        keys = measured.keys
-        expected = corrected(predicted, found.speedup(only=keys), measured.speedup)
-        if measured.end_to_end is not None:
-            end_to_end = corrected(end_to_end, found.end_to_end(only=keys), measured.end_to_end)
-    return Alternative(predictor, k, found, predicted, measured, expected, end_to_end)
+    prediction = predict(predictor, k)
+    predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
+    found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
+    if measured is None or not found.corrected:
+        return found
+    expected = corrected(predicted, prediction.speedup(measured.keys), measured.speedup)
+    if measured.end_to_end is not None:
+        some = prediction.end_to_end(measured.keys)
+        end_to_end = corrected(end_to_end, some, measured.end_to_end)
+    return replace(found, expected=expected, end_to_end=end_to_end)
 
 
 def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -> Sample:
@@ -150,7 +143,7 @@ def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -
     if predicted is None or some is None:
         return measured
     parts = (predicted, some, measured)
-    tables = [_addends(part, predicted.requests) for part in parts]
+    tables = [_placed(part, part.addends, predicted.requests) for part in parts]
     ends = np.cumsum([table.shape[1] for table in tables])[:-1]
 
     def combine(sums: Floats) -> Floats:
@@ -161,7 +154,7 @@ def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -
         return quotient(np.stack([total * ran, few], axis=-1))
 
     table = np.concatenate(tables, axis=1)
-    return Sample(SPEEDUP_EXPECTED, predicted.requests, predicted.weights, table, combine)
+    return Sample(SPEEDUP, predicted.requests, predicted.weights, table, combine)
 
 
 @dataclass(frozen=True)
@@ -194,12 +187,12 @@ class Ranking:
         self.errors = tuple(errors)
         self.considered = tuple(considered)
         measured = {each.candidate for each in considered if each.corrected}
-        competing = [
-            (each, each.speedup(by))
+        known = [
+            (each, sample)
             for each in considered
             if not each.breaks and (each.corrected or each.candidate not in measured)
+            if (sample := each.speedup(by)) is not None
         ]
-        known = [(each, sample) for each, sample in competing if sample is not None]
         self.alternatives = [each for each, _ in known]
         self._samples = [sample for _, sample in known]
         # Measured requests first: they then spread evenly over the folds.
@@ -211,14 +204,15 @@ class Ranking:
         ]
         judged = [request for sample in self._samples for request in sample.requests]
         self.requests = tuple(dict.fromkeys(ran + judged))
-        rows = {request: at for at, request in enumerate(self.requests)}
-        self._tables = [_weighted(sample, rows) for sample in self._samples]
+        self._tables = [
+            _placed(sample, sample.addends * sample.weights[:, None], self.requests)
+            for sample in self._samples
+        ]
 
     @cached_property
     def best(self) -> Alternative | None:
         """The best on all requests; within timing noise the smaller model, then the smaller k."""
-        at = self._pick(self._pooled)
-        return None if at is None else self.alternatives[at]
+        return self._pick(self._pooled)
 
     def runner_up(self, best: Alternative) -> Alternative | None:
         """The best of another candidate."""
@@ -260,20 +254,21 @@ class Ranking:
         requests = len(self.requests)
         alike = np.full(requests, 1 / requests)
         # Some draws at a time: counts of all of them grow with the traffic.
-        drawn = (
-            generator.multinomial(requests, alike, size=_AT_ONCE)
-            for _ in range(RESAMPLES // _AT_ONCE)
+        values = np.concatenate(
+            [
+                self._values(generator.multinomial(requests, alike, size=_AT_ONCE).astype(float))
+                for _ in range(RESAMPLES // _AT_ONCE)
+            ]
         )
-        values = np.concatenate([self._values(counts.astype(np.float64)) for counts in drawn])
         # What rounds take beyond their passes is mostly the runner's: one draw for all.
         off = 1 + generator.choice(self.errors or (0.0,), size=RESAMPLES)
+        prefills = self.by == "end_to_end"
         for at, each in enumerate(self.alternatives):
             if not each.corrected:
-                prefills = self.by == "end_to_end"
-                factors = timing_factors(
-                    each.predictor, each.prediction, RESAMPLES, prefills=prefills
+                values[:, at] *= (
+                    timing_factors(each.predictor, each.prediction, RESAMPLES, prefills=prefills)
+                    / off
                 )
-                values[:, at] *= factors / off
         return np.concatenate([np.ones((RESAMPLES, 1)), values], axis=1)
 
     def cross_fit(self, kind: Kind) -> Sample | None:
@@ -285,13 +280,7 @@ class Ranking:
         mixed, what a measurement corrects is taken as it is on all requests.
         """
         fold_of = {request: at % _FOLDS for at, request in enumerate(self.requests)}
-        chosen: dict[int, Alternative] = {}
-        for fold in range(min(_FOLDS, len(self.requests))):
-            choosing = np.array([[fold_of[request] != fold for request in self.requests]])
-            at = self._pick(self._ranked(choosing.astype(np.float64)))
-            if at is not None and self.alternatives[at].speedup(kind) is not None:
-                chosen[fold] = self.alternatives[at]
-        samples = _summable(chosen, kind)
+        samples = _summable(self._chosen_by_others, kind)
         held = {
             request: (weight, addends)
             for fold, sample in samples.items()
@@ -306,6 +295,17 @@ class Ranking:
         table = np.array([addends for _, addends in held.values()])
         one = next(iter(samples.values()))
         return Sample(one.figure, tuple(held), weights, table, one.combine)
+
+    @cached_property
+    def _chosen_by_others(self) -> dict[int, Alternative]:
+        """For each part of the requests, what all other parts choose."""
+        fold = np.arange(len(self.requests)) % _FOLDS
+        found = {}
+        for part in range(min(_FOLDS, len(self.requests))):
+            others = (fold != part).astype(float)
+            if (best := self._pick(self._ranked(others[None]))) is not None:
+                found[part] = best
+        return found
 
     @cached_property
     def _pooled(self) -> Floats:
@@ -329,20 +329,14 @@ class Ranking:
             values[:, at] = np.where(np.isfinite(speed), speed, -np.inf)
         return values
 
-    def _pick(self, values: Floats) -> int | None:
+    def _pick(self, values: Floats) -> Alternative | None:
         if not values.size or not np.isfinite(values.max()):
             return None
         best = values.max()  # of values below 0 a share would be above all of them
         tied: Ints = np.flatnonzero(values >= min(best, (1 - TIMING_NOISE) * best))
-        return int(
-            min(
-                tied, key=lambda at: (self.alternatives[at].predictor.size, self.alternatives[at].k)
-            )
+        return min(
+            (self.alternatives[at] for at in tied), key=lambda each: (each.predictor.size, each.k)
         )
-
-
-def _enough(measured: Measurement | None) -> bool:
-    return measured is not None and len(measured.speedup.requests) >= FEW_DECODED
 
 
 def _summable(alternatives: Mapping[int, Alternative], kind: Kind) -> dict[int, Sample]:
@@ -363,35 +357,10 @@ def _summable(alternatives: Mapping[int, Alternative], kind: Kind) -> dict[int, 
     return alike
 
 
-def _weighted(sample: Sample, rows: Mapping[str, int]) -> Floats:
-    """A sample's weighted addends [requests, m], requests by their row; 0 where it has none."""
-    at = [rows[request] for request in sample.requests]
-    table = np.zeros((len(rows), sample.addends.shape[1]))
-    table[at] = sample.addends * sample.weights[:, None]
-    return table
-
-
-def _addends(sample: Sample, requests: Sequence[str]) -> Floats:
+def _placed(sample: Sample, addends: Floats, requests: Sequence[str]) -> Floats:
     """A sample's addends [requests, m] in another order of requests; 0 where it has none."""
     rows = {request: at for at, request in enumerate(requests)}
-    table = np.zeros((len(requests), sample.addends.shape[1]))
     own = [(rows[request], at) for at, request in enumerate(sample.requests) if request in rows]
-    table[[to for to, _ in own]] = sample.addends[[at for _, at in own]]
+    table = np.zeros((len(requests), addends.shape[1]))
+    table[[to for to, _ in own]] = addends[[at for _, at in own]]
     return table
-
-
-def _steady_rows(runs: Sequence[tuple[Trajectory, Decode]]) -> tuple[list[Decode], Floats]:
-    """The steady rounds of runs, and the context of each."""
-    rows = [(t, row) for t, run in runs if (row := steady(run)) is not None]
-    return [row for _, row in rows], np.array([context_of(t) for t, _ in rows])
-
-
-def _over(rows: Sequence[Decode], passes: Floats) -> float | None:
-    expected = float(passes.sum())
-    return sum(row.decode_seconds for row in rows) / expected if expected else None
-
-
-def _error(predicted: Sample | None, measured: Sample | None) -> float | None:
-    if predicted is None or measured is None or not predicted.value or not measured.value:
-        return None
-    return predicted.value / measured.value - 1

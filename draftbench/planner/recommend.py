@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import near_tie_share
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import (
     Evaluator,
     LoadDecision,
-    best_level,
-    configuration_of,
     crossover,
-    crossover_between,
     level_of,
     schedule,
 )
-from draftbench.planner.caveats import caveats
-from draftbench.planner.checks import checks
+from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency
 from draftbench.planner.measured import audit
@@ -33,7 +28,8 @@ from draftbench.run_folder.run import Run
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
     """Decide for one run. The headline is the answer at the first concurrency, or at the one that
-    the objective chooses.
+    the objective chooses: that with the most tokens per second of the machine by its own answer,
+    which at one price is the one with the most tokens per dollar.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -41,11 +37,20 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     evaluator = Evaluator(run, options or DecisionOptions())
     asked = tuple(dict.fromkeys(evaluator.options.concurrency)) or evaluator.concurrencies()
     levels = tuple(level_of(evaluator, concurrency) for concurrency in asked)
-    chosen = best_level(levels) if evaluator.options.chooses_concurrency else None
-    answer = _answer(evaluator, evaluator.at(chosen.concurrency if chosen else asked[0]), levels)
+    headline = levels[0]
+    if evaluator.options.objective in ("throughput", "cost"):
+        headline = max(levels, key=_answered_rate)
+    answer = _answer(evaluator, headline, levels)
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
     )
+
+
+def _answered_rate(level: LoadLevel) -> float:
+    """Tokens per second by a level's own answer; unknown ones come last."""
+    speculates = level.decision == "speculate"
+    rate = level.tokens_per_second if speculates else level.tokens_per_second_plain
+    return -1.0 if rate is None else rate
 
 
 def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
@@ -67,26 +72,30 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
 
 
 def _answer(
-    evaluator: Evaluator, decided: LoadDecision, levels: tuple[LoadLevel, ...]
+    evaluator: Evaluator, headline: LoadLevel, levels: tuple[LoadLevel, ...]
 ) -> Recommendation:
-    run, ranking, leader = evaluator.run, decided.ranking, decided.leader
+    run, decided = evaluator.run, evaluator.at(headline.concurrency)
+    ranking, leader = decided.ranking, decided.leader
     confidence = _confidence(decided)
-    asked = [level.concurrency for level in levels]
     draft = leader.candidate if leader else None
     limit = crossover(evaluator, draft) if draft else None
+    timed = evaluator.source.batches(draft) if draft else ()
+    between = None
+    if limit and limit not in timed:
+        between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
     return Recommendation(
         decision=decided.decision,
-        choice=configuration_of(decided.choice),
+        choice=headline.choice,
         evaluations=evaluations(run, decided),
         requests=len({t.request for t in run.trajectories}),
         output_tokens=sum(t.output_tokens for t in run.trajectories),
         prediction_error=prediction_errors(evaluator),
         min_speedup=decided.min_speedup,
-        leader=configuration_of(leader),
-        runner_up=configuration_of(ranking.runner_up(leader) if leader else None),
-        speedup_predicted_cross_fitted=_estimate(ranking.cross_fit("predicted")),
-        speedup_measured_cross_fitted=_estimate(ranking.cross_fit("measured")),
+        leader=headline.leader,
+        runner_up=headline.runner_up,
+        speedup_predicted_cross_fitted=estimate(ranking.cross_fit("predicted")),
+        speedup_measured_cross_fitted=estimate(ranking.cross_fit("measured")),
         speedup_deciding=decided.deciding,
         speedup_without_interval=alone.value if alone else None,
         probability_best=confidence.probability if confidence else None,
@@ -101,11 +110,11 @@ def _answer(
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
         levels=levels,
-        schedule=schedule(evaluator, draft, asked) if draft else (),
+        schedule=schedule(evaluator, draft, [each.concurrency for each in levels]) if draft else (),
         crossover=limit,
         break_even=break_even(leader) if leader and decided.deciding else None,
         latency=latency(leader) if leader else None,
-        crossover_between=crossover_between(evaluator, draft, limit) if draft else None,
+        crossover_between=between,
         failures=run.failures,
     )
 
@@ -119,7 +128,3 @@ def _confidence(decided: LoadDecision) -> Confidence | None:
     if decided.decision != "do_not_speculate":
         return decided.ranking.confidence(decided.leader)
     return decided.ranking.confidence(None) if decided.min_speedup <= 1 else None
-
-
-def _estimate(sample: Sample | None) -> Estimate | None:
-    return None if sample is None else estimate(sample)

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 from collections import Counter
 
-from draftbench.planner.costs import block_costs
+from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.run_folder.manifest import Effort
 from draftbench.run_folder.run import Run, to_decode
 
 
-def unfinished(run: Run) -> str | None:
+def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
     """In words, what the same command would measure next: of each candidate the first stage that is
     not complete. None where all is there; a candidate that failed is not waited for.
+
+    Args:
+        costs: those of this run, where they are at hand.
     """
     asked = run.manifest.traffic.requests * run.manifest.question.samples
     there = len(run.trajectories)
     missing = [f"{there} of {asked} responses"] if there < asked else []
     failed = {failure.candidate for failure in run.failures}
+    replayed = Counter(replay.candidate for replay in run.replays)
+    responses = sum(t.output_tokens > 1 for t in run.trajectories)
+    costs = costs or costs_in(run)
     for candidate in run.candidates:
-        if candidate not in failed and (stage := _missing_stage(run, candidate)):
+        if candidate in failed:
+            continue
+        stage = _not_decoded(run, candidate, costs)
+        if replayed[candidate] < responses:
+            stage = f"replayed on {replayed[candidate]} of {responses} responses"
+        if stage is not None:
             missing.append(f"{candidate} {stage}")
     seen = failed.union(run.candidates)
     absent = [str(candidate) for candidate in _expected(run) if candidate not in seen]
@@ -34,40 +44,30 @@ def unfinished(run: Run) -> str | None:
     return f"this run is not finished ({'; '.join(missing)}): the same command resumes it"
 
 
-def _missing_stage(run: Run, candidate: Candidate) -> str | None:
-    """The first stage of a candidate that is not complete."""
-    responses = sum(t.output_tokens > 1 for t in run.trajectories)
-    replayed = Counter(replay.candidate for replay in run.replays)[candidate]
-    if replayed < responses:
-        return f"replayed on {replayed} of {responses} responses"
-    effort = run.manifest.effort
-    loaded = run.facts_of(None), run.facts_of(candidate)
+def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:
+    """Where a candidate was not timed or decoded as it should be. As a mere control the target
+    itself is only decoded where everything is; with unknown costs (too short a context) no k is
+    the best.
+    """
+    effort, question = run.manifest.effort, run.manifest.question
     if effort is None or effort.measure == "replay":
         return None
-    if any(facts is not None and not facts.has_kernel for facts in loaded):
+    if any(facts and not facts.has_kernel for facts in map(run.facts_of, (None, candidate))):
         return None  # its seconds would say nothing of the level
-    for batch in run.manifest.question.batches:
+    control = candidate.draft == SELF and SELF not in question.drafts
+    responses = len(to_decode(run.trajectories, effort.measure_requests))
+    for batch in question.batches:
         rows = "" if batch == 1 else f" with {batch} rows"
         block = str(candidate), batch
         if not any((point.block, point.batch) == block for point in run.costs):
             return f"not timed{rows}"
-        wanted = _to_decode(run, candidate, batch, effort)
+        best = effort.measure == "best" and not control and batch in costs.batches(candidate)
+        wanted = responses if best or effort.measure == "all" else 0
         runs = [row for row in run.decodes if (row.block, row.batch) == block]
         decoded = len({(row.request, row.sample) for row in runs})
         if decoded < wanted:
             return f"decoded on {decoded} of {wanted} responses{rows}"
     return None
-
-
-def _to_decode(run: Run, candidate: Candidate, batch: int, effort: Effort) -> int:
-    """On how many responses a candidate is decoded. As a mere control the target itself is only
-    decoded where everything is; with unknown costs (too short a context) no k is the best.
-    """
-    control = candidate.draft == SELF and SELF not in run.manifest.question.drafts
-    best = effort.measure == "best" and not control and block_costs(run, candidate, batch)
-    if effort.measure != "all" and not best:
-        return 0
-    return len(to_decode(run.trajectories, effort.measure_requests))
 
 
 def _expected(run: Run) -> list[Candidate]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from draftbench.errors import UsageError
+from draftbench.planner.at_concurrency import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import (
@@ -216,6 +217,20 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene: Any
     assert says(found, "no candidate of known speed keeps the limits")
 
 
+def test_memory_counts_both_models_their_caches_and_the_logits(scene: Any) -> None:
+    # 100 tokens of the longest request; at k = 3 a verify pass has 4 · 5 logits of 4 bytes a row.
+    scene.requests(2, ALL)
+    scene.request("long", 30, prompt_tokens=70)
+    scene.facts(None, weight_bytes=4000, kv_bytes_per_token=20, vocab_size=5)
+    scene.facts("small", weight_bytes=1000, kv_bytes_per_token=10)
+    run = scene.observed(1, 3)
+    assert memory_needed(run, SMALL, 2) == 5000 + 2 * (100 * 30 + 80)
+    # The target as its own draft adds a cache, prompt lookup nothing; of `big` there are no facts.
+    assert memory_needed(run, Candidate(draft="self"), 1) == 4000 + 100 * 40 + 80
+    assert memory_needed(run, Candidate(draft="ngram"), 1) == 4000 + 100 * 20 + 80
+    assert memory_needed(run, BIG, 1) is None
+
+
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene: Any) -> None:
     scene.requests(2, ALL)
     scene.times(STEPS[1], DRAFT)
@@ -308,7 +323,7 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene: Any) -> None:
     for at in range(13):
         scene.request(f"r{at}")
         scene.replay(f"r{at}", [0.0] * 8 if at > 1 else ALL)
-    scene.times(STEPS[1], DRAFT)
+    scene.times(STEPS[1], {1: 0.3, 2: 0.36})
     for at, seconds in ((0, 8 / 5.9), (1, 8 / 1.1)):
         scene.decode(f"r{at}", 0, 8.0)
         scene.decode(f"r{at}", 2, seconds)

@@ -9,7 +9,7 @@ import pytest
 
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import EngineCosts, read_engine_costs
+from draftbench.planner.cost_sources import CostSource, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
@@ -34,7 +34,7 @@ def texts(found: Any) -> list[str]:
     return [caveat.text for caveat in found.caveats]
 
 
-def read(folder: Path, text: str, *candidates: Candidate) -> EngineCosts:
+def read(folder: Path, text: str, *candidates: Candidate) -> CostSource:
     path = folder / "costs.yaml"
     path.write_text(text)
     return read_engine_costs(path, candidates or (SMALL, NGRAM))
@@ -44,23 +44,18 @@ def test_step_times_become_costs_by_batch(tmp_path: Path) -> None:
     source = read(tmp_path, GOOD)
     assert source.runner == "llama.cpp"
     assert (source.batches(SMALL), source.batches(NGRAM)) == ((1, 4), (4,))
-    one, four = source.costs(SMALL, 1), source.costs(SMALL, 4)
-    assert one is not None
-    assert four is not None
+    one, four = source.blocks[SMALL][1], source.blocks[SMALL][4]
     # One row at 20 tokens a second; contexts make no difference.
     assert one.target.at([1, 2, 3], 12345) == pytest.approx([0.05, 0.06, 0.08])
     assert one.draft_cost_ratio(100.0).value == pytest.approx(0.2)
     assert (four.target.at(1, 0), four.prefill) == (pytest.approx(0.1), None)
-    lookup = source.costs(NGRAM, 4)
-    assert lookup is not None
-    assert lookup.draft is None
-    assert source.overheads(SMALL, 1, (1, 2)) == {0: None, 1: None, 2: None}
+    assert source.blocks[NGRAM][4].draft is None
+    assert source.at(SMALL, 1, (1, 2)).overheads == {0: None, 1: None, 2: None}
 
 
 def test_tokens_per_second_are_those_of_all_rows(tmp_path: Path) -> None:
     text = GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40")
-    costs = read(tmp_path, text).costs(SMALL, 4)
-    assert costs is not None
+    costs = read(tmp_path, text).blocks[SMALL][4]
     assert costs.target.at(1, 0) == pytest.approx(4 / 40)
 
 
@@ -131,9 +126,9 @@ batches:
 @pytest.mark.parametrize(
     ("old", "new", "meant", "hint"),
     [
-        ("engine:", "engin:", "unknown key `engin`", "did you mean `engine`?"),
+        ("engine:", "engin:", "unknown field `engin`", "did you mean `engine`?"),
         ("tokens_per_second", "tokens_per_secnd", "`tokens_per_secnd`", "`tokens_per_second`?"),
-        ("{step_s: 0.01}", "{step: 0.01}", "unknown key `step`", "did you mean `step_s`?"),
+        ("{step_s: 0.01}", "{step: 0.01}", "unknown field `step`", "did you mean `step_s`?"),
         ("target_step_s: 0.1", "", "one of target_step_s and tokens_per_second", "--help"),
         ("0.01}", "-1}", "> 0", "--help"),
         ("0.01}", ".nan}", "costs.yaml", "--help"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftbench.planner.costs import Surface, _isotonic, between, block_costs, timed_batches
+from draftbench.planner.costs import Surface, _isotonic, between, block_costs
 from draftbench.records import Candidate
 
 SMALL = Candidate(draft="small")
@@ -19,8 +19,7 @@ SMALL = Candidate(draft="small")
 def test_costs_are_interpolated_in_tokens_and_in_context(scene: Any) -> None:
     for context, seconds in ((100, 1.0), (300, 2.0)):
         scene.times({1: seconds, 5: seconds + 0.4}, {1: 0.1, 2: 0.1}, contexts=(context,))
-    costs = block_costs(scene.observed(4), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(4), SMALL)[1]
     assert costs.target.at(1, 100) == pytest.approx(1.0)
     assert costs.target.at(3, 100) == pytest.approx(1.2)
     assert costs.target.at(3, 250) == pytest.approx(1.2 + 0.75)
@@ -28,8 +27,7 @@ def test_costs_are_interpolated_in_tokens_and_in_context(scene: Any) -> None:
 
 def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene: Any) -> None:
     scene.times({1: 1.0, 5: 1.4}, {1: 0.1, 2: 0.1}, contexts=(100, 300))
-    costs = block_costs(scene.observed(4), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(4), SMALL)[1]
     assert costs.target.at(9, 500) == pytest.approx(1.4)
     asked = costs.target.covers(np.array([5, 6, 5, 1]), np.array([300, 300, 301, 99]))
     assert asked.tolist() == [True, False, False, False]
@@ -37,16 +35,14 @@ def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene: Any) -> 
 
 def test_the_median_of_all_repeats_counts(scene: Any) -> None:
     scene.times({1: (1.0, 9.0, 1.2), 2: (1.2,) * 3}, {1: (0.1,) * 3})
-    costs = block_costs(scene.observed(1), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(1), SMALL)[1]
     assert costs.target.at(1, 0) == pytest.approx(1.2)
 
 
 def test_a_longer_pass_is_never_cheaper(scene: Any) -> None:
     # 1.2 before 1.0: the nearest non-decreasing pair is their mean, twice.
     scene.times({1: 1.2, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
-    costs = block_costs(scene.observed(2), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(2), SMALL)[1]
     assert costs.target.at(np.array([1, 2, 3]), 0) == pytest.approx([1.1, 1.1, 1.3])
 
 
@@ -63,16 +59,14 @@ def test_the_monotone_curve_keeps_the_mean_and_is_unchanged_where_it_was_monoton
 def test_points_of_other_blocks_do_not_count(scene: Any) -> None:
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
     scene.times({1: 7.0, 2: 7.0}, {1: 3.0, 2: 3.0}, Candidate(draft="small", quant="int4"))
-    costs = block_costs(scene.observed(1), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(1), SMALL)[1]
     ratio = costs.draft_cost_ratio(500.0)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_ratios_carry_the_spread_of_their_repeats(scene: Any) -> None:
     scene.times({1: (1.0, 1.0, 1.0), 3: (1.0, 1.5, 2.0)}, {1: (0.1,) * 3, 2: (0.1,) * 3})
-    costs = block_costs(scene.observed(2), SMALL)
-    assert costs is not None
+    costs = block_costs(scene.observed(2), SMALL)[1]
     ratio = costs.verify_ratio(3, 500.0)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.0, 2.0))
 
@@ -80,8 +74,7 @@ def test_ratios_carry_the_spread_of_their_repeats(scene: Any) -> None:
 def test_the_target_as_its_own_draft_costs_a_target_step(scene: Any) -> None:
     control = Candidate(draft="self")
     scene.times({1: 1.0, 2: 1.2}, None, control)
-    costs = block_costs(scene.observed(1), control)
-    assert costs is not None
+    costs = block_costs(scene.observed(1), control)[1]
     assert costs.draft is not None
     assert costs.draft.at(2, 0) == pytest.approx(1.2)
     assert costs.draft_cost_ratio(0.0).value == 1.0
@@ -94,9 +87,9 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
     scene.times({1: 1.0, 2: 1.0}, None, Candidate(draft="other"))
     run = scene.observed(1)
-    assert block_costs(run, SMALL) is None
-    assert block_costs(run, Candidate(draft="other")) is None
-    assert block_costs(run, Candidate(draft="third")) is None
+    assert block_costs(run, SMALL) == {}
+    assert block_costs(run, Candidate(draft="other")) == {}
+    assert block_costs(run, Candidate(draft="third")) == {}
 
 
 def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any) -> None:
@@ -105,24 +98,21 @@ def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any)
     for draft, seconds in ((None, 2.0), ("small", 0.5)):
         scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
     run = scene.observed(1)
-    one, four = block_costs(run, SMALL, 1), block_costs(run, SMALL, 4)
-    assert one is not None
-    assert four is not None
+    found = block_costs(run, SMALL)
+    assert list(found) == [1, 4]
+    one, four = found.values()
     assert one.target.at(2, 500) == pytest.approx(1.1)
     assert four.target.at(2, 500) == pytest.approx(3.6)
     assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
     assert four.prefill is not None
     assert four.prefill.at(10, 0) == pytest.approx(2.0)
-    assert timed_batches(run, SMALL) == (1, 4)
-    assert block_costs(run, SMALL, 2) is None
 
 
 def test_more_rows_never_cost_less(scene: Any) -> None:
     # At two tokens the larger batch was timed faster than the smaller one, by noise.
     scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
     scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
-    costs = block_costs(scene.observed(1), SMALL, 2)
-    assert costs is not None
+    costs = block_costs(scene.observed(1), SMALL)[2]
     assert costs.target.at(np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
 
 
@@ -131,8 +121,7 @@ def test_rows_are_looked_up_one_after_the_other(scene: Any) -> None:
     scene.times({1: 1.0, 2: 1.0}, None, ngram)
     scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
     scene.cost("ngram", ngram, 2, 0.01, what="proposal")
-    costs = block_costs(scene.observed(1), ngram, 8)
-    assert costs is not None
+    costs = block_costs(scene.observed(1), ngram)[8]
     assert costs.proposal is not None
     assert costs.proposal.at(1, 0) == pytest.approx(0.08)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import RunCosts, costs_of_run, priced
+from draftbench.planner.cost_sources import costs_in, costs_of_run
 from draftbench.planner.costs import pass_seconds
 from draftbench.planner.predict import Predictor, predict, predictor_of
 from draftbench.records import Candidate
@@ -105,7 +105,7 @@ def test_between_two_batch_sizes_costs_and_overheads_are_interpolated_and_said(s
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
     scene.decode("r0", 0, 8.8)
     run = scene.observed(1, 2)
-    found = priced(RunCosts(run), SMALL, 2, (1, 2))
+    found = costs_in(run).at(SMALL, 2, (1, 2))
     assert found.note == "interpolated between 1 and 5 rows"
     assert found.costs is not None
     assert found.costs.target.at(3, 0) == pytest.approx(0.75 * 1.2 + 0.25 * 2.4)
@@ -119,7 +119,7 @@ def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene: Any, batch: int) 
     scene.requests(2, [1.0] * 8)
     for rows in (2, 4):
         scene.times(ONE, DRAFT_ONE, batch=rows)
-    found = priced(RunCosts(scene.observed(1)), SMALL, batch, (1,))
+    found = costs_in(scene.observed(1)).at(SMALL, batch, (1,))
     assert (found.costs, found.overheads) == (None, {})
     assert found.note == f"{batch} rows at once were not timed, only 2, 4"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from draftbench.acceptance.definitions import Sample, quotient
-from draftbench.planner.measured import SPEEDUP_MEASURED, Measurement
-from draftbench.planner.predict import SPEEDUP_PREDICTED, Prediction, Predictor
+from draftbench.planner.measured import SPEEDUP, Measurement
+from draftbench.planner.predict import Prediction, Predictor
 from draftbench.planner.rank import Alternative, Confidence, Ranking, corrected
 from draftbench.records import Candidate
 
@@ -26,20 +26,20 @@ def cell(
 ) -> Alternative:
     """Plain decoding takes 10 s a request, speculation `seconds`, the first ones `measured`."""
     candidate = Candidate(draft=draft)
-    predicted = expected = _sample(seconds, SPEEDUP_PREDICTED)
+    predicted = expected = _sample(seconds)
     ran = None
     if measured is not None:
-        ran = Measurement(candidate, k, _sample(measured, SPEEDUP_MEASURED), (), frozenset())
-        some = _sample(seconds[: len(measured)], SPEEDUP_PREDICTED)
+        ran = Measurement(candidate, k, _sample(measured), (), frozenset())
+        some = _sample(seconds[: len(measured)])
         expected = corrected(predicted, some, ran.speedup)
     predictor = Predictor(candidate, (), (), None, {}, memory)
     return Alternative(predictor, k, cast(Prediction, None), predicted, ran, expected)
 
 
-def _sample(seconds: Sequence[float], figure: Any) -> Sample:
+def _sample(seconds: Sequence[float]) -> Sample:
     addends = np.array([(10.0, s) for s in seconds])
     names = tuple(f"r{i}" for i in range(len(seconds)))
-    return Sample(figure, names, np.ones(len(seconds)), addends, quotient)
+    return Sample(SPEEDUP, names, np.ones(len(seconds)), addends, quotient)
 
 
 def value(sample: Sample | None) -> float:
@@ -103,16 +103,16 @@ def test_what_measuring_some_requests_showed_corrects_the_prediction_for_all() -
 
 def test_where_all_requests_were_measured_the_measurement_stands() -> None:
     assert value(cell("a", [5.0, 3], measured=[2.0, 6]).expected) == pytest.approx(20 / 8)
-    ran = _sample([4.0], SPEEDUP_MEASURED)
+    ran = _sample([4.0])
     assert corrected(None, None, ran) is ran
 
 
 def test_a_correction_weighs_requests_as_they_weigh() -> None:
     # r1 counts three times: (10 + 30) / (5 + 60) predicted; 10/20 predicted and 10/10 ran on it.
-    predicted = _sample([5.0, 20.0], SPEEDUP_PREDICTED)
+    predicted = _sample([5.0, 20.0])
     predicted = replace(predicted, weights=np.array([1.0, 3.0]))
-    few = replace(_sample([20.0], SPEEDUP_PREDICTED), requests=("r1",), weights=np.array([3.0]))
-    ran = replace(_sample([10.0], SPEEDUP_MEASURED), requests=("r1",), weights=np.array([3.0]))
+    few = replace(_sample([20.0]), requests=("r1",), weights=np.array([3.0]))
+    ran = replace(_sample([10.0]), requests=("r1",), weights=np.array([3.0]))
     assert value(corrected(predicted, few, ran)) == pytest.approx(2 * 40 / 65)
 
 

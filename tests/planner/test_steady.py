@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from draftbench.planner.measured import overhead, steady
-from draftbench.records import Decode
+from draftbench.planner.costs import block_costs
+from draftbench.planner.measured import Overheads, overheads, steady
+from draftbench.records import Candidate, Decode
+
+SMALL = Candidate(draft="small")
 
 
 def only(scene: Any) -> Decode:
@@ -50,33 +53,31 @@ def test_a_batch_that_was_never_full_has_nothing_steady(scene: Any) -> None:
     assert steady(only(scene)) is None
 
 
-def _rows(scene: Any) -> list[Decode]:
-    """Outside their passes: 1 s in 10 plain rounds, 2 s in 4 rounds at k = 1, 3 s in 2 at k = 2."""
-    for k, rounds, outside in ((0, 10, 1.0), (1, 4, 2.0), (2, 2, 3.0)):
-        scene.decode(
-            "r",
-            k,
-            5.0 + outside,
-            draft_seconds=(1.0 / rounds,) * rounds,
-            verify_seconds=(4.0 / rounds,) * rounds,
-        )
-    return [record for record in scene.records if isinstance(record, Decode)]
+def beyond(scene: Any, *lengths: int) -> Overheads:
+    """Passes of 5 s at every k; beyond them 1 s in 10 rounds at k = 0, 2 s in 4 at k = 1 and
+    3 s in 2 at k = 2.
+    """
+    scene.request("r")
+    scene.times({1: 0.5, 2: 1.0, 3: 2.0}, {1: 0.25, 2: 0.25})
+    for k in lengths:
+        rounds, outside = {0: (10, 1.0), 1: (4, 2.0), 2: (2, 3.0)}[k]
+        zeros, full = (0.0,) * rounds, (k,) * rounds
+        counts = {"proposed": full, "accepted": full, "cut": zeros}
+        scene.decode("r", k, 5 + outside, draft_seconds=zeros, verify_seconds=zeros, **counts)
+    run = scene.observed(1, 2, 3)
+    return overheads(run, SMALL, 1, (1, 2, 3), block_costs(run, SMALL)[1])
 
 
-def own(rows: Any) -> float:
-    """The runs' own passes: what is left is what the loop took."""
-    return sum(sum(row.draft_seconds) + sum(row.verify_seconds) for row in rows)
-
-
-def test_the_overhead_of_a_cell_comes_from_other_cells(scene: Any) -> None:
-    rows = _rows(scene)
-    assert overhead(rows, 1, own) == pytest.approx(3.0 / 2)
-    assert overhead(rows, 2, own) == pytest.approx(2.0 / 4)
-    assert overhead(rows, 3, own) == pytest.approx(5.0 / 6)
-
-
-def test_the_baseline_has_its_own_overhead_and_lends_it_where_nothing_else_ran(scene: Any) -> None:
-    rows = _rows(scene)
-    assert overhead(rows, 0, own) == pytest.approx(0.1)
-    assert overhead([row for row in rows if row.k in (0, 2)], 2, own) == pytest.approx(0.1)
-    assert overhead([], 2, own) is None
+@pytest.mark.parametrize(
+    ("decoded", "found"),
+    [
+        ((0, 1, 2), {0: 0.1, 1: 3.0 / 2, 2: 2.0 / 4, 3: 5.0 / 6}),
+        # The baseline stands for a k beside which nothing else ran.
+        ((0, 2), {0: 0.1, 1: 3.0 / 2, 2: 0.1, 3: 3.0 / 2}),
+        ((), {0: None, 1: None, 2: None, 3: None}),
+    ],
+)
+def test_the_overhead_of_a_k_comes_from_the_others(
+    scene: Any, decoded: tuple[int, ...], found: Overheads
+) -> None:
+    assert beyond(scene, *decoded) == pytest.approx(found)
