@@ -336,9 +336,5 @@ def configuration_of(alternative: Alternative | None) -> Configuration | None:
     """The name of an alternative."""
     if alternative is None:
         return None
-    return Configuration(
-        draft=alternative.candidate.draft,
-        quant=alternative.candidate.quant,
-        k=alternative.k,
-        concurrency=alternative.predictor.batch,
-    )
+    candidate, predictor = alternative.candidate, alternative.predictor
+    return Configuration(candidate.draft, candidate.quant, alternative.k, predictor.batch)

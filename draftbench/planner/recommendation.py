@@ -30,11 +30,16 @@ class Configuration(Record, frozen=True):
         """The draft at its quantization level."""
         return Candidate(draft=self.draft, quant=self.quant)
 
+    @property
+    def configuration(self) -> Configuration:
+        """What figures are of, without the figures."""
+        return Configuration(self.draft, self.quant, self.k, self.concurrency)
+
     def __str__(self) -> str:
         return f"{self.candidate} at k = {self.k}"
 
 
-class Evaluation(Record, frozen=True):
+class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
     `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
@@ -49,9 +54,9 @@ class Evaluation(Record, frozen=True):
     Where no k of the draft was measured on at least five requests it is the prediction; where
     others of its k's were and this one was not it is None, and this k does not compete.
     `prediction_error` is predicted over measured speed-up less 1, on the measured requests.
-    `round_overhead` is what
-    decoding rounds took over the timed seconds of their passes, `plain_overhead` the same of the
-    target steps decoded beside them: what both have in common cancels in a speed-up.
+    `round_overhead` is what decoding rounds took over the timed seconds of their passes,
+    `plain_overhead` the same of the target steps decoded beside them: what both have in common
+    cancels in a speed-up.
 
     `memory_bytes` are the draft's weights at its level and its cache for the longest request, of
     one row. `best` marks the candidate's best k, and none where its speed is unknown. `reason` says
@@ -60,9 +65,6 @@ class Evaluation(Record, frozen=True):
     interval.
     """
 
-    draft: str
-    quant: str
-    k: int
     alpha: Estimate | None
     mean_accepted_length: Estimate | None
     draft_cost_ratio: Estimate | None
@@ -86,39 +88,17 @@ class Evaluation(Record, frozen=True):
     round_overhead: float | None = None
     plain_overhead: float | None = None
     break_even_alpha: float | None = None
-    concurrency: int = 1
-
-    @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
 
     @property
     def corrected(self) -> bool:
         """Whether enough requests were decoded to correct the prediction."""
         return self.requests_measured >= FEW_DECODED
 
-    @property
-    def configuration(self) -> Configuration:
-        """What the figures are of."""
-        return Configuration(
-            draft=self.draft, quant=self.quant, k=self.k, concurrency=self.concurrency
-        )
 
-
-class CheckedPrediction(Record, frozen=True):
+class CheckedPrediction(Configuration, frozen=True, kw_only=True):
     """One measured configuration: `error` is predicted over measured speed-up less 1."""
 
-    draft: str
-    quant: str
-    k: int
-    concurrency: int
     error: float
-
-    @property
-    def candidate(self) -> Candidate:
-        """The draft at its quantization level."""
-        return Candidate(draft=self.draft, quant=self.quant)
 
 
 class PredictionError(Record, frozen=True):
@@ -220,28 +200,17 @@ class Side(Record, frozen=True):
     time_to_first_token: Distribution
 
 
-class Latency(Record, frozen=True):
+class Latency(Configuration, frozen=True, kw_only=True):
     """Measured waits of one configuration beside its baseline.
 
     `p99_ratio` is the p99 of a request's time per output token with speculation over that without,
     `p99_ratio_of` says whether it is of p99 or of the largest.
     """
 
-    draft: str
-    quant: str
-    k: int
-    concurrency: int
     plain: Side
     speculative: Side
     p99_ratio: float
     p99_ratio_of: str
-
-    @property
-    def configuration(self) -> Configuration:
-        """What was decoded."""
-        return Configuration(
-            draft=self.draft, quant=self.quant, k=self.k, concurrency=self.concurrency
-        )
 
 
 class Caveat(Record, frozen=True):
