@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -27,8 +27,8 @@ from draftbench.models.source import ModelSource
 
 @dataclass(frozen=True)
 class Format:
-    """A way to store weights quantized: the packages that read it, by import name, and whether they
-    compute with the stored weights instead of unpacking them first.
+    """A way to store weights quantized: the packages that read it, by their names for pip, and
+    whether they compute with the stored weights instead of unpacking them first.
     """
 
     packages: tuple[str, ...]
@@ -41,7 +41,7 @@ FORMATS = {
     "bitsandbytes": Format(("bitsandbytes",), True),
     "torchao": Format(("torchao",), True),
     # Unpacked by its own library in the first pass.
-    "compressed-tensors": Format(("compressed_tensors",), False),
+    "compressed-tensors": Format(("compressed-tensors",), False),
     # Stays packed only with kernels that transformers would download at run time.
     "gguf": Format(("gguf",), False),
 }
@@ -65,8 +65,9 @@ def stored_level(source: ModelSource) -> str | None:
         return None
     facts = stored if isinstance(stored, dict) else stored.to_dict()
     method = str(getattr(facts.get("quant_method"), "value", facts.get("quant_method")))
-    kind = _kind(method, facts) or "stored"
-    return re.sub(r"[^a-z0-9_+-]", "", f"{method}-{kind}".lower())[:60]
+    names = method, _kind(method, facts) or "stored"
+    method, kind = (re.sub(r"[^a-z0-9_+-]", "", name.lower())[:30] for name in names)
+    return f"{method}-{kind.replace('-', '')}"
 
 
 def format_of(level: str) -> Format | None:
@@ -76,18 +77,48 @@ def format_of(level: str) -> Format | None:
 
 
 def missing_packages(level: str) -> list[str]:
-    """Packages to install for loading this level, by their names for pip."""
+    """Packages to install for loading this level."""
     packages = (format_of(level) or OTHER).packages
-    return [name.replace("_", "-") for name in packages if find_spec(name) is None]
+    return [name for name in packages if find_spec(name.replace("-", "_")) is None]
 
 
 def stored_bytes(source: ModelSource) -> int | None:
     """Bytes of the weight files; None for those of a hub."""
-    path = Path(source.spec).expanduser()
     if not source.local:
         return None
+    path = Path(source.spec).expanduser()
     files = [path] if path.is_file() else path.glob("*.safetensors")
     return sum(file.stat().st_size for file in files) or None
+
+
+class StoredLinear(nn.Module):
+    """A layer with stored weights as its library made it.
+
+    It is held where `nn.Module` does not look, so that nothing replaces it and its tensors do not
+    count as plain weights.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self._held = (layer,)
+        self.in_features, self.out_features = int(layer.in_features), int(layer.out_features)
+        bias = getattr(layer, "bias", None)
+        # Parameters before quantization.
+        self.size = self.in_features * self.out_features + (0 if bias is None else bias.numel())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._held[0](x)  # type: ignore[no-any-return]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights, scales and offsets as they are in memory now."""
+        values = self._held[0].state_dict().values()
+        return sum(tensor_bytes(value) for value in values if isinstance(value, Tensor))
+
+    @property
+    def packed(self) -> bool:
+        """Whether the weights are still of a quantized type."""
+        return _is_stored(self._held[0])
 
 
 def load_stored(
@@ -106,7 +137,8 @@ def load_stored(
             hint=f"pip install {' '.join(missing)}, or give the unquantized checkpoint and name a "
             "level with --quant or --target-quant",
         )
-    with _silence():
+    # These libraries greet on both streams; stdout belongs to the answer.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         model = source.load(dtype, device)
         places = [
             (parent, name)
@@ -132,39 +164,6 @@ def load_stored(
     return model, layers
 
 
-class StoredLinear(nn.Module):
-    """A layer with stored weights as its library made it.
-
-    It is held where `nn.Module` does not look, so that nothing replaces it and its tensors do not
-    count as plain weights.
-    """
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self._held = (layer,)
-        self.in_features, self.out_features = int(layer.in_features), int(layer.out_features)
-
-    @property
-    def size(self) -> int:
-        """Parameters before quantization, the bias included."""
-        bias = getattr(self._held[0], "bias", None)
-        return self.in_features * self.out_features + (0 if bias is None else bias.numel())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._held[0](x)  # type: ignore[no-any-return]
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights, scales and offsets as they are in memory now."""
-        values = self._held[0].state_dict().values()
-        return sum(tensor_bytes(value) for value in values if isinstance(value, Tensor))
-
-    @property
-    def packed(self) -> bool:
-        """Whether the weights are still of a quantized type."""
-        return _is_stored(self._held[0])
-
-
 def tensor_bytes(tensor: Tensor) -> int:
     """Bytes of a tensor, or of the tensors that one of torchao's is made of."""
     if type(tensor.data) is Tensor:
@@ -174,37 +173,37 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def _is_stored(layer: nn.Module) -> bool:
+    """Whether it multiplies by integers, floats of one byte, or a tensor class of torchao's."""
     tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
-    return hasattr(layer, "in_features") and any(_quantized(t) for t in tensors if t.ndim > 1)
-
-
-def _quantized(tensor: Tensor) -> bool:
-    """Whether it holds integers or floats of one byte, or is a tensor class of torchao's."""
-    plain = type(tensor.data) is Tensor
-    return not plain or not tensor.is_floating_point() or tensor.element_size() == 1
+    return hasattr(layer, "in_features") and any(
+        type(t.data) is not Tensor or not t.is_floating_point() or t.element_size() == 1
+        for t in tensors
+        if t.ndim > 1
+    )
 
 
 def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
     """The weights' type by the configuration, which anyone may have written."""
+    bits, kind = facts.get("bits"), None
     if method == "bitsandbytes":
-        return "int8" if facts.get("load_in_8bit") else facts.get("bnb_4bit_quant_type")
-    if method == "compressed-tensors":
-        return "+".join(sorted(set(_group_kinds(facts.get("config_groups"))))) or None
-    if method == "torchao":
-        quant_type = facts.get("quant_type")
-        default = quant_type.get("default") if isinstance(quant_type, dict) else None
-        kind = default.get("_type") if isinstance(default, dict) else quant_type
-        return kind.removesuffix("Config") if isinstance(kind, str) else None
-    bits = facts.get("bits")
-    return f"int{bits}" if method in FORMATS and isinstance(bits, int) else None
-
-
-def _group_kinds(groups: object) -> Iterator[str]:
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict):
-            kind = {"float": "fp"}.get(str(weights.get("type")), "int")
-            yield f"{kind}{weights.get('num_bits')}"
+        kind = "int8" if facts.get("load_in_8bit") else facts.get("bnb_4bit_quant_type")
+    elif method == "compressed-tensors":
+        groups, kinds = facts.get("config_groups"), set()
+        for group in groups.values() if isinstance(groups, dict) else ():
+            weights = group.get("weights") if isinstance(group, dict) else None
+            if isinstance(weights, dict):
+                number = "fp" if weights.get("type") == "float" else "int"
+                kinds.add(f"{number}{weights.get('num_bits')}")
+        kind = "+".join(sorted(kinds))
+    elif method == "torchao":
+        kind = facts.get("quant_type")
+        if isinstance(kind, dict):
+            default = kind.get("default")
+            kind = default.get("_type") if isinstance(default, dict) else None
+        kind = kind.removesuffix("Config") if isinstance(kind, str) else None
+    elif method in FORMATS and isinstance(bits, int):
+        kind = f"int{bits}"
+    return str(kind) if kind else None
 
 
 @cache
@@ -220,10 +219,3 @@ def _gguf_kind(path: Path) -> str | None:
     for plain in ("f64", "f32", "f16", "bf16"):
         del sizes[plain]
     return sizes.most_common(1)[0][0] if sizes else None
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the output of quantization libraries off stderr and stdout, which are the command's."""
-    with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-        yield

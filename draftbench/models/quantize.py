@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.linear import PackedLinear, multiplies_bfloat16, multiplies_integers
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
-from draftbench.decoder.quantized_linear import (
-    Int4Linear,
-    Int8Linear,
-    Int8WeightOnlyLinear,
-    SimulatedLinear,
-)
+from draftbench.decoder.quantized_linear import Int4Linear
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token, memory_left
@@ -61,25 +56,8 @@ ONE_LAYOUT = (
     "its weights are held in one layout, for want of memory or because of `--one-layout`: a pass "
     "over several tokens takes up to 1.7 steps here, with two about 1.2"
 )
-# Dimensions of the weights of all experts of a layer in one.
+# Dimensions of a tensor with the weights of all experts of a layer.
 _STACKED = 3
-
-# By whether its library computes with the stored weights here.
-_STORED_CAVEAT = {
-    True: "stored as {level} and computed with as such",
-    False: "stored as {level} and unpacked here: right acceptance, its own cost and size unknown",
-}
-
-_QUANTIZED = (Int8Linear, Int8WeightOnlyLinear, Int4Linear, SimulatedLinear, StoredLinear)
-Linear = (
-    nn.Linear
-    | PackedLinear
-    | Int8Linear
-    | Int8WeightOnlyLinear
-    | Int4Linear
-    | SimulatedLinear
-    | StoredLinear
-)
 
 
 @dataclass(frozen=True)
@@ -97,9 +75,7 @@ class Build:
 
 def default_dtype(device: str) -> torch.dtype:
     """bfloat16 where the device multiplies it natively, else float32."""
-    if device != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    return torch.bfloat16 if device != "cpu" or multiplies_bfloat16() else torch.float32
 
 
 def kernel_of(level: str, device: str) -> str | None:
@@ -163,42 +139,54 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     """
     stored = stored_level(source)
     level = stored or build.level
-    real = check_level(level, build.device, simulate=build.simulate)
+    has_kernel = check_level(level, build.device, simulate=build.simulate)
     _check_level_goes_with(source, stored, build)
-    model, layers = _load(source, stored, build)
-    parameters = model.num_parameters() + sum(layer.size for layer in layers)
+    if ":" in build.device:  # clocks, recordings and other libraries' kernels use the current one
+        torch.cuda.set_device(build.device)
+    layers: list[StoredLinear] = []
     if stored is None:
-        runner, caveats = _runner(source, model, build, simulate=not real)
+        model = source.load(build.dtype, build.device)
     else:
-        real = real and bool(layers) and all(layer.packed for layer in layers)
-        runner, caveats = _stored_runner(source, model, replace(build, level="none"), bool(layers))
-        caveats.append(_STORED_CAVEAT[real].format(level=stored))
-    config = source.config.get_text_config()
+        model, layers = load_stored(source, stored, build.dtype, build.device)
+    obstacle = rewind_obstacle(model)
+    if obstacle:
+        raise ModelError(
+            f"`{source.name}` cannot speculate here: {obstacle}",
+            hint="choose a model whose layers all keep ordinary keys and values",
+        )
+    _leave_the_file(model)
+    parameters = model.num_parameters() + sum(layer.size for layer in layers)
+    runner: Runner
+    if layers:
+        runner = TransformersRunner(model, "none", simulate=False)
+        caveats = ["runs through transformers' forward pass: its layers are another library's"]
+    else:  # one whose stored weights were unpacked while loading is a model like any other
+        runner, caveats = _fastest(source, model, replace(build, level="none") if stored else build)
+    if stored is not None:
+        has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
+        how = "unpacked here: right acceptance, its own cost and size unknown"
+        how = "computed with as such" if has_kernel else how
+        caveats.append(f"stored as {stored} and {how}")
+    weight_bytes, second_layout_bytes, share = _counted(runner)
     facts = ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
         # A draft goes by the name under which the run asked for it.
         quant=level if draft is None else build.level,
         dtype=str(build.dtype).removeprefix("torch."),
         parameters=parameters,
-        weight_bytes=weight_bytes(runner),
-        second_layout_bytes=sum(
-            layer.second_layout_bytes
-            for layer in linears(runner)
-            if isinstance(layer, PackedLinear)
+        weight_bytes=weight_bytes,
+        second_layout_bytes=second_layout_bytes,
+        quantized_share=share,
+        kv_bytes_per_token=kv_bytes_per_token(
+            source.config.get_text_config(), build.dtype.itemsize
         ),
-        quantized_share=quantized_share(runner),
-        kv_bytes_per_token=kv_bytes_per_token(config, build.dtype.itemsize),
         context_length=runner.context_length,
         vocab_size=runner.vocab_size,
         runner=runner.name,
         fingerprint=source.fingerprint(),
         parts=source.parts(),
-        caveats=(
-            *caveats,
-            *_dtype_caveats(config, replace(build, level=level), draft),
-            *_coverage_caveats(source, runner, build),
-        ),
-        has_kernel=real,
+        caveats=(*caveats, *_caveats(source, runner, replace(build, level=level), draft, share)),
+        has_kernel=has_kernel,
         replay_disagreement=None,
     )
     return runner, facts
@@ -224,25 +212,6 @@ def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build
         )
 
 
-def _load(source: ModelSource, stored: str | None, build: Build) -> tuple[Any, list[StoredLinear]]:
-    """The loaded model, if its cache can be rewound, and its layers with stored weights."""
-    layers: list[StoredLinear] = []
-    if ":" in build.device:  # clocks, recordings and other libraries' kernels use the current one
-        torch.cuda.set_device(build.device)
-    if stored is None:
-        model = source.load(build.dtype, build.device)
-    else:
-        model, layers = load_stored(source, stored, build.dtype, build.device)
-    obstacle = rewind_obstacle(model)
-    if obstacle:
-        raise ModelError(
-            f"`{source.name}` cannot speculate here: {obstacle}",
-            hint="choose a model whose layers all keep ordinary keys and values",
-        )
-    _leave_the_file(model)
-    return model, layers
-
-
 def _leave_the_file(model: nn.Module) -> None:
     """Copy the weights outside linear layers (embeddings, norms): on a CPU they are pieces of a
     mapped file, and one of them keeps all of it in memory after the linear layers are packed. Not
@@ -255,28 +224,17 @@ def _leave_the_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
-def _stored_runner(
-    source: ModelSource, model: Any, build: Build, has_stored_layers: bool
-) -> tuple[Runner, list[str]]:
-    """Layers with stored weights run as their library made them; a model that was unpacked while
-    loading is one like any other.
-    """
-    if not has_stored_layers:
-        return _runner(source, model, build, simulate=False)
-    return TransformersRunner(model, "none", simulate=False), [
-        "runs through transformers' forward pass: its layers are another library's"
-    ]
-
-
-def _runner(
-    source: ModelSource, model: Any, build: Build, *, simulate: bool
-) -> tuple[Runner, list[str]]:
+def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, list[str]]:
     """The Llama runner where it serves this model and agrees with transformers, else
     transformers' forward pass; with caveats.
     """
     obstacle = llama_obstacle(model)
-    two_layouts = build.two_layouts and _second_layout_fits(model)
+    # Room for the weights of all linear layers twice, and for as much again as one copy, which is
+    # loaded after them.
+    weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
+    two_layouts = build.two_layouts and 3 * weights <= memory_left()
     caveats = [ONE_LAYOUT] if build.device == "cpu" and not two_layouts else []
+    simulate = kernel_of(build.level, build.device) is None
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
@@ -297,103 +255,86 @@ def _runner(
         _leave_the_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
-    return TransformersRunner(
-        model, build.level, simulate=simulate, two_layouts=two_layouts
-    ), caveats
+    general = TransformersRunner(model, build.level, simulate=simulate, two_layouts=two_layouts)
+    return general, caveats
 
 
-def _second_layout_fits(model: nn.Module) -> bool:
-    """Whether this machine has room for the weights of all linear layers twice, and as much again
-    as one copy for what is loaded after them.
+def _caveats(
+    source: ModelSource, runner: Runner, build: Build, draft: str | None, share: float
+) -> list[str]:
+    """Where an unquantized model would be faster in another type, and which weights a level does
+    not cover; ModelError where those are all.
     """
-    weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
-    return 3 * weights <= memory_left()
-
-
-def _dtype_caveats(config: Any, build: Build, draft: str | None) -> list[str]:
-    """Where an unquantized model would be faster in another type."""
-    if build.level != "none":
-        return []
-    if build.device == "cpu" and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
-        return [
-            "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a step "
-            "for each, which in float32 (the default here) it does not"
-        ]
-    checkpoint = getattr(config, "dtype", None)
-    narrow = checkpoint in (torch.bfloat16, torch.float16)
-    if draft is None and build.dtype == torch.float32 and narrow:
-        return [
-            "its checkpoint has two bytes a weight and runs in float32: plain decoding reads twice "
-            "the bytes, and a runner that does not gains less from speculation"
-        ]
-    return []
-
-
-def _coverage_caveats(source: ModelSource, runner: Runner, build: Build) -> list[str]:
-    """The weights that the level does not cover; ModelError where those are all."""
-    if build.level not in LEVELS or build.level == "none":
-        return []
-    share = quantized_share(runner)
-    if share == 0.0:
-        raise ModelError(
-            f"quantization `{build.level}` touched no layer of `{source.name}`",
-            hint="its layers' sizes do not divide into the level's groups; use another level",
-        )
-    caveats = []
-    twin = next((layer for layer in linears(runner) if isinstance(layer, Int4Linear)), None)
-    if twin is not None:
-        wide = str(twin.wide_dtype).removeprefix("torch.")
-        caveats.append(
-            f"beside int4 weights the runner keeps {wide} ones, not counted in its memory: an "
-            "engine has no such copy"
-        )
-    if share < 1.0:
-        caveats.append(f"{build.level} covers {share:.0%} of the linear weights")
+    caveats: list[str] = []
+    on_cpu, level = build.device == "cpu", build.level
+    if level == "none":
+        checkpoint = getattr(source.config.get_text_config(), "dtype", None)
+        narrow = checkpoint in (torch.bfloat16, torch.float16)
+        if on_cpu and build.dtype == torch.bfloat16 and not multiplies_bfloat16():
+            caveats.append(
+                "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a "
+                "step for each, which in float32 (the default here) it does not"
+            )
+        elif draft is None and build.dtype == torch.float32 and narrow:
+            caveats.append(
+                "its checkpoint has two bytes a weight and runs in float32: plain decoding reads "
+                "twice the bytes, and a runner that does not gains less from speculation"
+            )
+    elif level in LEVELS:
+        if share == 0.0:
+            raise ModelError(
+                f"quantization `{level}` touched no layer of `{source.name}`",
+                hint="its layers' sizes do not divide into the level's groups; use another level",
+            )
+        twin = next((layer for layer in linears(runner) if isinstance(layer, Int4Linear)), None)
+        if twin is not None:
+            wide = str(twin.wide_dtype).removeprefix("torch.")
+            caveats.append(
+                f"beside int4 weights the runner keeps {wide} ones, not counted in its memory: an "
+                "engine has no such copy"
+            )
+        if share < 1.0:
+            caveats.append(f"{level} covers {share:.0%} of the linear weights")
     return caveats
 
 
-def linears(runner: Runner) -> list[Linear]:
-    """Every linear layer; the wide twin inside an int4 layer is not another."""
-    return [module for module in runner.modules() if isinstance(module, Linear)]
+def linears(runner: Runner) -> list[Any]:
+    """Every linear layer: PyTorch's, or one of draftbench's, which count their own bytes."""
+    return [m for m in runner.modules() if isinstance(m, nn.Linear) or hasattr(m, "weight_bytes")]
 
 
-def quantized_share(runner: Runner) -> float:
-    """Share of multiplied weights that are of a quantized type, or were rounded to one.
+def layer_bytes(layer: Any) -> int:
+    """Bytes of one layer's weights, which a step reads."""
+    counted: int = (
+        tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
+    )
+    return counted
 
-    Experts that a model keeps stacked in one tensor of three dimensions are weights too, and no
-    layer of theirs is replaced.
+
+def _counted(runner: Runner) -> tuple[int, int, float]:
+    """Bytes of all weights by their real types, of their second layouts, and the share of
+    multiplied weights that are of a quantized type or were rounded to one.
+
+    Shared weights (a tied head) count once, and so do those that are held in two layouts. Experts
+    that are stacked in one tensor are multiplied too, and no layer of theirs is replaced.
     """
-    total = sum(tensor.numel() for tensor in runner.tensors() if tensor.ndim > 2)
-    quantized = 0
+    others = list(runner.tensors())
+    shared = {tensor.data_ptr(): tensor.nbytes for tensor in others}
+    multiplied = sum(tensor.numel() for tensor in others if tensor.ndim >= _STACKED)
+    unshared = second = quantized = 0
     for layer in linears(runner):
         size = layer.in_features * layer.out_features
-        total += size
-        if isinstance(layer, _QUANTIZED) or not _is_plain(layer):
-            quantized += size
-    return quantized / total if total else 0.0
-
-
-def weight_bytes(runner: Runner) -> int:
-    """Bytes of all weights by their real types; shared ones (a tied head) count once, and so do
-    those that are held in two layouts.
-    """
-    shared = {tensor.data_ptr(): tensor.nbytes for tensor in runner.tensors()}
-    unshared = 0
-    for layer in linears(runner):
-        if isinstance(layer, nn.Linear) and _is_plain(layer):
-            shared[layer.weight.data_ptr()] = layer.weight.nbytes
-        elif isinstance(layer, PackedLinear) and layer.address is not None:
-            shared[layer.address] = layer.weight_bytes
+        multiplied += size
+        address = None
+        if isinstance(layer, PackedLinear):
+            address, second = layer.address, second + layer.second_layout_bytes
+        elif isinstance(layer, nn.Linear) and type(layer.weight.data) is Tensor:
+            address = layer.weight.data_ptr()
         else:
+            quantized += size
+        if address is None:
             unshared += layer_bytes(layer)
-    return sum(shared.values()) + unshared
-
-
-def layer_bytes(layer: Linear) -> int:
-    """Bytes of one layer's weights, which a step reads."""
-    return tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
-
-
-def _is_plain(layer: Linear) -> bool:
-    """Whether its weight is none of torchao's tensor classes."""
-    return not isinstance(layer, nn.Linear) or type(layer.weight.data) is Tensor
+        else:
+            shared[address] = layer_bytes(layer)
+    weights = sum(shared.values()) + unshared
+    return weights, second, quantized / multiplied if multiplied else 0.0
