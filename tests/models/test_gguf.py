@@ -6,32 +6,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 
 from draftbench.errors import ModelError
 from draftbench.models.compatibility import check_pair
+from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource, end_tokens
 
-NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "input_layernorm.weight": "attn_norm.weight",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
-}
-
-
-def tensor_name(name: str) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    _, _, layer, rest = name.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest]}"
+BUILD = Build(torch.float32, "none", "cpu")
+IDS = torch.arange(5, 45)
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -42,19 +26,7 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_tokenizer(writer: gguf.GGUFWriter, folder) -> None:
-    model = json.loads((folder / "tokenizer.json").read_text())["model"]
-    tokens = sorted(model["vocab"], key=model["vocab"].get)
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types([control if t == "<|endoftext|>" else normal for t in tokens])
-    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
-    writer.add_eos_token_id(0)
-
-
-def write(path, folder, kind=gguf.GGMLQuantizationType.F32):
+def write(path, folder, kind):
     """The model of a directory as a GGUF file with its matrices of this kind."""
     source = ModelSource(str(folder))
     config = source.config
@@ -70,18 +42,25 @@ def write(path, folder, kind=gguf.GGMLQuantizationType.F32):
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(config.vocab_size)
-    write_tokenizer(writer, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
+    tokens = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if t == "<|endoftext|>" else normal for t in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
+    writer.add_eos_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in source.load(torch.float32, "cpu").state_dict().items():
         if name == "lm_head.weight":  # tied: it is the embedding
             continue
-        weight = tensor.numpy()
-        if "q_proj" in name:
-            weight = interleaved(weight, config.num_attention_heads)
-        elif "k_proj" in name:
-            weight = interleaved(weight, config.num_key_value_heads)
-        own = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+        weight, turned = tensor.numpy(), heads.get(name.split(".")[-2])
+        weight = weight if turned is None else interleaved(weight, turned)
+        own = kind if weight.ndim > 1 else Kind.F32
         stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
-        writer.add_tensor(tensor_name(name), stored, raw_dtype=own)
+        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,37 +70,41 @@ def write(path, folder, kind=gguf.GGMLQuantizationType.F32):
 @pytest.fixture(scope="session")
 def gguf_file(tmp_path_factory, embedded):
     path = tmp_path_factory.mktemp("gguf") / "draft.F32.gguf"
-    write(path, embedded / "draft")
+    write(path, embedded / "draft", Kind.F32)
     return path
 
 
+def logits_and_facts(spec, draft=None):
+    runner, facts = build_runner(ModelSource(str(spec)), BUILD, draft)
+    return runner.forward(IDS, runner.new_cache(40), every=True), facts
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [(Kind.Q8_0, "gguf-q8_0"), (Kind.Q4_0, "gguf-q4_0"), (Kind.BF16, None)]
+)
+def test_a_gguf_file_counts_as_the_type_of_most_of_its_weights(tmp_path, embedded, kind, level):
+    write(tmp_path / "draft.gguf", embedded / "draft", kind)
+    assert stored_level(ModelSource(str(tmp_path / "draft.gguf"))) == level
+
+
 def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, embedded):
-    path = tmp_path / "draft.Q8_0.gguf"
-    write(path, embedded / "draft", gguf.GGMLQuantizationType.Q8_0)
-    build = Build(torch.float32, "none", "cpu")
-    runner, facts = build_runner(ModelSource(str(path)), build, None)
-    plain, exact = build_runner(ModelSource(str(embedded / "draft")), build, None)
+    write(tmp_path / "draft.gguf", embedded / "draft", Kind.Q8_0)
+    logits, facts = logits_and_facts(tmp_path / "draft.gguf")
+    expected, exact = logits_and_facts(embedded / "draft")
     assert (facts.quant, facts.has_kernel) == ("gguf-q8_0", False)
     assert facts.caveats == (
         "stored as gguf-q8_0 and unpacked here: right acceptance, its own cost and size unknown",
     )
     assert (facts.parameters, facts.weight_bytes) == (exact.parameters, exact.weight_bytes)
-    ids = torch.arange(5, 45)
-    one, other = (r.forward(ids, r.new_cache(40), every=True).float() for r in (runner, plain))
-    closeness = torch.nn.functional.cosine_similarity(one, other, dim=-1)
+    closeness = torch.nn.functional.cosine_similarity(logits, expected, dim=-1)
     assert 0.99 < closeness.min() < 1
 
 
 def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
-    ids = torch.arange(5, 45)
-    logits = []
-    for spec in (gguf_file, embedded / "draft"):
-        runner, facts = build_runner(
-            ModelSource(str(spec)), Build(torch.float32, "none", "cpu"), "draft"
-        )
-        assert facts.runner.startswith("draftbench (float32, cpu")
-        logits.append(runner.forward(ids, runner.new_cache(40), every=True))
-    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-4)
+    logits, facts = logits_and_facts(gguf_file, "draft")
+    expected, _ = logits_and_facts(embedded / "draft", "draft")
+    assert facts.runner.startswith("draftbench (float32, cpu")
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_gguf_file_gives_the_directorys_tokenizer(gguf_file, embedded):

@@ -32,8 +32,8 @@ LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
 
 
-def built(source, level, dtype=torch.bfloat16, *, simulate=False):
-    return build_runner(source, Build(dtype, level, "cpu", simulate), "draft")[1]
+def built(source, level, dtype=torch.bfloat16, draft="draft", **options):
+    return build_runner(source, Build(dtype, level, "cpu", **options), draft)[1]
 
 
 def test_the_table_says_what_each_level_is_on_a_device():
@@ -68,13 +68,49 @@ def test_an_unknown_level_lists_the_known_ones():
     assert "none, fp8, int8, int4" in caught.value.hint
 
 
-def test_unquantized_weights_are_counted_by_their_type(workshop):
-    facts = built(workshop.weighted("untied"), "none")
-    parameters = LINEAR + NORMS + 2 * EMBEDDING
-    assert (facts.parameters, facts.quantized_share) == (parameters, 0.0)
-    assert facts.weight_bytes == BFLOAT16 * parameters
-    in_float = built(workshop.weighted("float"), "none", torch.float32)
-    assert in_float.weight_bytes == 4 * parameters
+SCALE = FLOAT32 if multiplies_integers() else BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "tied", "weights", "share"),
+    [
+        ("none", torch.bfloat16, False, BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING), 0),
+        ("none", torch.float32, False, FLOAT32 * (LINEAR + NORMS + 2 * EMBEDDING), 0),
+        # In float32 a tied head shares the embedding's memory.
+        ("none", torch.float32, True, FLOAT32 * (LINEAR + NORMS + EMBEDDING), 0),
+        # A byte a weight and a scale an output.
+        (
+            "int8",
+            torch.bfloat16,
+            False,
+            LINEAR + EMBEDDING + SCALE * (OUTPUTS + 300) + BFLOAT16 * (NORMS + EMBEDDING),
+            1,
+        ),
+        # Half a byte a weight, a pair of scales a group; the head's 300 outputs do not divide into
+        # the kernel's blocks of 16 and stay bfloat16.
+        (
+            "int4",
+            torch.bfloat16,
+            False,
+            LINEAR // 2 + 2 * BFLOAT16 * LINEAR // INT4_GROUP + BFLOAT16 * (NORMS + 2 * EMBEDDING),
+            LINEAR / (LINEAR + EMBEDDING),
+        ),
+        # Simulated, which keeps the size.
+        ("fp8", torch.bfloat16, False, BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING), 1),
+    ],
+)
+def test_weights_are_counted_by_their_types(workshop, level, dtype, tied, weights, share):
+    source = workshop.weighted("model", tie_word_embeddings=tied)
+    facts = built(source, level, dtype, simulate=True)
+    assert facts.parameters == LINEAR + NORMS + EMBEDDING * (1 if tied else 2)
+    assert (facts.weight_bytes, facts.quantized_share) == (weights, share)
+    assert facts.has_kernel is (level != "fp8")
+    # 2 (keys, values) · 2 layers · 2 heads · 16 · the bytes of an entry.
+    assert facts.kv_bytes_per_token == 128 * dtype.itemsize
+    if level == "int4":
+        assert f"int4 covers {share:.0%} of the linear weights" in facts.caveats
+        copy = "keeps (bfloat16|float32) ones, not counted"
+        assert any(re.search(copy, caveat) for caveat in facts.caveats)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
@@ -96,43 +132,6 @@ def test_stacked_experts_are_not_copied_out_of_the_file():
     quantize._leave_the_file(model)
     moved = {name for name, weight in model.named_parameters() if weight.data_ptr() != before[name]}
     assert moved == {"embedding.weight"}
-
-
-def test_int8_is_a_byte_a_weight_and_a_scale_an_output(workshop):
-    facts = built(workshop.weighted("model"), "int8")
-    scale = FLOAT32 if multiplies_integers() else BFLOAT16
-    head = EMBEDDING + scale * 300
-    rest = BFLOAT16 * (NORMS + EMBEDDING)
-    assert facts.quantized_share == 1.0
-    assert facts.weight_bytes == LINEAR + scale * OUTPUTS + head + rest
-
-
-def test_int4_is_half_a_byte_a_weight_and_a_pair_of_scales_a_group(workshop):
-    """The head's 300 outputs do not divide into the kernel's blocks of 16 and stay bfloat16."""
-    facts = built(workshop.weighted("model"), "int4")
-    scales = 2 * BFLOAT16 * LINEAR // INT4_GROUP
-    rest = BFLOAT16 * (NORMS + 2 * EMBEDDING)
-    assert facts.weight_bytes == LINEAR // 2 + scales + rest
-    assert facts.quantized_share == LINEAR / (LINEAR + EMBEDDING)
-    assert f"int4 covers {LINEAR / (LINEAR + EMBEDDING):.0%} of the linear weights" in facts.caveats
-    assert any(
-        re.search("keeps (bfloat16|float32) ones, not counted", caveat) for caveat in facts.caveats
-    )
-
-
-def test_a_tied_head_counts_once(workshop):
-    """In float32 the head shares the embedding's memory."""
-    facts = built(workshop.weighted("tied", tie_word_embeddings=True), "none", torch.float32)
-    assert facts.parameters == LINEAR + NORMS + EMBEDDING
-    assert facts.weight_bytes == 4 * (LINEAR + NORMS + EMBEDDING)
-
-
-def test_a_simulated_level_keeps_its_size_and_says_that_it_has_no_kernel(workshop):
-    facts = built(workshop.weighted("model"), "fp8", simulate=True)
-    assert facts.has_kernel is False
-    assert facts.quantized_share == 1.0
-    assert facts.weight_bytes == BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING)
-    assert built(workshop.weighted("other"), "int8", simulate=True).has_kernel is True
 
 
 def test_int4_that_fits_no_layer_fails(workshop):
@@ -170,25 +169,17 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
 
 
 def test_a_type_that_another_would_beat_is_named(workshop):
-    said = built(workshop.weighted("model"), "none").caveats
-    slow = any("does not multiply bfloat16" in caveat for caveat in said)
+    narrow = workshop.weighted("narrow")
+    slow = any("does not multiply bfloat16" in c for c in built(narrow, "none").caveats)
     assert slow is not multiplies_bfloat16()
-    assert built(workshop.weighted("model"), "none", torch.float32).caveats == ()
-    build = Build(torch.float32, "none", "cpu")
-    (doubled,) = build_runner(workshop.weighted("model"), build, None)[1].caveats
+    assert built(narrow, "none", torch.float32).caveats == ()
+    (doubled,) = built(narrow, "none", torch.float32, None).caveats
     assert "plain decoding reads twice the bytes" in doubled
     for level in ("int8", "int4"):
-        quantized = build_runner(
-            workshop.weighted("model"), Build(torch.float32, level, "cpu"), None
-        )
-        assert not any("twice the bytes" in caveat for caveat in quantized[1].caveats)
-    whole = workshop.weighted("whole", stored=torch.float32)
-    assert build_runner(whole, build, None)[1].caveats == ()
-
-
-def test_the_size_of_the_cache_is_that_of_keys_and_values_of_all_layers(workshop):
-    # 2 (keys, values) · 2 layers · 2 heads · 16 · 2 bytes.
-    assert built(workshop.weighted("model"), "none").kv_bytes_per_token == 256
+        caveats = built(narrow, level, torch.float32, None).caveats
+        assert not any("twice the bytes" in caveat for caveat in caveats)
+    wide = workshop.weighted("wide", stored=torch.float32)
+    assert built(wide, "none", torch.float32, None).caveats == ()
 
 
 def test_a_recurrent_model_is_refused_by_name(workshop, tmp_path):
@@ -213,10 +204,7 @@ def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypa
     """Packed from 0 bytes on, where nothing is small; a tied head's rows are the embedding's."""
     monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
     source = workshop.weighted("tied", tie_word_embeddings=True)
-    both, one = (
-        build_runner(source, Build(torch.float32, "none", "cpu", two_layouts=two), "draft")[1]
-        for two in (True, False)
-    )
+    both, one = (built(source, "none", torch.float32, two_layouts=two) for two in (True, False))
     assert both.weight_bytes == one.weight_bytes == FLOAT32 * (LINEAR + NORMS + EMBEDDING)
     assert both.second_layout_bytes == FLOAT32 * (LINEAR + EMBEDDING)
     assert one.second_layout_bytes == 0
