@@ -22,8 +22,8 @@ from draftbench.models.checkpoint import check_files
 from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
-SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
-_UNSOUND = "download the checkpoint again from its author; merge an adapter into its model first"
+FINGERPRINTED = {".safetensors", ".gguf", ".json", ".jinja", ".model", ".bin"}
+SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ModelSource:
 
     @property
     def on_hub(self) -> bool:
-        """Whether this names a model of the hub: `org/name` or `org/name@revision`."""
+        """Whether this names a model of the hub."""
         return names_model(self.spec)
 
     @property
@@ -95,7 +95,7 @@ class ModelSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer, tried on a letter; reads no weights."""
+        """The transformers tokenizer; reads no weights."""
         from transformers import AutoTokenizer
 
         def tried(where: str, **options: Any) -> Any:
@@ -130,35 +130,36 @@ class ModelSource:
         return model.eval().requires_grad_(False)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
+        """Read the checkpoint by a loader of transformers after its files were checked."""
         _quiet_libraries()
         if self.on_hub:
             hub_answers()
         where, fixed = self._arguments()
+        hint = "the directory must hold config.json and the tokenizer's files with the weights"
+        if not self.local:
+            hint = "check the id, or download the model and give its directory"
+        elif what == "weights":
+            hint = (
+                "weights must be complete *.safetensors or .gguf files; `--allow-pickle` opens "
+                "older formats"
+            )
         try:
             check_files(self._path.resolve() if self.local else _fetched(where, fixed["revision"]))
             return loader(where, **fixed, **options)
-        except MemoryError:
+        except (MemoryError, torch.OutOfMemoryError):
             raise
         # transformers raises OSError, ValueError, KeyError, safetensors' and tokenizers' own errors
         # for bad files.
         except Exception as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
+            if isinstance(error, UnreadableError):
+                hint = (
+                    "download the checkpoint again from its author; merge an adapter into its "
+                    "model first"
+                )
             reason = _first_sentence(error)
-            hint = _UNSOUND if isinstance(error, UnreadableError) else self._hint(what)
             raise ModelError(
                 f"cannot load the {what} of `{self.spec}`: {reason}", hint=hint
             ) from error
-
-    def _hint(self, what: str) -> str:
-        if not self.local:
-            return "check the id, or download the model and give its directory"
-        if what == "weights":
-            return (
-                "weights must be complete *.safetensors or .gguf files; `--allow-pickle` opens "
-                "older formats"
-            )
-        return "the directory must hold config.json and the tokenizer's files with the weights"
 
     def fingerprint(self) -> str:
         """Hash of names, sizes and both ends of the model's files; the commit for a hub model.
@@ -167,20 +168,18 @@ class ModelSource:
         the middle of a file that keeps its size is not seen.
         """
         if not self.local:
-            commit = getattr(self.config, "_commit_hash", None)
-            return f"hub:{commit}" if commit else "hub:unknown"
+            return f"hub:{getattr(self.config, '_commit_hash', None) or 'unknown'}"
         path = self._path.resolve()
         files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
         digest = hashlib.sha256()
         for file in files:
-            if file.suffix not in {".safetensors", ".gguf", ".json", ".jinja", ".model", ".bin"}:
-                continue
-            size = file.stat().st_size
-            digest.update(f"{file.name}:{size};".encode())
-            with file.open("rb") as stream:
-                digest.update(stream.read(FINGERPRINT_BYTES))
-                stream.seek(max(0, size - FINGERPRINT_BYTES))
-                digest.update(stream.read(FINGERPRINT_BYTES))
+            if file.suffix in FINGERPRINTED:
+                size = file.stat().st_size
+                digest.update(f"{file.name}:{size};".encode())
+                with file.open("rb") as stream:
+                    digest.update(stream.read(FINGERPRINT_BYTES))
+                    stream.seek(max(0, size - FINGERPRINT_BYTES))
+                    digest.update(stream.read(FINGERPRINT_BYTES))
         return digest.hexdigest()[:16]
 
     def parts(self) -> dict[str, str]:
@@ -197,6 +196,39 @@ class ModelSource:
         return {name: hashlib.sha256(t.encode()).hexdigest()[:16] for name, t in texts.items()}
 
 
+def end_tokens(source: ModelSource) -> frozenset[int]:
+    """Token ids that end a response: the generation configuration's, the model's and the
+    tokenizer's.
+
+    Raises:
+        ModelError: one of them names no token ids.
+    """
+    from transformers import GenerationConfig
+
+    where, options = source._arguments()
+    named = [source.config.get_text_config().eos_token_id, source.tokenizer.eos_token_id]
+    try:
+        revision = options.get("revision", "main")
+        named.append(GenerationConfig.from_pretrained(where, revision=revision).eos_token_id)
+    except OSError:  # the file is optional
+        pass
+    # transformers does not check the file's values.
+    except Exception as error:
+        raise ModelError(
+            f"cannot read generation_config.json of `{source.spec}`: {_first_sentence(error)}",
+            hint="correct or remove the file",
+        ) from error
+    tokens: list[int] = []
+    for value in named:
+        tokens += value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(isinstance(token, int) for token in tokens):
+        raise ModelError(
+            f"the end tokens of `{source.spec}` are not token ids",
+            hint="correct `eos_token_id` in its generation_config.json or config.json",
+        )
+    return frozenset(tokens)
+
+
 def _fetched(repository: str, revision: str) -> Path:
     """The cache folder of a hub model without its weights, fetched where it is missing: every file
     is checked before a library reads it.
@@ -206,7 +238,7 @@ def _fetched(repository: str, revision: str) -> Path:
 
     cached_file(repository, "config.json", revision=revision)  # its errors are readable
     folder = huggingface_hub.snapshot_download(
-        repository, revision=revision, allow_patterns=list(SMALL_FILES), ignore_patterns="*/*"
+        repository, revision=revision, allow_patterns=SMALL_FILES, ignore_patterns="*/*"
     )
     return Path(folder)
 
@@ -228,42 +260,3 @@ def _quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()
     for name in ("torchao", "torch.utils._pytree", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def end_tokens(source: ModelSource) -> frozenset[int]:
-    """Token ids that end a response: the generation configuration's, the model's and the
-    tokenizer's.
-
-    Raises:
-        ModelError: one of them names no token ids.
-    """
-    tokens: set[int] = set()
-    named = [source.config.get_text_config().eos_token_id, source.tokenizer.eos_token_id]
-    for value in [*named, _generation_end(source)]:
-        ids = value if isinstance(value, list | tuple) else [] if value is None else [value]
-        if not all(isinstance(token, int) for token in ids):
-            raise ModelError(
-                f"the end tokens of `{source.spec}` are not token ids",
-                hint="correct `eos_token_id` in its generation_config.json or config.json",
-            )
-        tokens.update(ids)
-    return frozenset(tokens)
-
-
-def _generation_end(source: ModelSource) -> Any:
-    """`eos_token_id` of the generation configuration, whose file is optional."""
-    from transformers import GenerationConfig
-
-    where, options = source._arguments()
-    revision = options.get("revision", "main")
-    try:
-        return GenerationConfig.from_pretrained(where, revision=revision).eos_token_id
-    except OSError:
-        return None
-    # transformers does not check the file's values.
-    except Exception as error:
-        reason = _first_sentence(error)
-        raise ModelError(
-            f"cannot read generation_config.json of `{source.spec}`: {reason}",
-            hint="correct or remove the file",
-        ) from error

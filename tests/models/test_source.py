@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,23 +43,22 @@ def test_a_hub_id_without_a_network_says_what_to_do():
     assert "download the model" in error.hint
 
 
-def test_a_configuration_that_is_not_json_is_refused(workshop, tmp_path):
+@pytest.mark.parametrize(
+    ("what", "file", "content", "words"),
+    [
+        ("config", "config.json", "{not json", "cannot load the configuration"),
+        ("config", "config.json", '{"model_type": "perpetuum"}', "perpetuum"),
+        ("tokenizer", "tokenizer.json", None, "cannot load the tokenizer"),
+        ("weights", "model.safetensors", None, "cannot load the weights"),
+    ],
+)
+def test_a_file_that_is_missing_or_damaged_is_refused(workshop, what, file, content, words):
     source = workshop.source("model")
-    (tmp_path / "model" / "config.json").write_text("{not json")
-    assert "cannot load the configuration" in refused(source).message
-
-
-def test_a_configuration_of_no_known_model_is_refused(workshop, tmp_path):
-    source = workshop.source("model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "perpetuum"}))
-    assert "perpetuum" in refused(source).message
-
-
-def test_a_directory_without_a_tokenizer_is_refused(workshop, tmp_path):
-    source = workshop.source("model")
-    for file in (tmp_path / "model").glob("tokenizer*"):
-        file.unlink()
-    assert "cannot load the tokenizer" in refused(source, "tokenizer").message
+    path = Path(source.spec) / file
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_text(content)
+    assert words in refused(source, what).message
 
 
 def test_pickled_weights_need_the_users_word(workshop, tmp_path):
@@ -82,24 +82,21 @@ def test_weights_cut_short_are_refused(workshop, tmp_path):
     assert "safetensors" in error.hint
 
 
-def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 96}, ["cannot load the weights"]),
+        # Layers without weights would run on random numbers. Nine of a layer: q, k, v, o, gate, up,
+        # down and two norms.
+        ({"num_hidden_layers": 3}, ["lack 9 tensors", "model.layers.2.input_layernorm.weight"]),
+    ],
+)
+def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, change, words):
     source = workshop.weighted("model")
-    file = tmp_path / "model" / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "hidden_size": 96}))
-    refused(source, "weights")
-
-
-def test_weights_of_missing_layers_are_refused(workshop, tmp_path):
-    """Layers without weights would run on random numbers."""
-    source = workshop.weighted("model")
-    file = tmp_path / "model" / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    file = Path(source.spec) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     message = refused(source, "weights").message
-    # Nine of a layer: q, k, v, o, gate, up, down and two norms.
-    assert "lack 9 tensors" in message
-    assert "model.layers.2.input_layernorm.weight" in message
+    assert all(part in message for part in words)
 
 
 def test_code_from_a_checkpoint_does_not_run(workshop, tmp_path):
