@@ -33,7 +33,7 @@ from draftbench.cli import (
     suites,
     sweep,
 )
-from draftbench.cli.help import Command, help_of
+from draftbench.cli.help import add_command, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import cannot_write
 from draftbench.cli.signals import (
@@ -49,6 +49,7 @@ from draftbench.errors import (
     TerminatedRunError,
     UsageError,
 )
+from draftbench.safe_files import without_controls
 
 _AGAIN = "nothing is lost; run the command again"
 _HELP = {"-h", "--help", "--version"}
@@ -66,7 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; every error ends here, as two lines on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        try:
+            return _run(words)
+        finally:
+            # What is printed from here on needs no unwinding.
+            release_sigterm()
     except (typer.Abort, KeyboardInterrupt):
         error: DraftbenchError = InterruptedRunError("interrupted", hint=_AGAIN)
     except TerminatedError:
@@ -116,12 +121,11 @@ def _in_words(error: Exception) -> DraftbenchError:
 
 
 def _print(error: DraftbenchError) -> None:
-    from draftbench.report.terminal.text import plain
-
+    # Nothing is imported here: numpy, when interrupted as it loads, cannot be loaded again.
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     with contextlib.suppress(OSError):  # where stderr is full the exit code still tells
-        console.print(f"error: {plain(error.message)}", style="red")
-        console.print(f"hint: {plain(error.hint)}", style="cyan")
+        console.print(f"error: {without_controls(error.message, lines=True)}", style="red")
+        console.print(f"hint: {without_controls(error.hint, lines=True)}", style="cyan")
 
 
 def _version(value: bool) -> None:
@@ -161,7 +165,7 @@ COMMANDS: dict[Callable[..., int], str] = {
     suites.suites: "List the built-in traffic.",
 }
 for command, summary in COMMANDS.items():
-    app.command(cls=Command, help=help_of(command), short_help=summary)(command)
+    add_command(app, command, summary)
 
 app.add_typer(runs.runs, name="runs")
 
@@ -174,5 +178,4 @@ def entry() -> NoReturn:
         code = main()
     finally:
         drop_unwritten()
-        release_sigterm()
     sys.exit(code)

@@ -6,56 +6,52 @@ No model runs here; `--show-text` loads the target's tokenizer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
-from draftbench.cli import flags
-from draftbench.cli.flags import RunArgument, candidate_named, require_measured
-from draftbench.cli.output import check_output, note, write_result
+from draftbench.cli.flags import (
+    RunArgument,
+    candidate_named,
+    draft_lengths,
+    flag,
+    read,
+    require_measured,
+)
+from draftbench.cli.output import Output, note
 from draftbench.cli.output import width as columns
 from draftbench.errors import ModelError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.acceptance.breakdown import Disagreement
     from draftbench.records import Candidate
-    from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import Run
 
 
 def acceptance(
+    *,
     run: RunArgument,
-    candidate: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Show this candidate, DRAFT[:QUANT]. Repeat the flag to compare the first with "
-            "the others (default: all).",
-            metavar="NAME",
-        ),
-    ] = None,
-    k: Annotated[
-        str | None,
-        typer.Option(
-            "--k", help="The draft lengths, e.g. 1-16 (default: those swept).", metavar="K,…"
-        ),
-    ] = None,
-    width: Annotated[
-        float,
-        typer.Option(
-            help="Say how many requests would narrow a figure to ± this share.", metavar="SHARE"
-        ),
-    ] = 0.02,
-    show_text: Annotated[
-        bool,
-        typer.Option("--show-text", help="Show the tokens that drafts got wrong: private text."),
-    ] = False,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", help="Show every definition, position, stopping rule and tree."),
-    ] = False,
-    output_format: flags.FormatOption = "table",
-    output: flags.OutputOption = "-",
+    candidate: list[str] | None = flag(
+        None,
+        "Show this candidate, DRAFT[:QUANT]. Repeat the flag to compare the first with the others "
+        "(default: all).",
+        "NAME",
+    ),
+    k: tuple[int, ...] | None = flag(
+        None,
+        "The draft lengths, e.g. 1-16 (default: those swept).",
+        "K,…",
+        parse=draft_lengths,
+    ),
+    width: float = flag(
+        0.02, "Say how many requests would narrow a figure to ± this share.", "SHARE"
+    ),
+    show_text: bool = flag(False, "Show the tokens that drafts got wrong: private text."),
+    everything: bool = flag(
+        False, "Show every definition, position, stopping rule and tree.", names=("--all",)
+    ),
+    output: Output,
 ) -> int:
     """Show acceptance on one screen; with --all by every definition, position and rule.
 
@@ -65,43 +61,35 @@ def acceptance(
     """
     from draftbench.acceptance.summary import acceptance_report
     from draftbench.report.terminal.acceptance import render
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
 
-    flags.one_of("--format", output_format, flags.FORMATS)
-    check_output(output)
     if not 0 < width < 1:
         raise UsageError(
             f"--width {width:g}: expected a share between 0 and 1", hint="for example 0.02 for ±2 %"
         )
-    folder = RunFolder(run)
-    observed = read_run(folder)
-    ks = observed.manifest.question.ks if k is None else flags.draft_lengths(k)
-    chosen = _chosen(observed, candidate)
+    observed = read(run)
+    ks = k or observed.manifest.question.ks
+    known = map(str, require_measured(observed).candidates)
+    chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or known)]
     report = acceptance_report(observed, chosen, ks, width)
     texts: dict[int, str] = {}
     if show_text:
-        costliest = _disagreements(folder, observed, chosen, max(ks))
+        costliest = _disagreements(run, observed, chosen, max(ks))
         report = msgspec.structs.replace(report, disagreements=costliest)
         tokens = {t for each in costliest.values() for d in each for t in (d.drafted, d.target)}
         texts = _texts(observed.manifest.question.target, tokens)
-    text = render(report, output_format, columns(), texts, everything=everything)
-    write_result(text, output)
+    output.write(render(report, output.style, columns(), texts, everything=everything))
     return 0
 
 
-def _chosen(observed: Run, names: Sequence[str] | None) -> list[Candidate]:
-    known = list(map(str, require_measured(observed).candidates))
-    return [candidate_named(observed, name) for name in dict.fromkeys(names or known)]
-
-
 def _disagreements(
-    folder: RunFolder, observed: Run, candidates: Sequence[Candidate], k: int
+    run: Path, observed: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[str, tuple[Disagreement, ...]]:
     """By candidate; those whose drafted tokens the run does not hold are left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.rounds import replays_of
+    from draftbench.run_folder.folder import RunFolder
 
+    folder = RunFolder(run)
     written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
     for draft in folder.private_drafts():

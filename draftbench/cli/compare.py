@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import TEXT_FORMATS, OutputOption, TextFormatOption, one_of
-from draftbench.cli.output import check_output, width, write_result
+from draftbench.cli.flags import read
+from draftbench.cli.output import TextOutput, width
 
 
 def compare(
@@ -16,8 +16,7 @@ def compare(
     run_b: Annotated[
         Path, typer.Argument(help="The run folder to compare with it.", metavar="RUN_B")
     ],
-    output_format: TextFormatOption = "table",
-    output: OutputOption = "-",
+    output: TextOutput,
 ) -> int:
     """Show what changed between two runs: acceptance, costs and speed-up paired by request, and all
     settings.
@@ -27,12 +26,7 @@ def compare(
     """
     from draftbench.gate.compare import compare_runs
     from draftbench.report.terminal.compare import render
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
 
-    one_of("--format", output_format, TEXT_FORMATS)
-    check_output(output)
-    a, b = (read_run(RunFolder(run)) for run in (run_a, run_b))
-    found = compare_runs((str(run_a), str(run_b)), a, b)
-    write_result(render(found, output_format, width()), output)
+    found = compare_runs((str(run_a), str(run_b)), read(run_a), read(run_b))
+    output.write(render(found, output.style, width()))
     return 0

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from draftbench.cli.flags import OUTPUT
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.safe_files import UnreadableError, read_yaml
 
@@ -62,14 +61,6 @@ ConfigArgument = Annotated[
         metavar="FILE.yaml",
         callback=read_config,
         is_eager=True,
-    ),
-]
-PrintConfigOption = Annotated[
-    bool,
-    typer.Option(
-        "--print-config",
-        help="Print all settings as a YAML file for FILE.yaml, and stop.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from draftbench.cli.flags import Decision, OutputOption, RunArgument, candidate_named, decides
-from draftbench.cli.output import check_output, note, write_result
+from draftbench.cli.flags import Decision, RunArgument, candidate_named, flag, read
+from draftbench.cli.output import ResultFile, note
 
 
 def _engines(incomplete: str) -> list[str]:
@@ -16,48 +12,35 @@ def _engines(incomplete: str) -> list[str]:
     return list(ENGINES)
 
 
-@decides
 def export(
+    *,
     run: RunArgument,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="The engine: vllm, sglang, llamacpp, tensorrt-llm or transformers.",
-            metavar="ENGINE",
-            autocompletion=_engines,
-        ),
-    ],
+    engine: str = flag(
+        ...,
+        "The engine: vllm, sglang, llamacpp, tensorrt-llm or transformers.",
+        "ENGINE",
+        complete=_engines,
+    ),
+    engine_version: str | None = flag(
+        None,
+        "The engine's version, e.g. 0.26; for llamacpp before-rename or after-rename.",
+        "VERSION",
+    ),
+    target: str | None = flag(
+        None, "What the engine calls the target (default: as swept).", "MODEL"
+    ),
+    draft: str | None = flag(None, "What the engine calls the draft (default: as swept).", "MODEL"),
+    candidate: str | None = flag(
+        None,
+        "Export this candidate, DRAFT[:QUANT], at its best k (default: the recommended one).",
+        "NAME",
+    ),
+    force: bool = flag(
+        False,
+        "Export the candidate that ranks first even if it is not recommended.",
+    ),
     decision: Decision,
-    engine_version: Annotated[
-        str | None,
-        typer.Option(
-            help="The engine's version, e.g. 0.26; for llamacpp before-rename or after-rename.",
-            metavar="VERSION",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="What the engine calls the target (default: as swept).", metavar="MODEL"),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(help="What the engine calls the draft (default: as swept).", metavar="MODEL"),
-    ] = None,
-    candidate: Annotated[
-        str | None,
-        typer.Option(
-            help="Export this candidate, DRAFT[:QUANT], at its best k (default: the recommended "
-            "one).",
-            metavar="NAME",
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Export the candidate that ranks first even if it is not recommended."
-        ),
-    ] = False,
-    output: OutputOption = "-",
+    output: ResultFile,
 ) -> int:
     """Print the configuration with which an engine serves what the run recommends.
 
@@ -69,12 +52,9 @@ def export(
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
 
-    check_output(output)
     known_engine(engine)
-    observed = read_run(RunFolder(run))
+    observed = read(run)
     options = decision.options(observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
@@ -84,5 +64,5 @@ def export(
     configuration = configure(setting, engine, engine_version)
     for remark in (*configuration.notes, *(options.costs.caveats if options.costs else ())):
         note(f"note: {plain(remark)}")
-    write_result(configuration.text, output)
+    output.write(configuration.text)
     return 0

@@ -1,4 +1,5 @@
-"""Flags that several commands share, and the text of flags → checked values.
+"""Flags as data: each is declared in one place, as a parameter of its command or as a field of a
+group of flags that several commands share; `with_flags` hands them to typer.
 
 A flag's panel is the heading that it stands under in `--help`; flags without one come first.
 """
@@ -7,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from draftbench.planner.options import DecisionOptions
     from draftbench.records import Candidate
     from draftbench.run_folder.run import Run
+    from draftbench.traffic import TrafficQuery
 
 TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY = (
     "Traffic",
@@ -30,308 +34,124 @@ TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY = (
     "Safety",
 )
 
-MODES = ("greedy", "sampled", "sampled-temperature-only")
 OBJECTIVES = ("speedup", "latency", "throughput", "cost")
-FORMATS = ("table", "json", "markdown", "csv")
-# Of results that are no grid of figures.
-TEXT_FORMATS = ("table", "json", "markdown")
 LARGEST_K, LARGEST_CONCURRENCY = 64, 256
+# Decided for, not measured.
+LARGEST_LOAD = 4096
 
 
-def among(*values: str) -> Callable[[str], list[str]]:
-    """A completion to one of these."""
+def flag(
+    default: Any,
+    help: str,
+    metavar: str | None = None,
+    names: Sequence[str] = (),
+    *,
+    among: Collection[str] = (),
+    parse: Callable[[Any], Any] | None = None,
+    many: bool = False,
+    panel: str | None = None,
+    complete: Callable[[str], list[str]] | None = None,
+    **more: Any,
+) -> Any:
+    """One flag: the default of a parameter or of a field of a group.
+
+    Args:
+        default: `...` where the flag must be given.
+        names: where the flag is not named as its parameter.
+        among: the values that it knows; the shell completes them.
+        parse: text → value; `many` texts where the flag may be repeated. None is never parsed.
+        more: what `typer.Option` takes.
+    """
+    if among and complete is None:
+        complete = _offer(among)
+    option = typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=panel, autocompletion=complete, **more
+    )
+    metadata = {"option": option, "names": names, "among": among, "parse": parse, "many": many}
+    return field(default=MISSING if default is ... else default, metadata=metadata)
+
+
+def _offer(values: Collection[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: list(values)
 
 
-def complete_levels(incomplete: str) -> list[str]:
-    """`none,i` → `none,int8`, `none,int4`."""
-    given, comma, _ = incomplete.rpartition(",")
-    return [f"{given}{comma}{level}" for level in LEVELS if level not in given.split(",")]
+def with_flags(command: Callable[..., int]) -> Callable[..., int]:
+    """A command as typer takes it: its groups of flags spread out, every value parsed.
 
-
-def complete_traffic(incomplete: str) -> list[str]:
-    """Suites, from `su` on; before that the shell completes file names."""
-    from draftbench.traffic.suites import suite_names
-
-    known = [f"suite:{name}" for name in suite_names()]
-    return known if incomplete.startswith("su") else []
-
-
-RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")]
-TargetOption = Annotated[
-    str,
-    typer.Option(
-        help="The target model: a folder, a .gguf file or a Hugging Face id.", metavar="MODEL"
-    ),
-]
-DRAFTS = typer.Option(
-    help="The draft models, separated by commas; ngram is prompt lookup.", metavar="MODEL,…"
-)
-TrafficOption = Annotated[
-    str,
-    typer.Option(
-        help="The requests: a log file, suite:NAME or hf:DATASET.",
-        metavar="SOURCE",
-        autocompletion=complete_traffic,
-    ),
-]
-SegmentByOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The field of a row that names its segment.", metavar="FIELD", rich_help_panel=TRAFFIC
-    ),
-]
-PromptFieldOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The field of a row that holds the prompt.", metavar="FIELD", rich_help_panel=TRAFFIC
-    ),
-]
-ResponseFieldOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The field of a row that holds the logged answer.",
-        metavar="FIELD",
-        rich_help_panel=TRAFFIC,
-    ),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="The number of CPU threads (default: one per core).", rich_help_panel=MODELS
-    ),
-]
-TrustOption = Annotated[
-    bool,
-    typer.Option(
-        help="Run Python code that comes with a checkpoint. It can do anything that you can.",
-        rich_help_panel=SAFETY,
-    ),
-]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="Print a table, json, markdown or csv.",
-        metavar="FORMAT",
-        autocompletion=among(*FORMATS),
-        rich_help_panel=OUTPUT,
-    ),
-]
-TextFormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="Print a table, json or markdown.",
-        metavar="FORMAT",
-        autocompletion=among(*TEXT_FORMATS),
-        rich_help_panel=OUTPUT,
-    ),
-]
-OutputOption = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Write the result to this file instead of stdout.",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=OUTPUT,
-    ),
-]
-QuietOption = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print only the result and errors.", rich_help_panel=OUTPUT),
-]
-
-
-def decides(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the flags of a decision in place of its parameter `decision`: the same seven
-    for every command that decides, so that one run cannot get two answers.
+    Raises:
+        UsageError: by the command that is returned, for a value that a flag does not know.
     """
-    given = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [
-        each
-        for known in given
-        for each in (_DECISION_FLAGS.values() if known.name == "decision" else [known])
-    ]
+    flags: dict[str, Field[Any]] = {}
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for known in inspect.signature(command, eval_str=True).parameters.values():
+        own: dict[str, tuple[Field[Any], Any]] = {}
+        group = known.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[known.name] = group
+            hints = get_type_hints(group)
+            own = {each.name: (each, hints[each.name]) for each in fields(group)}
+        elif isinstance(known.default, Field):
+            own = {known.name: (known.default, known.annotation)}
+        else:
+            parameters.append(known.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        for name, (declared, kind) in own.items():
+            flags[name] = declared
+            parameters.append(_parameter(name, declared, kind))
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
-        decision = Decision(**{name: values.pop(name) for name in _DECISION_FLAGS})
-        return command(**values, decision=decision)
+        for name, declared in flags.items():
+            values[name] = _parsed(name, declared, values[name])
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        return command(**values)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
 
 
-class Decision:
-    """What the flags of a decision ask for.
-
-    Raises:
-        UsageError: a value that cannot be used.
-    """
-
-    def __init__(
-        self,
-        min_speedup: Annotated[
-            float,
-            typer.Option(
-                min=0.0,
-                help="Speculate only from this speed-up on.",
-                metavar="S",
-                rich_help_panel=DECISION,
-            ),
-        ] = 1.0,
-        concurrency: Annotated[
-            str | None,
-            typer.Option(
-                help="The numbers of concurrent requests to decide for, e.g. 1,8,32 (default: "
-                "those of the run).",
-                metavar="N,…",
-                rich_help_panel=DECISION,
-            ),
-        ] = None,
-        objective: Annotated[
-            str,
-            typer.Option(
-                help="Rank by speedup (after the first token), latency (prefills included), "
-                "throughput or cost; the last two also choose among --concurrency.",
-                metavar="NAME",
-                rich_help_panel=DECISION,
-                autocompletion=among(*OBJECTIVES),
-            ),
-        ] = "speedup",
-        price_per_hour: Annotated[
-            float | None,
-            typer.Option(
-                help="What the machine costs in an hour, for tokens per dollar.",
-                metavar="PRICE",
-                rich_help_panel=DECISION,
-            ),
-        ] = None,
-        max_memory: Annotated[
-            str | None,
-            typer.Option(
-                help="The most memory for target, draft and caches together, e.g. 20GB.",
-                metavar="SIZE",
-                rich_help_panel=DECISION,
-            ),
-        ] = None,
-        max_p99_ratio: Annotated[
-            float | None,
-            typer.Option(
-                min=0.0,
-                help="How much the p99 of a request's time per output token may grow, e.g. 1.2.",
-                metavar="RATIO",
-                rich_help_panel=DECISION,
-            ),
-        ] = None,
-        costs: Annotated[
-            Path | None,
-            typer.Option(
-                help="Take step times from another run, or from a YAML file with those of an "
-                "engine.",
-                metavar="PATH",
-                rich_help_panel=DECISION,
-            ),
-        ] = None,
-    ) -> None:
-        one_of("--objective", objective, OBJECTIVES)
-        self.costs = costs
-        self.asked: dict[str, Any] = {
-            "min_speedup": min_speedup,
-            "concurrency": () if concurrency is None else concurrencies(concurrency),
-            "objective": objective,
-            "price_per_hour": price_per_hour,
-            "max_memory": None if max_memory is None else size_of("--max-memory", max_memory),
-            "max_p99_ratio": max_p99_ratio,
-        }
-
-    def options(self, run: Run) -> DecisionOptions:
-        """The same as the planner takes it, with the costs read for this run's candidates.
-
-        Raises:
-            UsageError: nothing was measured, or `--costs` has times of none of the drafts.
-        """
-        from draftbench.planner.cost_sources import CostSource, costs_of_run, read_engine_costs
-        from draftbench.planner.options import DecisionOptions
-        from draftbench.run_folder.folder import RunFolder
-        from draftbench.run_folder.run import read_run
-
-        require_measured(run)
-        source: CostSource | None = None
-        if self.costs is not None and self.costs.is_dir():
-            source = costs_of_run(read_run(RunFolder(self.costs)), run, f"`{self.costs}`")
-        elif self.costs is not None:
-            source = read_engine_costs(self.costs, run.candidates)
-        return DecisionOptions(**self.asked, costs=source)
+def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
+    """A flag as typer reads it: as text where it is parsed here."""
+    default = inspect.Parameter.empty if declared.default is MISSING else declared.default
+    if declared.metadata["many"]:
+        kind = list[str] if default else list[str] | None
+    elif declared.metadata["parse"]:
+        kind = str if default is not None else str | None
+    annotation = Annotated[kind, declared.metadata["option"]]
+    only = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, only, default=default, annotation=annotation)
 
 
-_DECISION_FLAGS = dict(inspect.signature(Decision, eval_str=True).parameters)
-DECISION_FLAGS = frozenset(_DECISION_FLAGS)
+def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
+    among, parse = declared.metadata["among"], declared.metadata["parse"]
+    if value is None:
+        return value
+    if among:
+        long = next(iter(declared.metadata["names"]), f"--{name.replace('_', '-')}")
+        one_of(long, value, among)
+    return parse(value) if parse else value
 
 
-def require_measured(observed: Run) -> Run:
-    """The same run, if any candidate was measured.
-
-    Raises:
-        UsageError: none was.
-    """
-    if not observed.candidates:
-        raise UsageError(
-            "no candidate was measured in this run", hint="look at its failures, then sweep again"
-        )
-    return observed
+def one_of(flag: str, value: str, allowed: Collection[str]) -> None:
+    """Refuse a value that the flag does not know."""
+    if value not in allowed:
+        hint = did_you_mean(value, allowed, f"one of {', '.join(allowed)}")
+        raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
 
 
-def candidate_named(observed: Run, name: str) -> Candidate:
-    """The candidate that `--candidate` names.
-
-    Raises:
-        UsageError: the run has none of that name.
-    """
-    known = {str(candidate): candidate for candidate in observed.candidates}
-    if name in known:
-        return known[name]
-    others = f"its candidates are {', '.join(known) or 'none'}"
-    meant = did_you_mean(name, known, "")
-    hint = f"{meant} {others}" if meant else others
-    raise UsageError(f"the run has no candidate `{name}`", hint=hint)
-
-
-def draft_lengths(text: str) -> tuple[int, ...]:
-    """`1-8`, `2,4` or a mixture → sorted draft lengths."""
-    return _numbers("--k", text, LARGEST_K)
-
-
-def swept_concurrencies(text: str) -> tuple[int, ...]:
-    """`1,4,16` → sorted numbers of requests that decode together."""
-    return _numbers("--concurrency", text, LARGEST_CONCURRENCY)
-
-
-def concurrencies(text: str) -> tuple[int, ...]:
-    """`1,8,32` → numbers of concurrent requests in the order given."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(
-            f"--concurrency {text}: expected whole numbers from 1, separated by commas",
-            hint="for example --concurrency 1,8,32",
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def _numbers(flag: str, text: str, largest: int) -> tuple[int, ...]:
-    numbers: set[int] = set()
+def numbers(flag: str, largest: int, text: str) -> tuple[int, ...]:
+    """`8,1-3` → (8, 1, 2, 3): each number once, in the order given."""
+    found: dict[int, None] = {}
     for part in text.split(","):
         low, high = number_range(flag, part)
         if high > largest:
             raise UsageError(
                 f"{flag} {text}: the largest value is {largest}", hint=f"for example {flag} 1,4"
             )
-        numbers.update(range(low, high + 1))
-    return tuple(sorted(numbers))
+        found.update(dict.fromkeys(range(low, high + 1)))
+    return tuple(found)
 
 
 def number_range(flag: str, text: str) -> tuple[int, int]:
@@ -353,36 +173,33 @@ def number_range(flag: str, text: str) -> tuple[int, int]:
     return first, last
 
 
-def model_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
+def draft_lengths(text: str) -> tuple[int, ...]:
+    """`2,4-6` → draft lengths, the shortest first."""
+    return tuple(sorted(numbers("--k", LARGEST_K, text)))
+
+
+def model_names(texts: Sequence[str]) -> tuple[str, ...]:
     """`a,b`, or the flag repeated → each name once. A path that exists keeps its commas."""
     names: dict[str, None] = {}
     for text in texts:
         parts = [text] if Path(text).expanduser().exists() else text.split(",")
         if not all(part.strip() for part in parts):
             raise UsageError(
-                f"{flag} {text}: a name between commas is empty", hint=f"for example {flag} ./a,./b"
+                f"--drafts {text}: a name between commas is empty",
+                hint="for example --drafts ./a,./b",
             )
         names.update((part.strip(), None) for part in parts)
     return tuple(names)
 
 
 def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """`none,int4`, or the flag repeated → each level once."""
-    levels = (level_name(flag, part.strip()) for text in texts for part in text.split(","))
-    return tuple(dict.fromkeys(levels))
-
-
-def level_name(flag: str, text: str) -> str:
-    """A level; those of stored formats (`gptq-int4`) are known to the library that reads them."""
-    return text if "-" in text else one_of(flag, text, tuple(LEVELS))
-
-
-def one_of(flag: str, value: str, allowed: Sequence[str]) -> str:
-    """The value, if the flag knows it."""
-    if value in allowed:
-        return value
-    hint = did_you_mean(value, allowed, f"one of {', '.join(allowed)}")
-    raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
+    """`none,int4`, or the flag repeated → each level once; levels of stored formats (`gptq-int4`)
+    are known to the library that reads them.
+    """
+    levels = dict.fromkeys(part.strip() for text in texts for part in text.split(","))
+    for level in levels:
+        one_of(flag, level, LEVELS if "-" not in level else (level,))
+    return tuple(levels)
 
 
 def size_of(flag: str, text: str) -> int:
@@ -392,3 +209,180 @@ def size_of(flag: str, text: str) -> int:
     except ValueError as error:
         sentence, _, hint = str(error).partition(": ")
         raise UsageError(f"{flag} {sentence}", hint=hint) from None
+
+
+def complete_levels(incomplete: str) -> list[str]:
+    """`none,i` → `none,int8`, `none,int4`."""
+    given, comma, _ = incomplete.rpartition(",")
+    return [f"{given}{comma}{level}" for level in LEVELS if level not in given.split(",")]
+
+
+def _complete_traffic(incomplete: str) -> list[str]:
+    """Suites, from `su` on; before that the shell completes file names."""
+    from draftbench.traffic.suites import suite_names
+
+    known = [f"suite:{name}" for name in suite_names()]
+    return known if incomplete.startswith("su") else []
+
+
+def complete_devices(incomplete: str) -> list[str]:
+    """The kinds, and the cards of this machine by number."""
+    cards = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
+    return ["cpu", "cuda", "auto", *(f"cuda:{card}" for card in cards)]
+
+
+RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")]
+
+
+TARGET = flag(..., "The target model: a folder, a .gguf file or a Hugging Face id.", "MODEL")
+DRAFTS = flag(
+    ...,
+    "The draft models, separated by commas; ngram is prompt lookup.",
+    "MODEL,…",
+    parse=model_names,
+    many=True,
+)
+TRUST = flag(
+    False,
+    "Run Python code that comes with a checkpoint. It can do anything that you can.",
+    panel=SAFETY,
+)
+
+
+def traffic_flag(
+    default: Any,
+    help: str = "The requests: a log file, suite:NAME or hf:DATASET.",
+    panel: str | None = None,
+) -> Any:
+    """A flag for a source of requests."""
+    return flag(default, help, "SOURCE", complete=_complete_traffic, panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """How the rows of the traffic are read."""
+
+    seed: int = flag(0, "Which requests --sample takes.", panel=TRAFFIC)
+    segment_by: str | None = flag(
+        None, "The field of a row that names its segment.", "FIELD", panel=TRAFFIC
+    )
+    prompt_field: str | None = flag(
+        None, "The field of a row that holds the prompt.", "FIELD", panel=TRAFFIC
+    )
+    response_field: str | None = flag(
+        None, "The field of a row that holds the logged answer.", "FIELD", panel=TRAFFIC
+    )
+    skip_bad: bool = flag(
+        False, "Count rows that cannot be read instead of stopping at the first.", panel=TRAFFIC
+    )
+
+    def query(self, source: str, sample: int | None = None) -> TrafficQuery:
+        """What to read of a source."""
+        from draftbench.run_folder.key import request_key
+        from draftbench.traffic import TrafficQuery
+
+        return TrafficQuery(source, sample, key=request_key(), **asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What a command that decides is asked: the same flags for all of them, so that one run cannot
+    get two answers.
+    """
+
+    min_speedup: float = flag(
+        1.0, "Speculate only from this speed-up on.", "S", min=0.0, panel=DECISION
+    )
+    concurrency: tuple[int, ...] | None = flag(
+        None,
+        "The numbers of concurrent requests to decide for, e.g. 1,8,32 (default: those of the "
+        "run).",
+        "N,…",
+        parse=partial(numbers, "--concurrency", LARGEST_LOAD),
+        panel=DECISION,
+    )
+    objective: str = flag(
+        "speedup",
+        "Rank by speedup (after the first token), latency (prefills included), throughput or "
+        "cost; the last two also choose among --concurrency.",
+        "NAME",
+        among=OBJECTIVES,
+        panel=DECISION,
+    )
+    price_per_hour: float | None = flag(
+        None, "What the machine costs in an hour, for tokens per dollar.", "PRICE", panel=DECISION
+    )
+    max_memory: int | None = flag(
+        None,
+        "The most memory for target, draft and caches together, e.g. 20GB.",
+        "SIZE",
+        parse=partial(size_of, "--max-memory"),
+        panel=DECISION,
+    )
+    max_p99_ratio: float | None = flag(
+        None,
+        "How much the p99 of a request's time per output token may grow, e.g. 1.2.",
+        "RATIO",
+        min=0.0,
+        panel=DECISION,
+    )
+    costs: Path | None = flag(
+        None,
+        "Take step times from another run, or from a YAML file with those of an engine.",
+        "PATH",
+        panel=DECISION,
+    )
+
+    def options(self, run: Run) -> DecisionOptions:
+        """The same as the planner takes it, with the costs read for this run's candidates.
+
+        Raises:
+            UsageError: nothing was measured, or `--costs` has times of none of the drafts.
+        """
+        from draftbench.planner.cost_sources import CostSource, costs_of_run, read_engine_costs
+        from draftbench.planner.options import DecisionOptions
+
+        require_measured(run)
+        costs: CostSource | None = None
+        if self.costs is not None and self.costs.is_dir():
+            costs = costs_of_run(read(self.costs), run, f"`{self.costs}`")
+        elif self.costs is not None:
+            costs = read_engine_costs(self.costs, run.candidates)
+        asked = asdict(self) | {"concurrency": self.concurrency or (), "costs": costs}
+        return DecisionOptions(**asked)
+
+
+def read(folder: Path) -> Run:
+    """Everything in a run folder."""
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.run import read_run
+
+    return read_run(RunFolder(folder))
+
+
+def require_measured(run: Run) -> Run:
+    """The same run, if any candidate was measured.
+
+    Raises:
+        UsageError: none was.
+    """
+    if not run.candidates:
+        raise UsageError(
+            "no candidate was measured in this run", hint="look at its failures, then sweep again"
+        )
+    return run
+
+
+def candidate_named(run: Run, name: str) -> Candidate:
+    """The candidate that `--candidate` names.
+
+    Raises:
+        UsageError: the run has none of that name.
+    """
+    known = {str(candidate): candidate for candidate in run.candidates}
+    if name in known:
+        return known[name]
+    others = f"its candidates are {', '.join(known) or 'none'}"
+    meant = did_you_mean(name, known, "")
+    hint = f"{meant} {others}" if meant else others
+    raise UsageError(f"the run has no candidate `{name}`", hint=hint)

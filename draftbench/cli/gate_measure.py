@@ -2,70 +2,73 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from draftbench.cli.flags import Rows, read
 from draftbench.cli.signals import kept_in
 from draftbench.cli.sweep import describe_load
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from draftbench.cli.gate import NewRun
     from draftbench.gate.baseline import Baseline
-    from draftbench.sweep import SweepOptions
+    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep.preparation import Prepared
 
 
-@dataclass(frozen=True)
-class Job:
-    """What to measure where there is no run yet; `traffic` is source, sample and seed, `fields`
-    where a row holds its segment, prompt and logged answer. `timed` asks for times too.
-    """
-
-    target: str
-    draft: str
-    quant: str | None
-    temperature: float | None
-    threads: int | None
-    traffic: tuple[str, int | None, int]
-    fields: tuple[str | None, str | None, str | None]
-    timed: bool
-
-
-def measure(baseline: Baseline, job: Job, out: Path | None) -> tuple[Path, str]:
-    """Run one draft as the baseline asks, on the baseline's requests; the run folder and the
-    candidate's name. What cannot be compared is refused before a model is loaded.
+def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tuple[Path, str]:
+    """Run one draft as the baseline asks, on the baseline's requests; `timed` measures times too.
+    Gives the run folder and the candidate's name. What cannot be compared is refused before a model
+    is loaded.
     """
     from rich.console import Console
 
+    from draftbench.records import DraftingMode
     from draftbench.report.terminal.progress import TerminalWatcher
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
-    from draftbench.sweep import prepare, run
+    from draftbench.sweep import SweepOptions, prepare, run
 
-    out = out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
+    # The command refuses a call that lacks one of them.
+    assert new.target
+    assert new.draft
+    assert new.traffic
+    asked, tested = baseline.question, baseline.tested
+    out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
     with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
-        threads = job.threads or _threads(baseline, watcher.note)
-        job = dataclasses.replace(job, threads=threads)
-        prepared = prepare(_options(baseline, job), "draftbench gate", watcher)
-        prepared = _comparable(baseline, prepared)
-        describe_load(prepared, watcher.note)
+        options = SweepOptions(
+            target=new.target,
+            drafts=(new.draft,),
+            traffic=rows.query(new.traffic, new.sample),
+            ks=(asked.k,),
+            quants=(new.quant or tested.get("draft quant", "none"),),
+            target_quant=tested.get("target quant", "none"),
+            dtype=tested.get("dtype"),
+            mode=DraftingMode(asked.mode),
+            responses=asked.responses,
+            samples=asked.samples,
+            max_new_tokens=asked.max_new_tokens,
+            temperature=new.temperature,
+            measure="all" if timed else "replay",
+            measure_requests=len(baseline.requests),
+            controls=False,
+            threads=new.threads or _threads(baseline, watcher),
+        )
+        prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))
+        describe_load(prepared, watcher)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
     candidate = prepared.candidates[0]
-    failed = [f for f in read_run(RunFolder(out)).failures if f.candidate == candidate]
+    failed = [f for f in read(out).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
 
 
-def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
+def _threads(baseline: Baseline, watcher: TerminalWatcher) -> int | None:
     """As many as the baseline ran on, so that its passes are these, where the machine has them."""
     from draftbench.run_folder.manifest import cores_here
 
@@ -73,39 +76,10 @@ def _threads(baseline: Baseline, note: Callable[[str], None]) -> int | None:
     if recorded is None:
         return None
     if recorded > here:
-        note(f"CPU threads: {here}, all there are; the baseline ran on {recorded}")
+        watcher.note(f"CPU threads: {here}, all there are; the baseline ran on {recorded}")
     else:
-        note(f"CPU threads: {recorded}, as in the baseline; --threads sets another number")
+        watcher.note(f"CPU threads: {recorded}, as in the baseline; --threads sets another number")
     return min(recorded, here)
-
-
-def _options(baseline: Baseline, job: Job) -> SweepOptions:
-    """The baseline's question, put to what may have changed since."""
-    from draftbench.records import DraftingMode
-    from draftbench.run_folder.key import request_key
-    from draftbench.sweep import SweepOptions
-    from draftbench.traffic import TrafficQuery
-
-    asked, tested = baseline.question, baseline.tested
-    source, sample, seed = job.traffic
-    return SweepOptions(
-        target=job.target,
-        drafts=(job.draft,),
-        traffic=TrafficQuery(source, sample, seed, *job.fields, False, request_key()),
-        ks=(asked.k,),
-        quants=(job.quant or tested.get("draft quant", "none"),),
-        target_quant=tested.get("target quant", "none"),
-        dtype=tested.get("dtype"),
-        mode=DraftingMode(asked.mode),
-        responses=asked.responses,
-        samples=asked.samples,
-        max_new_tokens=asked.max_new_tokens,
-        temperature=job.temperature,
-        measure="all" if job.timed else "replay",
-        measure_requests=len(baseline.requests),
-        controls=False,
-        threads=job.threads,
-    )
 
 
 def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
@@ -123,4 +97,4 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     dropped = traffic.dropped | ({"not in the baseline": others} if others else {})
     traffic = msgspec.structs.replace(traffic, requests=len(prompts), dropped=dropped)
     manifest = msgspec.structs.replace(prepared.manifest, traffic=traffic)
-    return dataclasses.replace(prepared, prompts=prompts, manifest=manifest)
+    return replace(prepared, prompts=prompts, manifest=manifest)

@@ -1,4 +1,6 @@
-"""`--help` of a command: plain text under headings, examples on lines of their own."""
+"""Commands of the program, and their `--help`: plain text under headings, examples on lines of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,22 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
-from draftbench.cli.flags import DECISION, OUTPUT, SAFETY
+from draftbench.cli.flags import DECISION, OUTPUT, SAFETY, with_flags
 
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
 # Headings that stand last; the others stand as the flags were declared.
 _LAST = (DECISION, SAFETY, OUTPUT)
+
+
+def add_command(
+    app: typer.Typer, command: Callable[..., int], summary: str, name: str | None = None
+) -> None:
+    """Make a function with flags a command; `summary` is its line in the list of commands."""
+    app.command(name, cls=Command, help=help_of(command), short_help=summary)(with_flags(command))
 
 
 def help_of(command: Callable[..., object]) -> str:

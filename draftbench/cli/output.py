@@ -4,12 +4,73 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
+from draftbench.cli.flags import OUTPUT, flag
 from draftbench.errors import UsageError
 from draftbench.safe_files import write_whole
+
+FORMATS = ("table", "json", "markdown", "csv")
+# Of results that are no grid of figures.
+TEXT_FORMATS = ("table", "json", "markdown")
+
+QUIET = flag(False, "Print only the result and errors.", names=("--quiet", "-q"), panel=OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFile:
+    """Where a result goes.
+
+    Raises:
+        UsageError: the path cannot be written; before any work is done.
+    """
+
+    output: str = flag(
+        "-",
+        "Write the result to this file instead of stdout.",
+        "FILE",
+        ("--output", "-o"),
+        panel=OUTPUT,
+        show_default=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_output(self.output)
+
+    def write(self, text: str) -> None:
+        """Print the text, or replace the file by it."""
+        write_result(text, self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(ResultFile):
+    """Where a grid of figures goes, and in which form."""
+
+    style: str = flag(
+        "table",
+        "Print a table, json, markdown or csv.",
+        "FORMAT",
+        ("--format",),
+        among=FORMATS,
+        panel=OUTPUT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOutput(ResultFile):
+    """Where a text goes, and in which form."""
+
+    style: str = flag(
+        "table",
+        "Print a table, json or markdown.",
+        "FORMAT",
+        ("--format",),
+        among=TEXT_FORMATS,
+        panel=OUTPUT,
+    )
 
 
 def width() -> int:
@@ -22,25 +83,25 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def check_output(*outputs: str | Path | None) -> None:
-    """Refuse paths that cannot be written before any work is done; `-` is stdout.
+def check_output(output: str | Path) -> None:
+    """Refuse a path that cannot be written; `-` is stdout.
 
     Raises:
         UsageError: a folder is missing, or the path is one.
     """
-    for output in outputs:
-        if output is None or str(output) == "-":
-            continue
-        if not Path(output).parent.is_dir():
-            raise UsageError(
-                f"cannot write to `{output}`",
-                hint=f"create the folder `{Path(output).parent}` first, or name another file",
-            )
-        if Path(output).is_dir():
-            raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
+    path = Path(output)
+    if str(output) == "-":
+        return
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write to `{output}`",
+            hint=f"create the folder `{path.parent}` first, or name another file",
+        )
+    if path.is_dir():
+        raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
 
 
-def write_result(text: str, output: str | Path) -> None:
+def write_result(text: str, output: str | Path = "-") -> None:
     """Print the text, or replace a file by it; when that fails the old file is still whole.
 
     Raises:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from draftbench.cli.flags import (
-    FORMATS,
-    OUTPUT,
-    Decision,
-    FormatOption,
-    OutputOption,
-    RunArgument,
-    decides,
-    one_of,
-)
+from draftbench.cli.flags import Decision, RunArgument, flag, read
 from draftbench.cli.invocation import command
-from draftbench.cli.output import check_output, width, write_result
+from draftbench.cli.output import Output, width
 
 
-@decides
 def recommend(
+    *,
     run: RunArgument,
+    everything: bool = flag(
+        False, "Also print every speed-up, loads, latency, checks and caveats.", names=("--all",)
+    ),
     decision: Decision,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also print every speed-up, loads, latency, checks and caveats.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    output_format: FormatOption = "table",
-    output: OutputOption = "-",
+    output: Output,
 ) -> int:
     """Decide whether to speculate, with which draft, quantization and k, and say how sure that is.
 
@@ -45,15 +26,11 @@ def recommend(
     """
     from draftbench.planner.recommend import recommend as decide
     from draftbench.report.terminal.recommendation import render
-    from draftbench.run_folder.folder import RunFolder
-    from draftbench.run_folder.run import read_run
 
-    one_of("--format", output_format, FORMATS)
-    check_output(output)
-    observed = read_run(RunFolder(run))
+    observed = read(run)
     answer = decide(observed, decision.options(observed))
     more = () if everything else (command("recommend", str(run), "--all"),)
     following = (*more, command("report", str(run), "--html", "report.html"))
-    text = render(answer, output_format, width(), everything=everything, commands=following)
-    write_result(text, output)
+    text = render(answer, output.style, width(), everything=everything, commands=following)
+    output.write(text)
     return 0

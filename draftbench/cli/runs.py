@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import TEXT_FORMATS, OutputOption, RunArgument, TextFormatOption, one_of
-from draftbench.cli.help import Command, help_of
-from draftbench.cli.output import check_output, note, write_result
+from draftbench.cli.flags import RunArgument, flag
+from draftbench.cli.help import add_command
+from draftbench.cli.output import TextOutput, note, write_result
 from draftbench.errors import RunFolderError, UsageError
 
 Row = dict[str, str | int | None]
@@ -28,9 +27,9 @@ runs = typer.Typer(
 
 
 def list_runs(
+    *,
     folder: FolderArgument = DEFAULT_FOLDER,
-    output_format: TextFormatOption = "table",
-    output: OutputOption = "-",
+    output: TextOutput,
 ) -> int:
     """List the runs in a folder, newest first; n counts their requests.
 
@@ -40,19 +39,17 @@ def list_runs(
     from draftbench.records import to_json
     from draftbench.report.terminal.text import Section, columns, plain
 
-    one_of("--format", output_format, TEXT_FORMATS)
-    check_output(output)
     listed = _newest_first(folder)
-    if output_format == "json":
-        write_result(to_json(listed), output)
+    if output.style == "json":
+        output.write(to_json(listed))
         return 0
     head = ("run", "created", "target", "traffic", "n", "texts")
     broken = [f"{Path(str(run['run'])).name}: {run['problem']}" for run in listed if run["problem"]]
     rows = [_cells(run) for run in listed if not run["problem"]]
-    if output_format == "markdown":
-        write_result(Section(f"Runs in {folder}", head, rows, broken).markdown(), output)
+    if output.style == "markdown":
+        output.write(Section(f"Runs in {folder}", head, rows, broken).markdown())
     else:
-        write_result("\n".join([columns(head, rows), *map(plain, broken)]), output)
+        output.write("\n".join([columns(head, rows), *map(plain, broken)]))
     return 0
 
 
@@ -96,11 +93,10 @@ def _cells(run: Row) -> tuple[str, ...]:
 
 
 def prune(
+    *,
     folder: FolderArgument = DEFAULT_FOLDER,
-    keep: Annotated[int, typer.Option(min=0, help="How many of the newest runs to keep.")] = 10,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete; without it only list what would be deleted.")
-    ] = False,
+    keep: int = flag(10, "How many of the newest runs to keep.", min=0),
+    yes: bool = flag(False, "Delete; without it only list what would be deleted."),
 ) -> int:
     """Delete the oldest runs of a folder. Runs that cannot be read or are being written stay.
 
@@ -121,7 +117,7 @@ def prune(
             except (OSError, RunFolderError) as error:
                 note(f"kept {path}: {error}")
                 continue
-        write_result(f"{'deleted' if yes else 'would delete'} {path}", "-")
+        write_result(f"{'deleted' if yes else 'would delete'} {path}")
     if not yes and readable[keep:]:
         note("`--yes` deletes them")
     return 0
@@ -139,11 +135,6 @@ def redact(run: RunArgument) -> int:
     return 0
 
 
-_SUMMARIES: dict[Callable[..., int], str] = {
-    list_runs: "List the runs in a folder, newest first.",
-    prune: "Delete the oldest runs of a folder.",
-    redact: "Delete the prompts and responses of a run; its figures stay.",
-}
-for command, summary in _SUMMARIES.items():
-    name = command.__name__.removesuffix("_runs")
-    runs.command(name, cls=Command, help=help_of(command), short_help=summary)(command)
+add_command(runs, list_runs, "List the runs in a folder, newest first.", "list")
+add_command(runs, prune, "Delete the oldest runs of a folder.")
+add_command(runs, redact, "Delete the prompts and responses of a run; its figures stay.")

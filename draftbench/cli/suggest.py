@@ -6,14 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import (
-    TEXT_FORMATS,
-    OutputOption,
-    TargetOption,
-    TextFormatOption,
-    one_of,
-)
-from draftbench.cli.output import check_output, note, width, write_result
+from draftbench.cli.flags import TARGET
+from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
 from draftbench.hub import names_model
 
@@ -25,9 +19,9 @@ _MODELS = "give a folder with config.json, a .gguf file, or a hub id like org/na
 
 
 def suggest(
-    target: TargetOption,
-    output_format: TextFormatOption = "table",
-    output: OutputOption = "-",
+    *,
+    target: str = TARGET,
+    output: TextOutput,
 ) -> int:
     """List drafts that are known to be used with a target. Reads configurations and tokenizers, no
     weights.
@@ -38,12 +32,10 @@ def suggest(
     from draftbench.planner.known_pairs import Suggestion, pairings_of
     from draftbench.report.terminal.suggest import render
 
-    one_of("--format", output_format, TEXT_FORMATS)
-    check_output(output)
     _require_model(target)
     rows = pairings_of(target)
     answer = _checked(target, rows) if rows else Suggestion(target, None, ())
-    write_result(render(answer, output_format, width()), output)
+    output.write(render(answer, output.style, width()))
     return 0
 
 

@@ -132,8 +132,9 @@ def _chosen(
     if answer.choice is not None:
         return answer.choice, ()
     if answer.leader is None:
+        why = next(caveat.text for caveat in answer.caveats if caveat.kind == "no-speed")
         raise NotRecommendedError(
-            "no candidate's speed is known, so there is nothing to export",
+            f"nothing to export: {why}",
             hint="`draftbench recommend` says why",
         )
     if not force:

@@ -72,6 +72,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
         measured = Measured.read(prepared, folder)
+        watcher.kept(measured.kept())
         _refuse_changed_models(prepared, measured)
         known = list(measured.failures.values())
         writer.append(failed for failed in prepared.failures if failed not in known)

@@ -60,6 +60,14 @@ class Measured:
                 found.responses[response.key] = response
         return found
 
+    def kept(self) -> list[Observation]:
+        """The responses, then what was replayed and decoded on them."""
+        return [
+            *(response.trajectory for response in self.responses.values()),
+            *(replay for along in self.replays.values() for replay in along.values()),
+            *(row for rows in self.decodes.values() for row in rows),
+        ]
+
     def add(self, records: Iterable[Observation]) -> None:
         """Take note of observations; responses are in `responses` with their tokens."""
         for record in records:

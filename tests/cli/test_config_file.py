@@ -16,7 +16,7 @@ def file(tmp_path):
     return write
 
 
-WHOLE = "target: ./t\ntraffic: prod.jsonl\n"
+WHOLE = "target: ./t\ntraffic: prod.jsonl\ndrafts: [a]\n"
 
 
 @pytest.fixture
@@ -39,18 +39,20 @@ def test_keys_are_long_flags_with_dashes_or_underscores(file, printed):
 
 
 def test_the_command_line_overrides_the_file(file, printed):
-    path = file(WHOLE + "k: 1-4\ndrafts: [a, b]\ncontrols: false\n")
+    path = file(WHOLE + "k: 1-4\ncontrols: false\n")
     found = printed(path, "--k", "2", "--drafts", "c", "--controls")
     assert (found["k"], found["drafts"], found["controls"]) == ("2", ["c"], True)
 
 
 def test_lists_serve_flags_that_repeat_and_flags_with_commas(file, printed):
-    found = printed(file(WHOLE + "drafts: ./one\nquant: [none, int4]\nk: [1, 2, 8]\n"))
+    found = printed(
+        file("target: t\ntraffic: x\ndrafts: ./one\nquant: [none, int4]\nk: [1, 2, 8]\n")
+    )
     assert (found["drafts"], found["quant"], found["k"]) == (["./one"], ["none", "int4"], "1,2,8")
 
 
 def test_what_is_printed_gives_the_same_again(file, printed):
-    found = printed(file(WHOLE + "drafts: [a]\ntemperature: 0.7\nout: runs/x\nsample: 5\n"))
+    found = printed(file(WHOLE + "temperature: 0.7\nout: runs/x\nsample: 5\n"))
     assert found["out"] == "runs/x"
     assert printed(file(yaml.safe_dump(found))) == found
 
@@ -62,7 +64,7 @@ def test_an_empty_value_leaves_the_default(file, printed):
 
 
 def test_flags_alone_can_be_printed(printed):
-    assert printed("--target", "t", "--traffic", "x")["k"] == "1-8"
+    assert printed("--target", "t", "--traffic", "x", "--drafts", "d")["k"] == "1-8"
 
 
 def test_a_sweep_from_a_file_runs(file, command, embedded):
@@ -88,10 +90,10 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
         (WHOLE + "controls: 3\n", ["must be true or false"]),
         (WHOLE + "sample: true\n", ["must be a value"]),
         (WHOLE + "k: {from: 1}\n", ["must be a value"]),
-        (WHOLE + "drafts: [[a]]\n", ["must be a value"]),
+        ("target: t\ndrafts: [[a]]\n", ["must be a value"]),
         (WHOLE + "sample: 1.5\n", ["--sample"]),
         (WHOLE + "sample: 0\n", ["--sample"]),
-        ("target: t\n", ["'--traffic'"]),
+        ("target: t\ndrafts: a\n", ["'--traffic'"]),
         ("- target\n", ["holds no settings"]),
         ("", ["holds no settings"]),
         ("target: [\n", ["is not YAML"]),

@@ -49,7 +49,7 @@ def test_an_unknown_flag(failing):
 
 
 def test_a_missing_flag(failing):
-    assert "'--traffic'" in failing(2, "sweep", "--target", "x")
+    assert "'--traffic'" in failing(2, "sweep", "--target", "x", "--drafts", "d")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_no_model(sweep):
 
 
 def test_no_draft(sweep):
-    assert "no draft is given" in sweep(drafts=())
+    assert "'--drafts'" in sweep(drafts=())
 
 
 def test_a_dry_run_has_no_csv(sweep):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.flags import concurrencies
-
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
 ENGINE = """
@@ -107,9 +105,9 @@ def test_a_limit_that_nobody_keeps(command, size):
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (("--concurrency", "1,x"), "expected whole numbers"),
-        (("--concurrency", "0"), "expected whole numbers"),
-        (("--concurrency", ""), "expected whole numbers"),
+        (("--concurrency", "1,x"), "--concurrency x: expected a number or a range"),
+        (("--concurrency", "0"), "--concurrency 0: the smallest value is 1"),
+        (("--concurrency", ""), "expected a number or a range"),
         (("--objective", "latencies"), "did you mean `latency`?"),
         (("--objective", "cost"), "--price-per-hour"),
         (("--price-per-hour", "0"), "cannot be used"),
@@ -123,7 +121,3 @@ def test_a_limit_that_nobody_keeps(command, size):
 def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant):
     monkeypatch.chdir(tmp_path)
     assert meant in failing(2, "recommend", RUN, *words)
-
-
-def test_concurrencies_are_read_as_written():
-    assert concurrencies("8,1, 8") == (8, 1)

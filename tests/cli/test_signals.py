@@ -136,6 +136,27 @@ def test_a_sigterm_while_python_shuts_down_ends_it_without_a_word(word):
     assert "Exception ignored" not in done.stderr
 
 
+IN_NUMPY = """
+import sys
+from draftbench.cli import main
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "numpy.linalg":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(["recommend", {run!r}]))
+"""
+
+
+def test_control_c_while_numpy_is_loaded_is_no_verdict(swept):
+    program = IN_NUMPY.format(run=str(swept[0]))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.startswith("error: interrupted\nhint: ")
+
+
 def test_after_control_c_sigterm_is_the_systems_again(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     try:

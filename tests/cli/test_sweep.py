@@ -22,7 +22,7 @@ def told(load):
     failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs")
     notes: list[str] = []
     prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
-    describe(prepared, notes.append)
+    describe(prepared, SimpleNamespace(note=notes.append))
     return notes
 
 
@@ -128,16 +128,6 @@ def test_values_that_cannot_be_are_refused_before_the_seconds_of_importing_torch
     assert done.stdout.split() == ["2"] * len(IMPOSSIBLE) + ["False"]
     lines = [line.split(":")[0] for line in done.stderr.splitlines()]
     assert lines == ["error", "hint"] * len(IMPOSSIBLE)
-
-
-def test_batch_is_the_old_name_of_concurrency(command, tmp_path, embedded, monkeypatch):
-    monkeypatch.chdir(embedded)
-    words = ["sweep", "--target", "target", "--drafts", "ngram", "--traffic", "suite:completion"]
-    words += ["--sample", 2, "--no-controls", "--dry-run", "--out", tmp_path / "run"]
-    new, old = (command(*words, flag, "2,4") for flag in ("--concurrency", "--batch"))
-    assert (old.code, old.out) == (0, new.out)
-    assert "note: --batch is now called --concurrency" in old.err
-    assert "--batch" not in command("sweep", "--help").out
 
 
 def test_levels_are_taken_with_blanks_and_once(command, tmp_path, embedded, monkeypatch):

@@ -164,6 +164,12 @@ def test_no_known_speed_exits_1_even_when_forced(command, make_run):
     failed(command(run, "--engine", "vllm", "--force"), 1)
 
 
+def test_what_no_candidate_keeps_is_said_to_be_a_limit(command, make_run):
+    """Known fault: it said that no speed was known."""
+    err = failed(command(make_run(weights=10**9), "--engine", "vllm", "--max-memory", "1MB"), 1)
+    assert "nothing to export: no candidate of known speed keeps the limits" in err
+
+
 def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
     run = make_run(draft="self", drafts=("self",))
     failed(command(run, "--engine", "vllm", "--force"), 1)
@@ -176,7 +182,7 @@ def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
         (["--engine", "vlm"], "did you mean `vllm`?"),
         (["--engine", "lmdeploy"], "unknown engine `lmdeploy`"),
         (["--engine", "vllm", "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
-        (["--engine", "vllm", "--concurrency", "0"], "expected whole numbers from 1"),
+        (["--engine", "vllm", "--concurrency", "0"], "the smallest value is 1"),
         (["--engine", "vllm", "--costs", "none.yaml"], "cannot read `none.yaml`"),
         (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
         (["--engine", "vllm", "--draft", "a\x1b[31m"], "cannot be written into a command"),
