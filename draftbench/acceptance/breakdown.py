@@ -20,8 +20,9 @@ from draftbench.acceptance.rounds import (
     Floats,
     ModelPairs,
     Pairs,
+    PositionLaw,
     Rounds,
-    drafted_positions,
+    law_of,
     model_pairs,
     tried,
 )
@@ -29,18 +30,16 @@ from draftbench.records import Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
-READINGS = {
-    "early": "fewer tokens are accepted early in a response than late",
-    "late": "fewer tokens are accepted late in a response than early: "
-    "the draft loses coherence over length, or its context is too short",
-}
+FEWER_EARLY = "fewer tokens are accepted early in a response than late"
+FEWER_LATE = (
+    "fewer tokens are accepted late in a response than early: "
+    "the draft loses coherence over length, or its context is too short"
+)
 TEMPLATE = "suspect the chat template: the draft may have been trained with another one"
 GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
     "segment": lambda trajectory: trajectory.segment or "no segment",
     "temperature": lambda trajectory: f"{trajectory.sampling.temperature:g}",
 }
-
-Shares = dict[str, Floats]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,19 +117,39 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         return None
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    for by, split in _SPLITS.items():
-        parts = [split(pair) for pair in model]
-        names = list(dict.fromkeys(name for part in parts for name in part))
+    for by in (*GROUPINGS, "third", "after", "confidence"):
+        parts = [_shares(by, *pair) for pair in model]
+        names = dict.fromkeys(name for part in parts for name in part)
         for name in sorted(names) if by in GROUPINGS else names:
             members = [pair for pair, part in zip(model, parts, strict=True) if name in part]
             shares = [part[name] for part in parts if name in part]
             samples[by, name] = sample = _alpha(members, shares)
-            groups += _group(by, name, members, shares, sample)
+            positions = confidence = 0.0
+            for (_, replay), share in zip(members, shares, strict=True):
+                drafted = share[: replay.draftable]
+                positions += float(drafted.sum())
+                confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
+            if positions:
+                groups.append(
+                    Group(
+                        by=by,
+                        name=name,
+                        requests=int((sample.addends[:, 1] > 0).sum()),
+                        positions=positions,
+                        confidence=confidence / positions,
+                        alpha=estimate(sample),
+                    )
+                )
     change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
+    reading = None
+    if change and change.high < 0:
+        reading = FEWER_LATE
+    elif change and change.low > 0:
+        reading = f"{FEWER_EARLY}: {TEMPLATE}" if templated else FEWER_EARLY
     return Breakdown(
         groups=tuple(groups),
         late_less_early=change,
-        reading=_reading(change, templated),
+        reading=reading,
         crossings=_crossings(model),
     )
 
@@ -138,10 +157,8 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
 def rounds_by_group(
     trajectories: Sequence[Trajectory], rounds: Mapping[int, Rounds]
 ) -> tuple[GroupRounds, ...]:
-    """Tokens per round of every group at every k; a grouping that splits nothing is left out.
-
-    Args:
-        rounds: those of each k, a row per trajectory.
+    """Tokens per round of every group at every k (`rounds` by k, a row per trajectory); a grouping
+    that splits nothing is left out.
     """
     groups = []
     for by, name_of in GROUPINGS.items():
@@ -178,12 +195,12 @@ def costliest_disagreements(
         written: the response's tokens y_0 …, by request and sample.
     """
     known = [(t, r) for t, r in model_pairs(pairs) if (t.request, t.sample) in drafted]
-    accept = [np.array(r.accept[: drafted_positions(t, r)]) for t, r in known]
+    laws = [law for pair in known if isinstance(law := law_of(*pair), PositionLaw)]
     lost: defaultdict[tuple[int, int], float] = defaultdict(float)
     times: defaultdict[tuple[int, int], int] = defaultdict(int)
     total = 0.0
-    for (t, _), a, r in zip(known, accept, tried(accept, k), strict=True):
-        weights = t.weight * r * (1 - a)
+    for (t, _), law, r in zip(known, laws, tried(laws, k), strict=True):
+        weights = t.weight * r * (1 - law.accept[: len(r)])
         total += float(weights.sum())
         key = t.request, t.sample
         for guess, token, weight in zip(drafted[key], written[key][1:], weights, strict=False):
@@ -209,28 +226,27 @@ def _alpha(pairs: ModelPairs, shares: Sequence[Floats] | None = None) -> Sample:
     return sample
 
 
-def _group(
-    by: str, name: str, pairs: ModelPairs, shares: Sequence[Floats], sample: Sample
-) -> list[Group]:
-    """The group, unless it has no position."""
-    drafted = [share[: replay.draftable] for (_, replay), share in zip(pairs, shares, strict=True)]
-    positions = float(sum(share.sum() for share in drafted))
-    if not positions:
-        return []
-    confidence = sum(
-        float(share @ np.array(replay.confidence[: len(share)]))
-        for (_, replay), share in zip(pairs, drafted, strict=True)
-    )
-    return [
-        Group(
-            by=by,
-            name=name,
-            requests=int((sample.addends[:, 1] > 0).sum()),
-            positions=positions,
-            confidence=confidence / positions,
-            alpha=estimate(sample),
-        )
-    ]
+def _shares(by: str, trajectory: Trajectory, replay: Replay) -> dict[str, Floats]:
+    """How far each position of a response belongs to each group of one split [positions]."""
+    positions = len(replay.accept)
+    if by in GROUPINGS:
+        return {GROUPINGS[by](trajectory): np.ones(positions)}
+    if by == "third":
+        third = np.arange(positions) * 3 // max(positions, 1)
+        return {name: (third == at).astype(np.float64) for at, name in enumerate(THIRDS)}
+    if by == "after":
+        before = np.array(replay.accept[:-1])
+        # The first position belongs to neither: the token before it comes from the prefill.
+        first = np.zeros(min(positions, 1))
+        return {
+            "an accepted token": np.concatenate([first, before]),
+            "a rejected token": np.concatenate([first, 1 - before]),
+        }
+    bins = np.digitize(replay.confidence, CONFIDENCE_EDGES)
+    return {
+        f"{low:g} to {high:g}": (bins == at).astype(np.float64)
+        for at, (low, high) in enumerate(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
+    }
 
 
 def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
@@ -240,62 +256,16 @@ def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
         cells[key].append(pair)
     if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
         return ()
-    crossings = []
-    for (segment, temperature), members in sorted(cells.items()):
-        sample = _alpha(members)
-        crossings.append(
-            Crossing(
-                segment=segment,
-                temperature=temperature,
-                requests=len(sample.requests),
-                positions=float(sum(min(r.draftable, len(r.accept)) for _, r in members)),
-                alpha=estimate(sample),
-            )
+    samples = {cell: _alpha(members) for cell, members in sorted(cells.items())}
+    return tuple(
+        Crossing(
+            segment=segment,
+            temperature=temperature,
+            requests=len(sample.requests),
+            positions=float(
+                sum(min(r.draftable, len(r.accept)) for _, r in cells[segment, temperature])
+            ),
+            alpha=estimate(sample),
         )
-    return tuple(crossings)
-
-
-def _reading(change: Estimate | None, templated: bool) -> str | None:
-    if change is None or change.low <= 0 <= change.high:
-        return None
-    if change.high < 0:
-        return READINGS["late"]
-    return f"{READINGS['early']}: {TEMPLATE}" if templated else READINGS["early"]
-
-
-def _by_request(by: str) -> Callable[[tuple[Trajectory, Replay]], Shares]:
-    return lambda pair: {GROUPINGS[by](pair[0]): np.ones(len(pair[1].accept))}
-
-
-def _by_third(pair: tuple[Trajectory, Replay]) -> Shares:
-    positions = len(pair[1].accept)
-    third = np.arange(positions) * 3 // max(positions, 1)
-    return {name: (third == index).astype(np.float64) for index, name in enumerate(THIRDS)}
-
-
-def _by_outcome_before(pair: tuple[Trajectory, Replay]) -> Shares:
-    """The first position belongs to neither: the token before it comes from the prefill."""
-    before = np.array(pair[1].accept[:-1])
-    first = np.zeros(min(len(pair[1].accept), 1))
-    return {
-        "an accepted token": np.concatenate([first, before]),
-        "a rejected token": np.concatenate([first, 1 - before]),
-    }
-
-
-def _by_confidence(pair: tuple[Trajectory, Replay]) -> Shares:
-    bounds = (0.0, *CONFIDENCE_EDGES, 1.0)
-    bins = np.digitize(pair[1].confidence, CONFIDENCE_EDGES)
-    return {
-        f"{low:g} to {high:g}": (bins == index).astype(np.float64)
-        for index, (low, high) in enumerate(pairwise(bounds))
-    }
-
-
-_SPLITS: dict[str, Callable[[tuple[Trajectory, Replay]], Shares]] = {
-    "segment": _by_request("segment"),
-    "temperature": _by_request("temperature"),
-    "third": _by_third,
-    "after": _by_outcome_before,
-    "confidence": _by_confidence,
-}
+        for (segment, temperature), sample in samples.items()
+    )

@@ -2,8 +2,7 @@
 
 A figure is computed from sums over requests: every request contributes addends, the sums are
 combined into the figure. This form serves the point value, the jackknife and the bootstrap alike.
-Several responses to one request count as their mean. Each figure has the names that serving engines
-give it; `None` where an engine does not show it.
+Several responses to one request count as their mean.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from draftbench.records import DraftingMode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a figure is, and what serving engines call it."""
+    """What a figure is, and what serving engines call it; None where an engine does not show it."""
 
     name: str
     symbol: str
@@ -137,16 +136,14 @@ def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None
     replays = [replay for _, replay in model_pairs(pairs)]
     if len(replays) < len(pairs):
         return None
-    sampled = [replay for replay in replays if replay.mode is not DraftingMode.GREEDY]
-    overlaps = [replay.overlap for replay in sampled if replay.overlap is not None]
+    greedy = any(replay.mode is DraftingMode.GREEDY for replay in replays)
+    overlaps = [r.overlap for r in replays if r.overlap is not None and not greedy]
     overlap = len(overlaps) == len(replays)
-    values = overlaps if overlap else [replay.accept for replay in replays]
-    drafted = [np.array(v[: r.draftable]) for v, r in zip(values, replays, strict=True)]
-    counts = [np.ones(len(v)) for v in drafted] if shares is None else shares
-    columns = np.array(
-        [(v @ c[: len(v)], c[: len(v)].sum()) for v, c in zip(drafted, counts, strict=True)],
-        dtype=np.float64,
-    ).reshape(-1, 2)
+    columns = np.zeros((len(replays), 2))
+    for row, replay in enumerate(replays):
+        values = np.array((overlaps[row] if overlap else replay.accept)[: replay.draftable])
+        weights = np.ones(len(values)) if shares is None else shares[row][: len(values)]
+        columns[row] = values @ weights, weights.sum()
     trajectories = [trajectory for trajectory, _ in pairs]
     return pooled(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
 
@@ -203,33 +200,18 @@ def per_request_mean(sample: Sample) -> Sample:
     )
 
 
-def quotient(sums: Floats) -> Floats:
-    """Sums [..., 2] → numerator / denominator [...], NaN where the denominator is 0."""
-    numerator, denominator = sums[..., 0], sums[..., 1]
-    value: Floats = np.full(np.shape(numerator), np.nan)
-    return np.divide(numerator, denominator, out=value, where=denominator != 0)
-
-
-def _product_limit(sums: Floats) -> Floats:
-    k = sums.shape[-1] // 2
-    survived, reached = sums[..., :k], sums[..., k:]
-    hazards = quotient(np.stack([survived, reached], axis=-1))
-    # Nothing survived the position before: this one is never reached, whatever its hazard.
-    hazards[..., 1:] = np.where(survived[..., :-1] == 0, 0.0, hazards[..., 1:])
-    length: Floats = 1.0 + np.cumprod(hazards, axis=-1).sum(axis=-1)
-    return length
-
-
-def _at(figure: Figure, position: int) -> Figure:
-    name, symbol = f"{figure.name} at position {position}", f"{figure.symbol}_{position}"
-    return replace(figure, name=name, symbol=symbol)
-
-
 def ratio(
     figure: Figure, trajectories: Sequence[Trajectory], numerator: Floats, denominator: Floats
 ) -> Sample:
     """A figure that is a quotient of two sums over responses [responses]."""
     return pooled(figure, trajectories, np.stack([numerator, denominator], axis=1))
+
+
+def quotient(sums: Floats) -> Floats:
+    """Sums [..., 2] → numerator / denominator [...], NaN where the denominator is 0."""
+    numerator, denominator = sums[..., 0], sums[..., 1]
+    value: Floats = np.full(np.shape(numerator), np.nan)
+    return np.divide(numerator, denominator, out=value, where=denominator != 0)
 
 
 def pooled(
@@ -253,3 +235,17 @@ def pooled(
     weights[row] = [trajectory.weight for trajectory in trajectories]
     responses = np.bincount(row, minlength=len(index))[:, None]
     return Sample(figure, tuple(index), weights, addends / responses, combine)
+
+
+def _product_limit(sums: Floats) -> Floats:
+    survived, reached = np.split(sums, 2, axis=-1)
+    hazards = quotient(np.stack([survived, reached], axis=-1))
+    # Nothing survived the position before: this one is never reached, whatever its hazard.
+    hazards[..., 1:] = np.where(survived[..., :-1] == 0, 0.0, hazards[..., 1:])
+    length: Floats = 1.0 + np.cumprod(hazards, axis=-1).sum(axis=-1)
+    return length
+
+
+def _at(figure: Figure, position: int) -> Figure:
+    name, symbol = f"{figure.name} at position {position}", f"{figure.symbol}_{position}"
+    return replace(figure, name=name, symbol=symbol)

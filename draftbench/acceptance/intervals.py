@@ -76,7 +76,7 @@ def paired_difference(a: Sample, b: Sample) -> Sample:
     Raises:
         ValueError: the two are not the same figure.
     """
-    return _paired(a, b, "difference of", lambda x, y: x - y)
+    return _paired(a, b, "difference of", np.subtract)
 
 
 def paired_ratio(a: Sample, b: Sample) -> Sample:

@@ -18,30 +18,21 @@ Acceptances of 0 and 1 stay exact. Times and costs of rounds are the planner's s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from draftbench.errors import RunFolderError
-from draftbench.records import (
-    Candidate,
-    Decode,
-    DraftingMode,
-    LookupReplay,
-    Replay,
-    Trajectory,
-)
+from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Replay, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 AnyReplay = Replay | LookupReplay
+# Responses, each with one candidate's replay along it.
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
-"""Responses, each with one candidate's replay along it."""
-
 ModelPairs = Sequence[tuple[Trajectory, Replay]]
 
 # Similar lengths are computed together: one long response must not pad ten thousand short ones.
@@ -60,6 +51,13 @@ class PositionLaw:
     limit: int
     accept: Floats
     draftable: int
+
+    @property
+    def drafted(self) -> int:
+        """The draft proposes at positions 1 … this, if a round gets there: the length limit leaves
+        room for the target's token after it, and the draft's context reaches that far.
+        """
+        return max(0, min(self.limit - 2, self.length - 1, self.draftable))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +118,24 @@ def replays_of(
         RunFolderError: a replay does not fit its response, or there are several modes and `mode`
             does not pick one.
     """
-    by_response: dict[tuple[str, int], AnyReplay] = {}
-    modes: set[DraftingMode] = set()
-    for replay in replays:
-        if replay.candidate != candidate:
-            continue
-        if isinstance(replay, Replay):
-            if mode is not None and replay.mode is not mode:
-                continue
-            modes.add(replay.mode)
-        by_response[replay.request, replay.sample] = replay
+    chosen = [
+        replay
+        for replay in replays
+        if replay.candidate == candidate
+        and (mode is None or not isinstance(replay, Replay) or replay.mode is mode)
+    ]
+    modes = {replay.mode for replay in chosen if isinstance(replay, Replay)}
     if len(modes) > 1:
         raise RunFolderError(
             f"{candidate} was replayed in several drafting modes: {', '.join(sorted(modes))}",
             hint="choose one drafting mode; acceptance of different modes is not comparable",
         )
-    pairs = tuple(
-        (trajectory, by_response[trajectory.request, trajectory.sample])
-        for trajectory in trajectories
-        if (trajectory.request, trajectory.sample) in by_response
-    )
-    for trajectory, replay in pairs:
+    by_response = {(replay.request, replay.sample): replay for replay in chosen}
+    pairs = []
+    for trajectory in trajectories:
+        replay = by_response.get((trajectory.request, trajectory.sample))
+        if replay is None:
+            continue
         positions = len(replay.accept if isinstance(replay, Replay) else replay.proposed)
         if positions != max(trajectory.output_tokens - 1, 0):
             raise RunFolderError(
@@ -148,7 +143,8 @@ def replays_of(
                 f"positions of a response of {trajectory.output_tokens} tokens",
                 hint="the run folder mixes two runs or was edited; sweep into a fresh folder",
             )
-    return pairs
+        pairs.append((trajectory, replay))
+    return tuple(pairs)
 
 
 def model_pairs(pairs: Pairs) -> ModelPairs:
@@ -173,12 +169,36 @@ def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
     """
     if k < 1 or not laws:
         raise ValueError("expected_rounds needs at least one response and k >= 1")
-    order = np.argsort([law.length for law in laws], kind="stable")
-    blocks = [
-        _rounds_of_block([laws[row] for row in order[at : at + _BLOCK]], k)
-        for at in range(0, len(laws), _BLOCK)
+    model = [law for law in laws if isinstance(law, PositionLaw)]
+    lookup = [law for law in laws if isinstance(law, StartLaw)]
+    if model and lookup:
+        raise ValueError("position laws and start laws belong to different drafts")
+    if any(law.window is not None and law.window < k for law in lookup):
+        raise ValueError("k exceeds the window that prompt lookup was measured with")
+    blocks = list(_blocks(laws))
+    counts = [
+        _count(k, _position_chain([model[row] for row in rows], k))
+        if model
+        else _count(k, _start_chain([lookup[row] for row in rows], k))
+        for rows in blocks
     ]
-    return _stack(k, blocks, np.argsort(order))
+    return _stack(k, counts, np.argsort(np.concatenate(blocks)))
+
+
+def tried(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
+    """P(the draft's token at position j is tried) at draft length k, for j = 1 … `drafted` of each
+    response; times a_j, that the response's token at j came from the draft.
+    """
+    found: list[Floats] = [np.empty(0)] * len(laws)
+    for rows in _blocks(laws):
+        chain = _position_chain([laws[row] for row in rows], k)
+        positions = chain.starts.shape[1]
+        sums = np.zeros_like(chain.starts)
+        for t in range(min(k, positions)):
+            sums[:, t:] += (chain.starts * chain.reach[t])[:, : positions - t]
+        for row, each in zip(rows, sums, strict=True):
+            found[row] = each[1 : laws[row].drafted + 1]
+    return found
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
@@ -190,7 +210,33 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     k = max((decode.k for decode in decodes), default=0)
     if k < 1 or any(decode.k != k for decode in decodes):
         raise ValueError("counted_rounds needs runs of one k >= 1")
-    return _stack(k, [_count_run(decode) for decode in decodes], np.arange(len(decodes)))
+    step, counts = np.arange(k), []
+    for decode in decodes:
+        proposed, accepted, cut = map(np.array, (decode.proposed, decode.accepted, decode.cut))
+        drafted = proposed > 0
+        full = drafted & (accepted == proposed)
+        tried = np.minimum(accepted + 1, proposed - cut)
+        row = {
+            "tokens": decode.output_tokens - 1,
+            "rounds": drafted.sum(),
+            "plain": (~drafted).sum(),
+            "proposed": proposed.sum(),
+            "accepted": accepted.sum(),
+            "cut": cut.sum(),
+            "full": full.sum(),
+            "by_draft_length": np.bincount(proposed, minlength=k + 1),
+            "after_full": np.bincount(proposed[1:][full[:-1]], minlength=k + 1),
+            "reached": (tried[:, None] > step).sum(0),
+            "survived": (accepted[:, None] > step).sum(0),
+        }
+        counts.append(Rounds(k, **{name: np.array([n], np.float64) for name, n in row.items()}))
+    return _stack(k, counts, np.arange(len(decodes)))
+
+
+def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
+    """Rows of similar length."""
+    order = np.argsort([law.length for law in laws], kind="stable")
+    yield from (order[at : at + _BLOCK] for at in range(0, len(laws), _BLOCK))
 
 
 def _stack(k: int, parts: Sequence[Rounds], order: Ints) -> Rounds:
@@ -199,65 +245,24 @@ def _stack(k: int, parts: Sequence[Rounds], order: Ints) -> Rounds:
     return Rounds(k=k, **rows)
 
 
-def _count_run(decode: Decode) -> Rounds:
-    proposed, accepted, cut = (
-        np.array(counts, dtype=np.int64)
-        for counts in (decode.proposed, decode.accepted, decode.cut)
-    )
-    step = np.arange(decode.k)
-    tried = np.minimum(accepted + 1, proposed - cut)
-    full = (proposed > 0) & (accepted == proposed)
-    follows_full = np.concatenate([[False], full[:-1]])
-    drafted = proposed > 0
-
-    def one(count: npt.ArrayLike) -> Floats:
-        return np.array([count], dtype=np.float64)
-
-    return Rounds(
-        k=decode.k,
-        tokens=one(decode.output_tokens - 1),
-        rounds=one(drafted.sum()),
-        plain=one((~drafted).sum()),
-        proposed=one(proposed.sum()),
-        accepted=one(accepted.sum()),
-        cut=one(cut.sum()),
-        full=one(full.sum()),
-        by_draft_length=one(np.bincount(proposed, minlength=decode.k + 1)),
-        after_full=one(np.bincount(proposed[follows_full], minlength=decode.k + 1)),
-        reached=one((tried[:, None] > step).sum(0)),
-        survived=one((accepted[:, None] > step).sum(0)),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """Per position i [responses, positions]: k', u(i); per t = 0 … k [k+1, …] P(t accepted)."""
+    """The lengths [responses, 1]; per position i [responses, positions] k' and u(i); per t = 0 … k
+    [k+1, …] the probability that a round from there accepts its first t tokens.
+    """
 
+    length: Ints
     drafted: Ints
     starts: Floats
     reach: Floats
 
 
-def _rounds_of_block(laws: Sequence[ResponseLaw], k: int) -> Rounds:
+def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
     length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
-    position_laws = [law for law in laws if isinstance(law, PositionLaw)]
-    start_laws = [law for law in laws if isinstance(law, StartLaw)]
-    if position_laws and start_laws:
-        raise ValueError("position laws and start laws belong to different drafts")
-    if any(law.window is not None and law.window < k for law in start_laws):
-        raise ValueError("k exceeds the window that prompt lookup was measured with")
-    if position_laws:
-        return _count(k, length, _position_chain(position_laws, length, k))
-    return _count(k, length, _start_chain(start_laws, length, k))
-
-
-def _position_chain(laws: Sequence[PositionLaw], length: Ints, k: int) -> _Chain:
     positions = max(int(length.max()), 2)
-    last = np.array([min(law.limit - 2, law.draftable) for law in laws], dtype=np.int64)
     accept = np.zeros((len(laws), positions + k + 1))
-    for row, law in enumerate(laws):
-        tried = max(0, min(law.length - 1, int(last[row])))
-        accept[row, 1 : tried + 1] = law.accept[:tried]
+    for row, law in zip(accept, laws, strict=True):
+        row[1 : law.drafted + 1] = law.accept[: law.drafted]
     reach = np.ones((k + 2, len(laws), positions))
     for t in range(k + 1):
         np.multiply(reach[t], accept[:, t : t + positions], out=reach[t + 1])
@@ -269,11 +274,14 @@ def _position_chain(laws: Sequence[PositionLaw], length: Ints, k: int) -> _Chain
         carried = reach[k + 1, :, first:end] * starts[:, first:end]
         starts[:, first + k + 1 : end + k + 1] += carried
     position = np.arange(positions)
+    last = np.array([min(law.limit - 2, law.draftable) for law in laws], dtype=np.int64)
     drafted = np.clip(last[:, None] - position + 1, 0, k)
-    return _Chain(drafted, starts * (position < length), reach[: k + 1])
+    return _Chain(length, drafted, starts * (position < length), reach[: k + 1])
 
 
-def _start_chain(laws: Sequence[StartLaw], length: Ints, k: int) -> _Chain:
+def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
+    length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
+    limit = np.array([law.limit for law in laws], dtype=np.int64)[:, None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     proposed = np.zeros((len(laws), positions), dtype=np.int64)
@@ -281,7 +289,6 @@ def _start_chain(laws: Sequence[StartLaw], length: Ints, k: int) -> _Chain:
     for row, law in enumerate(laws):
         proposed[row, 1 : law.length] = law.proposed
         matched[row, 1 : law.length] = law.matched
-    limit = np.array([law.limit for law in laws], dtype=np.int64)[:, None]
     drafted = np.clip(np.minimum(proposed, limit - position - 1), 0, k)
     accepted = np.minimum(np.minimum(matched, drafted), length - position)
     starts = np.zeros((len(laws), positions))
@@ -292,12 +299,12 @@ def _start_chain(laws: Sequence[StartLaw], length: Ints, k: int) -> _Chain:
         at[rows] += accepted[rows, at[rows]] + 1
         rows = rows[at[rows] < length[rows, 0]]
     reach = accepted >= np.arange(k + 1)[:, None, None]
-    return _Chain(drafted, starts, reach.astype(np.float64))
+    return _Chain(length, drafted, starts, reach.astype(np.float64))
 
 
-def _count(k: int, length: Ints, chain: _Chain) -> Rounds:
+def _count(k: int, chain: _Chain) -> Rounds:
     """Sums over u of what a round at each start proposes, accepts and cuts."""
-    drafted, starts, reach = chain.drafted, chain.starts, chain.reach
+    length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
     position = np.arange(starts.shape[1])
     tried = np.minimum(drafted, np.maximum(length - position, 0))
     ended = starts * np.take_along_axis(reach, tried[None], axis=0)[0]
@@ -324,58 +331,6 @@ def _count(k: int, length: Ints, chain: _Chain) -> Rounds:
 
 def _split(mass: Floats, lengths: Ints, k: int) -> Floats:
     """Sums of `mass` per response and draft length 0 … k."""
-    rows = np.arange(len(mass))[:, None] * (k + 1)
-    cells = (rows + lengths).ravel()
+    cells = (np.arange(len(mass))[:, None] * (k + 1) + lengths).ravel()
     sums = np.bincount(cells, weights=mass.ravel(), minlength=len(mass) * (k + 1))
     return sums.astype(np.float64).reshape(len(mass), k + 1)
-
-
-def drafted_positions(trajectory: Trajectory, replay: Replay) -> int:
-    """The draft proposes at positions 1 … this, if a round gets there: the length limit leaves room
-    for the target's token after it, and the draft's context reaches that far.
-    """
-    last = min(trajectory.limit - 2, trajectory.output_tokens - 1, replay.draftable)
-    return max(last, 0)
-
-
-def tried(accept: Sequence[Floats], k: int) -> list[Floats]:
-    """P(the draft's token at position j is tried) for each response, at draft length k.
-
-    Nothing is tried at j only where a round started at j-k and all its k tokens were accepted (the
-    token at j is then the target's). A round starts where the token before was not an accepted
-    draft token, so with r the wanted probability,
-
-        r_j = 1 - P_j (1 - a_{j-k-1} r_{j-k-1}),   P_j = a_{j-k} … a_{j-1},   r_j = 1 for j <= k
-
-    and a_j r_j is the probability that the response's token at j came from the draft.
-
-    Args:
-        accept: a_j per response at the positions 1 … where the draft proposes.
-
-    Returns:
-        Arrays like those of `accept`.
-    """
-    order = sorted(range(len(accept)), key=lambda row: len(accept[row]))
-    reached: list[Floats] = [np.empty(0)] * len(accept)
-    for at in range(0, len(order), _BLOCK):
-        rows = order[at : at + _BLOCK]
-        padded = np.zeros((len(rows), len(accept[rows[-1]]) + 1))  # a_0 = 0
-        for line, row in zip(padded, rows, strict=True):
-            line[1 : len(accept[row]) + 1] = accept[row]
-        for line, row in zip(_tried(padded, k), rows, strict=True):
-            reached[row] = line[1 : len(accept[row]) + 1]
-    return reached
-
-
-def _tried(accept: Floats, k: int) -> Floats:
-    """[responses, positions]; k+1 positions are one step of numpy."""
-    positions = accept.shape[1]
-    reached = np.ones_like(accept)
-    if positions > k + 1:
-        whole = sliding_window_view(accept[:, 1:-1], k, axis=1).prod(axis=-1)
-    for first in range(k + 1, positions, k + 1):
-        end = min(first + k + 1, positions)
-        before = slice(first - k - 1, end - k - 1)
-        started = 1.0 - accept[:, before] * reached[:, before]
-        reached[:, first:end] = 1.0 - whole[:, before] * started
-    return reached

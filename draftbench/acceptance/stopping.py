@@ -19,7 +19,6 @@ import numpy as np
 
 from draftbench.acceptance.definitions import (
     ACCEPTED_PER_DRAFTED,
-    TOKENS_PER_ROUND,
     Figure,
     Sample,
     accepted_per_drafted,
@@ -30,7 +29,7 @@ from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import (
     ModelPairs,
     Pairs,
-    drafted_positions,
+    PositionLaw,
     expected_rounds,
     law_of,
     model_pairs,
@@ -67,7 +66,17 @@ def stopping_rules(
     model = model_pairs(pairs)
     if not model:
         return ()
-    rules = [(None, _fixed(model, k)), *((t, stopped(model, k, t)) for t in thresholds)]
+    trajectories = [trajectory for trajectory, _ in model]
+    rounds = expected_rounds([law_of(*pair) for pair in model], k)
+    fixed = (
+        tokens_per_round(trajectories, rounds),
+        ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),
+        accepted_per_drafted(trajectories, rounds),
+    )
+    rules = [
+        (None, fixed),
+        *((threshold, stopped(model, k, threshold)) for threshold in thresholds),
+    ]
     return tuple(
         Stopping(
             k=k,
@@ -84,34 +93,18 @@ def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample
     """Tokens per round (exact), draft steps per round (at least), accepted / drafted (at most) of
     drafting that ends before the first token with a confidence under `threshold`.
     """
-    sure, accept = [], []
-    for trajectory, replay in pairs:
-        last = drafted_positions(trajectory, replay)
-        sure.append(np.array(replay.confidence[:last]) >= threshold)
-        # An unsure token ends its round just as a rejected one does.
-        accept.append(np.array(replay.accept[:last]) * sure[-1])
-    rows = []
-    for at, reached in enumerate(tried(accept, k)):
-        tokens = max(pairs[at][0].output_tokens - 1, 0)
-        accepted = accept[at] * reached
-        # After an accepted token no round starts, nor after the response's last.
-        rounds = tokens - float(accepted[: max(tokens - 1, 0)].sum())
-        drafted = float((sure[at] * reached).sum())
-        rows.append((tokens, rounds, float(reached.sum()), drafted, float(accepted.sum())))
-    columns = np.array(rows, np.float64).T
+    sure = [np.array(replay.confidence) >= threshold for _, replay in pairs]
+    # An unsure token ends its round just as a rejected one does.
+    laws = [
+        PositionLaw(t.output_tokens, t.limit, np.array(r.accept) * certain, r.draftable)
+        for (t, r), certain in zip(pairs, sure, strict=True)
+    ]
+    rounds, reached = expected_rounds(laws, k), tried(laws, k)
+    steps = np.array([each.sum() for each in reached])
+    drafted = np.array([each @ s[: len(each)] for each, s in zip(reached, sure, strict=True)])
     trajectories = [trajectory for trajectory, _ in pairs]
-    return (
-        ratio(TOKENS_PER_ROUND, trajectories, columns[0], columns[1]),
-        ratio(DRAFT_STEPS, trajectories, columns[2], columns[1]),
-        ratio(ACCEPTED_PER_DRAFTED, trajectories, columns[4], columns[3]),
-    )
-
-
-def _fixed(pairs: ModelPairs, k: int) -> tuple[Sample, Sample, Sample]:
-    trajectories = [trajectory for trajectory, _ in pairs]
-    rounds = expected_rounds([law_of(t, r) for t, r in pairs], k)
     return (
         tokens_per_round(trajectories, rounds),
-        ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),
-        accepted_per_drafted(trajectories, rounds),
+        ratio(DRAFT_STEPS, trajectories, steps, rounds.rounds + rounds.plain),
+        ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, drafted),
     )

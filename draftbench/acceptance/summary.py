@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,7 +28,14 @@ from draftbench.acceptance.intervals import (
     paired_difference,
     requests_needed,
 )
-from draftbench.acceptance.rounds import Pairs, Rounds, expected_rounds, law_of, replays_of
+from draftbench.acceptance.rounds import (
+    Pairs,
+    Rounds,
+    expected_rounds,
+    law_of,
+    model_pairs,
+    replays_of,
+)
 from draftbench.acceptance.stopping import Stopping, stopping_rules
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
@@ -108,19 +114,6 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     near_tie_share: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Replayed:
-    """One candidate along the run's responses, with the expected rounds at every possible k."""
-
-    candidate: Candidate
-    pairs: Pairs
-    rounds: Mapping[int, Rounds]
-
-    @property
-    def trajectories(self) -> list[Trajectory]:
-        return [trajectory for trajectory, _ in self.pairs]
-
-
 def acceptance_report(
     run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
 ) -> AcceptanceReport:
@@ -133,28 +126,49 @@ def acceptance_report(
     Raises:
         RunFolderError: replays that do not fit their responses.
     """
-    replayed = [_replayed(run, candidate, ks) for candidate in candidates]
+    figures: list[CandidateAcceptance] = []
+    differences: list[Difference] = []
+    first: dict[int | None, Sample] = {}
+    for candidate in candidates:
+        pairs = replays_of(candidate, run.trajectories, run.replays)
+        trajectories = [trajectory for trajectory, _ in pairs]
+        laws = [law_of(*pair) for pair in pairs]
+        windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
+        possible = [k for k in ks if laws and k <= min(windows, default=k)]
+        rounds = {k: expected_rounds(laws, k) for k in possible}
+        figures.append(_figures(run, candidate, pairs, rounds, width))
+        rate = definitions.alpha(pairs)
+        samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
+        for k, at_k in rounds.items():
+            samples[k] = definitions.tokens_per_round(trajectories, at_k)
+        for at, sample in first.items():
+            # Only the same figure at the same k, so not α of two drafting modes or bases.
+            if at in samples and samples[at].figure == sample.figure:
+                difference = paired_difference(sample, samples[at])
+                differences.append(
+                    Difference(
+                        candidate=figures[0].candidate,
+                        against=str(candidate),
+                        figure=sample.figure.name,
+                        k=at,
+                        requests=len(difference.requests),
+                        value=estimate(difference),
+                    )
+                )
+        if len(figures) == 1:
+            first = samples
     return AcceptanceReport(
         width=width,
-        candidates=tuple(_figures(run, each, width) for each in replayed),
-        differences=tuple(
-            difference for other in replayed[1:] for difference in _differences(replayed[0], other)
-        ),
+        candidates=tuple(figures),
+        differences=tuple(differences),
         near_tie_share=near_tie_share(run),
     )
 
 
-def _replayed(run: Run, candidate: Candidate, ks: Sequence[int]) -> _Replayed:
-    pairs = replays_of(candidate, run.trajectories, run.replays)
-    laws = [law_of(trajectory, replay) for trajectory, replay in pairs]
-    windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
-    possible = [k for k in ks if laws and k <= min(windows, default=k)]
-    return _Replayed(candidate, pairs, {k: expected_rounds(laws, k) for k in possible})
-
-
-def _figures(run: Run, replayed: _Replayed, width: float) -> CandidateAcceptance:
-    pairs, trajectories = replayed.pairs, replayed.trajectories
-    candidate, rounds = replayed.candidate, replayed.rounds
+def _figures(
+    run: Run, candidate: Candidate, pairs: Pairs, rounds: Mapping[int, Rounds], width: float
+) -> CandidateAcceptance:
+    trajectories = [trajectory for trajectory, _ in pairs]
 
     def described(sample: Sample, k: int | None) -> FigureEstimate:
         return FigureEstimate(
@@ -168,11 +182,16 @@ def _figures(run: Run, replayed: _Replayed, width: float) -> CandidateAcceptance
 
     alpha = definitions.alpha(pairs)
     longest = max(rounds, default=0)
-    positions = range(1, longest + 1)
-    templated = template_may_differ(run, candidate)
+    hazards, survivals = (
+        tuple(
+            described(figure(trajectories, rounds[longest], i), longest)
+            for i in range(1, longest + 1)
+        )
+        for figure in (definitions.hazard, definitions.survival)
+    )
     return CandidateAcceptance(
         candidate=str(candidate),
-        mode=next((r.mode for _, r in pairs if not isinstance(r, LookupReplay)), None),
+        mode=next((replay.mode for _, replay in model_pairs(pairs)), None),
         requests=len({trajectory.request for trajectory in trajectories}),
         responses=len(trajectories),
         alpha=None if alpha is None else described(alpha, None),
@@ -181,49 +200,11 @@ def _figures(run: Run, replayed: _Replayed, width: float) -> CandidateAcceptance
             for k, at_k in rounds.items()
             for figure in AT_EACH_K
         ),
-        hazards=tuple(
-            described(definitions.hazard(trajectories, rounds[longest], i), longest)
-            for i in positions
-        ),
-        survivals=tuple(
-            described(definitions.survival(trajectories, rounds[longest], i), longest)
-            for i in positions
-        ),
-        breakdown=breakdown(pairs, templated=templated),
+        hazards=hazards,
+        survivals=survivals,
+        breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
         stopping=stopping_rules(pairs, longest) if longest else (),
         trees=best_trees(pairs, longest) if longest else (),
         faults=suspected_faults(candidate, pairs, tuple(rounds.values()), near_tie(run)),
         rounds_by_group=rounds_by_group(trajectories, rounds),
     )
-
-
-def _differences(one: _Replayed, other: _Replayed) -> list[Difference]:
-    """Differences of α and, at each k, of tokens per round.
-
-    Only the same figure at the same k is compared, so not α of two drafting modes or bases.
-    """
-    ours, theirs = _compared(one), _compared(other)
-    differences = []
-    for k, sample in ours.items():
-        if k not in theirs or theirs[k].figure != sample.figure:
-            continue
-        difference = paired_difference(sample, theirs[k])
-        differences.append(
-            Difference(
-                candidate=str(one.candidate),
-                against=str(other.candidate),
-                figure=sample.figure.name,
-                k=k,
-                requests=len(difference.requests),
-                value=estimate(difference),
-            )
-        )
-    return differences
-
-
-def _compared(replayed: _Replayed) -> dict[int | None, Sample]:
-    alpha = definitions.alpha(replayed.pairs)
-    samples: dict[int | None, Sample] = {} if alpha is None else {None: alpha}
-    for k, rounds in replayed.rounds.items():
-        samples[k] = definitions.tokens_per_round(replayed.trajectories, rounds)
-    return samples

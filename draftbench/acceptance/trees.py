@@ -14,8 +14,7 @@ those of chains at the same k: a tree of n nodes makes the target verify n token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -61,26 +60,25 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     Empty for prompt lookup and for fewer than two such requests.
     """
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
-    requests = list(dict.fromkeys(trajectory.request for trajectory, _ in greedy))
+    trajectories = [trajectory for trajectory, _ in greedy]
+    requests = list(dict.fromkeys(trajectory.request for trajectory in trajectories))
     if len(requests) < 2:
         return ()
-    half = {request: index % 2 for index, request in enumerate(requests)}
-    folds = [half[trajectory.request] for trajectory, _ in greedy]
-    others = [[p for p, f in zip(greedy, folds, strict=True) if f != fold] for fold in (0, 1)]
-    everything, *chosen_by = (
-        _levels(rank_rates(some), max(nodes), depth) for some in (greedy, *others)
-    )
-    trajectories = [trajectory for trajectory, _ in greedy]
+    halves = set(requests[::2]), set(requests[1::2])
+    rates = rank_rates(greedy)
+    chosen_by = [rank_rates([p for p in greedy if p[0].request in half]) for half in halves]
     figures = []
     for size in nodes:
-        trees = [_tree(levels, size) for levels in chosen_by]
-        laws = [tree_law(trees[f], depth, *pair) for pair, f in zip(greedy, folds, strict=True)]
+        first, second = (best_tree(each, size, depth) for each in chosen_by)
+        laws = [
+            tree_law(second if t.request in halves[0] else first, depth, t, r) for t, r in greedy
+        ]
         rounds = expected_rounds(laws, depth)
         figures.append(
             TreeFigures(
                 nodes=size,
                 depth=depth,
-                tree=_tree(everything, size),
+                tree=best_tree(rates, size, depth),
                 tokens_per_round=estimate(tokens_per_round(trajectories, rounds)),
                 accepted_length=estimate(uncut_accepted_length(trajectories, rounds)),
             )
@@ -128,16 +126,6 @@ def _children(tree: Tree) -> tuple[Ints, int]:
     return child, nowhere
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
-    """Best expected tokens of a subtree by its size [nodes+2], its root counted; `share[r][m]` is
-    how many of m nodes go to the child of rank r and below it, the rest to later ranks.
-    """
-
-    gain: Floats
-    share: list[Ints]
-
-
 def best_tree(rates: Floats, nodes: int, depth: int) -> Tree:
     """The tree of at most `nodes` nodes (root not counted) and `depth` levels with the greatest
     expected accepted length (Chen et al. 2024, the dynamic program of bounded depth).
@@ -145,39 +133,27 @@ def best_tree(rates: Floats, nodes: int, depth: int) -> Tree:
     Args:
         rates: acceptance by rank [ranks], wherever in the tree.
     """
-    return _tree(_levels(rates, nodes, depth), nodes)
-
-
-def _levels(rates: Floats, nodes: int, depth: int) -> list[_Level]:
-    """The levels from the leaves up, for trees of at most `nodes` nodes."""
-    leaf = np.minimum(np.arange(nodes + 2), 1).astype(np.float64)
-    levels = [_Level(leaf, [])]
-    for _ in range(depth):
-        levels.append(_level_above(levels[-1], rates))
-    return levels
-
-
-def _tree(levels: Sequence[_Level], nodes: int) -> Tree:
-    return tuple(sorted(_paths(levels, nodes, ())))
-
-
-def _level_above(below: _Level, rates: Floats) -> _Level:
-    sizes = np.arange(len(below.gain))
+    sizes = np.arange(nodes + 2)
     left = sizes[:, None] - sizes
-    rest, share = np.zeros(len(sizes)), []
-    for rate in rates[::-1]:
-        total = np.where(left >= 0, rate * below.gain + rest[left], -np.inf)
-        share.append(total.argmax(axis=1))
-        rest = total.max(axis=1)
-    gain = np.concatenate([[0.0], 1.0 + rest[:-1]])
-    return _Level(gain, share[::-1])
+    # Of subtrees by size, the root counted: best expected tokens; and by level from the leaves up,
+    # by rank r, how many of m nodes go to the child of rank r and below it, the rest to later ones.
+    gain = np.minimum(sizes, 1).astype(np.float64)
+    shares: list[list[Ints]] = [[]]
+    for _ in range(depth):
+        rest, by_rank = np.zeros(len(sizes)), []
+        for rate in rates[::-1]:
+            total = np.where(left >= 0, rate * gain + rest[left], -np.inf)
+            by_rank.append(total.argmax(axis=1))
+            rest = total.max(axis=1)
+        gain = np.concatenate([[0.0], 1.0 + rest[:-1]])
+        shares.append(by_rank[::-1])
 
+    def paths(level: int, nodes: int, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        for rank, share in enumerate(shares[level]):
+            below = int(share[nodes])
+            nodes -= below
+            if below:
+                yield (*path, rank)
+                yield from paths(level - 1, below - 1, (*path, rank))
 
-def _paths(levels: Sequence[_Level], nodes: int, path: tuple[int, ...]) -> list[tuple[int, ...]]:
-    paths: list[tuple[int, ...]] = []
-    for rank, share in enumerate(levels[-1].share):
-        below = int(share[nodes])
-        nodes -= below
-        if below:
-            paths += [(*path, rank), *_paths(levels[:-1], below - 1, (*path, rank))]
-    return paths
+    return tuple(sorted(paths(depth, nodes, ())))

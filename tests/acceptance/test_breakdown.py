@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from draftbench.acceptance.breakdown import (
-    READINGS,
+    FEWER_EARLY,
+    FEWER_LATE,
     Breakdown,
     Crossing,
     Group,
@@ -68,8 +69,8 @@ def test_segments_and_temperatures_split_requests(alike: Callable[..., Pairs]) -
 @pytest.mark.parametrize(
     ("accept", "reading"),
     [
-        ([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], READINGS["early"]),
-        ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], READINGS["late"]),
+        ([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], FEWER_EARLY),
+        ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], FEWER_LATE),
         ([1.0, 0.0, 1.0, 1.0, 1.0, 0.0], None),
     ],
 )

@@ -18,7 +18,6 @@ from draftbench.acceptance.rounds import (
     Rounds,
     StartLaw,
     counted_rounds,
-    drafted_positions,
     expected_rounds,
     law_of,
     replays_of,
@@ -304,11 +303,16 @@ def tries(accept: list[float], k: int, start: int = 0) -> Iterator[tuple[float, 
         so_far *= accept[position]
 
 
+def whole(accept: list[float]) -> PositionLaw:
+    """Every position is drafted."""
+    return PositionLaw(len(accept) + 1, len(accept) + 2, np.array(accept), len(accept))
+
+
 @given(st.lists(st.lists(probabilities, max_size=7), min_size=1, max_size=3), st.integers(1, 4))
 def test_each_position_is_tried_as_often_as_in_all_outcomes(
     responses: list[list[float]], k: int
 ) -> None:
-    found = tried([np.array(accept) for accept in responses], k)
+    found = tried(list(map(whole, responses)), k)
     for accept, reached in zip(responses, found, strict=True):
         wanted = np.zeros(len(accept))
         for probability, positions in tries(accept, k):
@@ -317,13 +321,13 @@ def test_each_position_is_tried_as_often_as_in_all_outcomes(
 
 
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
-    (reached,) = tried([np.array([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
+    (reached,) = tried([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
     # Two accepted, one of the target, one accepted, one rejected, and one more.
     assert reached.tolist() == [1, 1, 0, 1, 1, 1]
 
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
-    short, long = np.array([0.5, 0.5, 0.5]), np.full(300, 0.5)
+    short, long = whole([0.5] * 3), whole([0.5] * 300)
     (alone,) = tried([short], 1)
     together = tried([long, *[short] * 200], 1)
     assert alone.tolist() == [1.0, 0.5, 0.75]  # 1 - a(1 - 0), 1 - a(1 - a·1/2)
@@ -348,7 +352,9 @@ def test_drafting_ends_at_the_limit_and_at_the_drafts_context(
     last: int,
 ) -> None:
     along = replay([1.0] * (fields["output_tokens"] - 1), draftable=draftable)
-    assert drafted_positions(trajectory("r", **fields), along) == last
+    law = law_of(trajectory("r", **fields), along)
+    assert isinstance(law, PositionLaw)
+    assert law.drafted == last
 
 
 def test_replays_are_paired_in_the_order_of_the_responses(
