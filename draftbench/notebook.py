@@ -94,11 +94,10 @@ class OpenedRun:
 
     def report(self, html: str | Path) -> Path:
         """Write the page that explains the run."""
-        from draftbench.report.figures import figures_of
-        from draftbench.report.html.page import page
+        from draftbench.report.page import page
 
         path, answer = Path(html), self.recommend()
-        text = page(str(self.path), self.observed, answer, figures_of(self.observed, answer))
+        text = page(str(self.path), self.observed, answer)
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:

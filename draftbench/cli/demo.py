@@ -91,7 +91,7 @@ def _gated(run: Run, folder: Path) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
     from draftbench.gate.judge import judge
     from draftbench.gate.limits import limits_of
-    from draftbench.report.terminal.verdict import text
+    from draftbench.report.terminal.compare import verdict_text
 
     k = max(run.manifest.question.ks)
     sides = {name: baseline_of(run, folder, name, k) for name in (WORSE, BETTER)}
@@ -100,7 +100,7 @@ def _gated(run: Run, folder: Path) -> list[str]:
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new], limits_of(()))
         # The verdict and the figures over all requests; `gate` shows the segments too.
-        verdict = "\n".join(text(result, width() - 2).split("\n\n")[:2])
+        verdict = "\n".join(verdict_text(result, width() - 2).split("\n\n")[:2])
         lines += [
             f"The gate, after `{new}` replaced `{old}` (exit code {result.exit_code}):",
             *(f"  {line}" for line in verdict.splitlines()),

@@ -190,7 +190,7 @@ def gate(
     from draftbench.gate.judge import judge
     from draftbench.gate.limits import TIMED, limits_of
     from draftbench.records import to_json
-    from draftbench.report.terminal.verdict import text
+    from draftbench.report.terminal.compare import verdict_text
 
     limits = limits_of(max_drop or ())
     try:
@@ -217,7 +217,7 @@ def gate(
         ci.append_to_history(for_ci.history, result, _now())
     for_ci.publish(result)
     if output.style == "table":
-        shown = text(result, width())
+        shown = verdict_text(result, width())
     else:
         shown = to_json(result) if output.style == "json" else ci.to_markdown(result)
     output.write(shown.rstrip("\n"))

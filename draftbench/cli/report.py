@@ -37,20 +37,17 @@ def report(
         check_output(html)
     observed = read(run)
     answer = decide(observed, decision.options(observed))
-    if html is not None or plots is not None:
-        from draftbench.report.charts import charts_of
-        from draftbench.report.figures import figures_of
-        from draftbench.report.html.page import page
+    if html is not None:
+        from draftbench.report.page import page
 
-        figures = figures_of(observed, answer)
-        if html is not None:
-            write_result(page(str(run), observed, answer, figures), html)
-            note(f"wrote {html}")
-        if plots is not None:
-            for group in charts_of(answer, figures).values():
-                for chart in group:
-                    chart.save(plots)
-            note(f"wrote charts to {plots}")
+        write_result(page(str(run), observed, answer), html)
+        note(f"wrote {html}")
+    if plots is not None:
+        from draftbench.report.charts import charts_of
+
+        for chart in charts_of(observed, answer).values():
+            chart.save(plots)
+        note(f"wrote charts to {plots}")
     if style is not None or (html is None and plots is None):
         from draftbench.report.terminal.recommendation import render
 

@@ -1,11 +1,16 @@
-"""Text → HTML and SVG that is safe by construction: whatever is not markup already is escaped."""
+"""Text, figures and tables → HTML and SVG that are safe by construction: whatever is not markup
+already is escaped.
+
+Every figure carries its full value and interval in attributes, rounded only for the eye.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
 
-from draftbench.report.terminal.text import plain
+from draftbench.acceptance.intervals import Estimate
+from draftbench.report.terminal.text import Cell, Section, numeric, plain, shown
 
 _VOID = ("meta", "br")
 
@@ -35,3 +40,60 @@ def together(children: Iterable[str | None]) -> Html:
     """Children side by side."""
     parts = (c if isinstance(c, Html) else escape(plain(c)) for c in children if c is not None)
     return Html("".join(parts))
+
+
+def coded(text: str) -> Html:
+    """A sentence with what stands in backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return together([text])
+    return together(element("code", part) if at % 2 else part for at, part in enumerate(parts))
+
+
+def items(lines: Iterable[str]) -> Html:
+    """A list of sentences."""
+    return element("ul", *(element("li", coded(line)) for line in lines))
+
+
+def folded(title: str, *parts: str | None) -> Html:
+    """What is read when it is asked for."""
+    return element("details", element("summary", title), *parts)
+
+
+def table(of: Section) -> Html:
+    """A table that scrolls sideways by itself where it is wider than the page; words stand left,
+    numbers right. A column of arrows becomes a mark of its rows.
+    """
+    arrows = all(row[0] in ("→", "") for row in of.rows)
+    head = of.head[1:] if arrows else of.head
+    rows = [row[1:] if arrows else row for row in of.rows]
+    columns = zip(*rows, strict=True)
+    kinds = [None if numeric(map(shown, column)) else "word" for column in columns]
+    top = [
+        element("th", name, scope="col", class_=kind)
+        for name, kind in zip(head, kinds, strict=True)
+    ]
+    body = []
+    for row, whole in zip(rows, of.rows, strict=True):
+        cells = [
+            element("td", _cell(cell), class_=kind) for cell, kind in zip(row, kinds, strict=True)
+        ]
+        body.append(element("tr", *cells, class_="chosen" if whole[0] == "→" else None))
+    inner = [element("thead", element("tr", *top)), element("tbody", *body)]
+    region = {"class_": "table", "role": "region", "tabindex": "0", "aria_label": ", ".join(head)}
+    return element("div", element("table", *inner), **region)
+
+
+def _cell(cell: Cell) -> str:
+    figure, mark = cell if isinstance(cell, tuple) else (cell, "")
+    if not isinstance(figure, Estimate):
+        return shown(figure)
+    rounded = "<0.01" if 0 < figure.value < 0.005 else f"{figure.value:.2f}"
+    interval = element("small", f"{figure.low:.2f}–{figure.high:.2f}")
+    return together([data(figure, f"{rounded}{mark.strip()}"), " ", interval])
+
+
+def data(estimate: Estimate, words: str) -> Html:
+    """A figure in words, with all its digits and its interval."""
+    exact = {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
+    return element("data", words, value=repr(estimate.value), **exact)

@@ -1,8 +1,8 @@
 import pytest
+from draftbench.report.figures import figures_of
 
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
-from draftbench.report.figures import figures_of
 from draftbench.run_folder.run import run_of
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from draftbench.memory import format_size
-from draftbench.models.check_result import CheckResult, LevelRow, ModelSheet, Overlap, PairSheet
+from draftbench.models.check_result import CheckResult, ModelSheet, Overlap, PairSheet
 from draftbench.records import to_json
-from draftbench.report.terminal.text import (
-    SCREEN_COLUMNS,
-    Section,
-    clipped,
-    counted,
-    shortened,
-)
+from draftbench.report.terminal.text import Section, counted, render_sections, shortened
 
-_DIFF_LINES = 12
-# A template may be one line of ten thousand characters.
-_DIFF_COLUMNS = 300
+# A chat template may be one line of ten thousand characters.
+_DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
@@ -27,17 +18,11 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
     if style == "json":
         return to_json(answer)
     if everything:
-        sections = _all(answer)
-    elif len(answer.pairs) == 1:
-        sections = _one(answer, answer.pairs[0])
-    else:
-        sections = [_several(answer)]
-    if style == "markdown":
-        return "\n\n".join(section.markdown() for section in sections)
-    if everything:
-        return "\n\n".join(section.text(width) for section in sections)
-    screen = "\n\n".join(section.text(min(width, SCREEN_COLUMNS)) for section in sections)
-    return clipped(screen, "--all")
+        parts = [part for pair in answer.pairs for part in _every_part(answer, pair)]
+        return render_sections([*parts, _sizes(answer), _levels(answer)], style, width)
+    one = len(answer.pairs) == 1
+    sections = _one(answer, answer.pairs[0]) if one else [_several(answer)]
+    return render_sections(sections, style, width, "--all")
 
 
 def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
@@ -49,11 +34,10 @@ def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
         if target != draft
     ]
     notes = [f"Same in both: {', '.join(same)}."] if same else []
+    notes += _tokens(answer, pair)
     return [
         _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair),
-        Section(
-            "Differences", ["", "target", "draft"], differing, [*notes, *_tokens(answer, pair)]
-        ),
+        Section("Differences", ["", "target", "draft"], differing, notes),
         Section("Engines, by their own rules", notes=[*_engines(pair), _MORE]),
     ]
 
@@ -62,52 +46,60 @@ def _several(answer: CheckResult) -> Section:
     rows, notes = [], []
     for pair in answer.pairs:
         name = shortened(pair.draft.name, _NAME)
-        engines = [
-            f"{engine.engine}*" if engine.standing == "with an option" else engine.engine
-            for engine in pair.engines
-            if engine.standing != "refuses"
-        ]
-        taken = "all" if len(engines) == len(pair.engines) and "*" not in "".join(engines) else None
+        taking = [engine for engine in pair.engines if engine.standing != "refuses"]
+        starred = [f"{e.engine}{'*' * (e.standing == 'with an option')}" for e in taking]
+        every = all(engine.standing == "accepts" for engine in pair.engines)
         rows.append(
             [
                 name,
                 "no" if pair.obstacles else "yes",
                 _parameters(pair.draft),
                 _share(pair.facts.vocabulary.all_tokens.same_id),
-                taken or ", ".join(engines) or "none",
+                "all" if every else ", ".join(starred) or "none",
             ]
         )
-        notes += [
-            text if f"`{pair.draft.name}`" in text else f"{name}: {text}"
-            for text in (pair.obstacles or pair.caveats)[:1]
-        ]
+        for text in (pair.obstacles or pair.caveats)[:1]:
+            notes.append(text if f"`{pair.draft.name}`" in text else f"{name}: {text}")
     if any("*" in row[-1] for row in rows):
         notes.append("* only with an option of that engine.")
-    head = ["draft", "works", "size", "same tokens", "engines that take it"]
     working = sum(not pair.obstacles for pair in answer.pairs)
     title = f"{working} of {counted(len(rows), 'draft')} can work with {answer.target.name}"
+    head = ["draft", "works", "size", "same tokens", "engines that take it"]
     return Section(title, head, rows, [*notes, _MORE])
 
 
-def _all(answer: CheckResult) -> list[Section]:
-    sections = []
-    for pair in answer.pairs:
-        options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
-        diff = pair.facts.template_difference
-        notes = _tokens(answer, pair)
-        if diff:
-            notes.append("The chat templates differ:")
-        head = ["", "target", "draft"]
-        rows = _side_by_side(answer, pair)
-        sections += [
-            _verdict(pair.draft.name, answer.target.name, pair),
-            Section("Side by side", head, rows, notes, _excerpt(diff)),
-            Section("Engines, by their own rules", notes=_engines(pair), code=options),
+def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
+    diff, notes = pair.facts.template_difference, _tokens(answer, pair)
+    notes += ["The chat templates differ:"] if diff else []
+    code = [f"{line[:_DIFF_COLUMNS]}{'…' * (len(line) > _DIFF_COLUMNS)}" for line in diff]
+    if len(diff) > _DIFF_LINES:
+        code[_DIFF_LINES:] = [f"… {len(diff) - _DIFF_LINES} more lines"]
+    options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
+    parts = [
+        _verdict(pair.draft.name, answer.target.name, pair),
+        Section("Side by side", ["", "target", "draft"], _side_by_side(answer, pair), notes, code),
+        Section("Engines, by their own rules", notes=_engines(pair), code=options),
+    ]
+    if pair.rooms:
+        rows = [
+            [
+                room.level,
+                format_size(room.weight_bytes),
+                "does not fit" if room.tokens is None else str(room.tokens),
+            ]
+            for room in pair.rooms
         ]
-        if pair.rooms:
-            sections.append(_memory_left(answer, pair))
-    sections.append(_sizes(answer))
-    return [*sections, _levels(answer.levels)] if answer.levels else sections
+        device = format_size(answer.memory_bytes)
+        title = f"Memory: {device} for both models, the target as in its checkpoint"
+        head = ["draft at", "weights of both", "tokens of cache that fit"]
+        second, notes = max(room.second_layout_bytes for room in pair.rooms), []
+        if second:
+            notes.append(
+                f"A sweep on this CPU takes up to {format_size(second)} more: a second layout of "
+                "unquantized weights (none with --one-layout)."
+            )
+        parts.append(Section(title, head, rows, notes))
+    return parts
 
 
 def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
@@ -116,35 +108,34 @@ def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
     return Section(title, notes=[*pair.obstacles, *pair.caveats])
 
 
-def _excerpt(diff: Sequence[str]) -> list[str]:
-    left_out = len(diff) - _DIFF_LINES
-    lines = [line if len(line) <= _DIFF_COLUMNS else f"{line[:_DIFF_COLUMNS]}…" for line in diff]
-    return [*lines[:_DIFF_LINES], *([f"… {left_out} more lines"] if left_out > 0 else [])]
-
-
 def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
     facts, sizes = pair.facts, pair.facts.vocabulary
-    target, draft = facts.target_tokenizer, facts.draft_tokenizer
-    roles = dict.fromkeys((*target.special, *draft.special))
+    models = (answer.target, pair.draft)
+    tokenizers = target, draft = facts.target_tokenizer, facts.draft_tokenizer
+    contexts = [
+        "no limit" if tokens is None else f"{tokens} tokens"
+        for tokens in (facts.target_context, facts.draft_context)
+    ]
+    special = [
+        [
+            role.replace("_", " "),
+            *(
+                f"{side.special[role]} ({side.ids.get(role)})" if role in side.special else "–"
+                for side in tokenizers
+            ),
+        ]
+        for role in dict.fromkeys((*target.special, *draft.special))
+    ]
     return [
-        ["family", answer.target.family, pair.draft.family],
-        ["layers × width", *(f"{m.layers} × {m.width}" for m in (answer.target, pair.draft))],
-        ["context", *map(_context, (facts.target_context, facts.draft_context))],
+        ["family", *(model.family for model in models)],
+        ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
+        ["context", *contexts],
         ["rows of vocabulary", str(sizes.target_rows), str(sizes.draft_rows)],
         ["tokens of vocabulary", str(sizes.target_tokens), str(sizes.draft_tokens)],
         ["tokenizer", target.kind, draft.kind],
-        *(
-            [
-                role.replace("_", " "),
-                *(
-                    f"{side.special[role]} ({side.ids.get(role)})" if role in side.special else "–"
-                    for side in (target, draft)
-                ),
-            ]
-            for role in roles
-        ),
-        ["adds bos token", _yes(target.adds_bos), _yes(draft.adds_bos)],
-        ["chat template", _yes(target.has_template), _yes(draft.has_template)],
+        *special,
+        ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
+        ["chat template", *("yes" if side.has_template else "no" for side in tokenizers)],
     ]
 
 
@@ -164,26 +155,6 @@ def _engines(pair: PairSheet) -> list[str]:
         f"{each.engine} {words.get(each.standing, each.standing)}: {each.reason}"
         for each in pair.engines
     ]
-
-
-def _memory_left(answer: CheckResult, pair: PairSheet) -> Section:
-    rows = [
-        [
-            room.level,
-            format_size(room.weight_bytes),
-            "does not fit" if room.tokens is None else str(room.tokens),
-        ]
-        for room in pair.rooms
-    ]
-    device = format_size(answer.memory_bytes)
-    title = f"Memory: {device} for both models, the target as in its checkpoint"
-    second, notes = max(room.second_layout_bytes for room in pair.rooms), []
-    if second:
-        notes.append(
-            f"A sweep on this CPU takes up to {format_size(second)} more: a second layout of "
-            "unquantized weights (none with --one-layout)."
-        )
-    return Section(title, ["draft at", "weights of both", "tokens of cache that fit"], rows, notes)
 
 
 def _sizes(answer: CheckResult) -> Section:
@@ -206,16 +177,16 @@ def _sizes(answer: CheckResult) -> Section:
     return Section("Sizes", ["model", "size", "dtype", *levels, "KV/token"], rows, [note])
 
 
-def _levels(levels: Sequence[LevelRow]) -> Section:
+def _levels(answer: CheckResult) -> Section:
     rows = [
         [
             row.level,
             row.kernel or "none: only acceptance can be measured",
             "as loaded" if row.bytes_per_weight is None else f"{row.bytes_per_weight:.3g}",
         ]
-        for row in levels
+        for row in answer.levels
     ]
-    notes = [f"{row.level}: {row.meaning}; {row.layers}." for row in levels]
+    notes = [f"{row.level}: {row.meaning}; {row.layers}." for row in answer.levels]
     return Section("Quantization here", ["level", "kernel", "bytes/weight"], rows, notes)
 
 
@@ -233,11 +204,3 @@ def _share(share: float) -> str:
 
 def _parameters(sheet: ModelSheet) -> str:
     return f"{sheet.parameters / 1e6:.4g} M"
-
-
-def _context(tokens: int | None) -> str:
-    return "no limit" if tokens is None else f"{tokens} tokens"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

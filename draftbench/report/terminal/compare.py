@@ -1,12 +1,14 @@
-"""A comparison of two runs as text for a terminal, as Markdown or as JSON."""
+"""Two runs beside each other as text: what `compare` finds, and the verdict of the gate."""
 
 from __future__ import annotations
 
+from draftbench.gate.ci import describe
 from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
+from draftbench.gate.result import GateResult
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, figure
+from draftbench.report.terminal.text import Cell, Section, columns, paragraph, render_sections
 
-LEGEND = (
+_LEGEND = (
     "A and B cover all requests of their run. B − A covers those that both have: the 95 % interval "
     "of the difference, paired by request (c: over timing repeats, not paired), as `gate` computes "
     "it; where it contains 0, no difference is shown. – is unknown; two k's are the best of each "
@@ -20,61 +22,41 @@ def render(comparison: Comparison, style: str, width: int) -> str:
     """The comparison as table, json or markdown; `width` wraps the table's sentences."""
     if style == "json":
         return to_json(comparison)
-    sections = _sections(comparison)
-    if style == "markdown":
-        return "\n\n".join(section.markdown() for section in sections)
-    return "\n\n".join(section.text(width) for section in sections)
-
-
-def _sections(comparison: Comparison) -> list[Section]:
     a, b = comparison.requests_a, comparison.requests_b
     common = f"{comparison.common_requests} common requests; A has {a}, B has {b}"
-    sections = [Section(f"A: {comparison.a}\nB: {comparison.b}\n{common}")]
-    if comparison.caveats:
-        sections.append(Section("Caveats", notes=comparison.caveats))
-    sections += [_candidate(change) for change in comparison.candidates]
-    notes = [
-        f"only in {side}: {', '.join(names)}"
-        for side, names in (("A", comparison.only_a), ("B", comparison.only_b))
-        if names
+    notes = [] if comparison.candidates else ["no candidate is in both runs"]
+    for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
+        notes += [f"only in {side}: {', '.join(only)}"] if only else []
+    changed = [
+        Section("Caveats", notes=comparison.caveats),
+        *map(_candidate, comparison.candidates),
+        Section("How to read this", notes=[*notes, _LEGEND]),
+        _differences("Differences in the question", comparison.question),
+        _differences("Differences in the models", comparison.models),
+        Section("Differences in the environment", notes=comparison.environment),
     ]
-    if not comparison.candidates:
-        notes.insert(0, "no candidate is in both runs")
-    sections.append(Section("How to read this", notes=[*notes, LEGEND]))
-    if comparison.question:
-        sections.append(_differences("Differences in the question", comparison.question))
-    if comparison.models:
-        sections.append(_differences("Differences in the models", comparison.models))
-    if comparison.environment:
-        sections.append(Section("Differences in the environment", notes=comparison.environment))
-    return sections
+    sections = [section for section in changed if section.rows or section.notes]
+    title = Section(f"A: {comparison.a}\nB: {comparison.b}\n{common}")
+    return render_sections([title, *sections], style, width)
 
 
 def _candidate(change: CandidateChange) -> Section:
-    rows = [
-        [
-            row.figure.replace(" per ", "/"),
-            _lengths(row),
-            figure(row.a),
-            figure(row.b),
-            _ends(row),
-            _reading(row),
-        ]
-        for row in change.figures
-    ]
+    rows: list[list[Cell]] = []
     obstacles: dict[str, list[str]] = {}
     for row in change.figures:
+        ks = "–" if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
+        # Both ends: an interval leans to one side, which half of its width would hide.
+        ends = (
+            "–"
+            if row.difference is None
+            else (f"{row.difference.low:+.3f} … {row.difference.high:+.3f}")
+        )
+        rows.append([row.figure.replace(" per ", "/"), ks, row.a, row.b, ends, _reading(row)])
         if row.obstacle:
-            name = f"{row.figure}{f' at k = {_lengths(row)}' if row.k_a else ''}"
+            name = row.figure if row.k_a is None else f"{row.figure} at k = {ks}"
             obstacles.setdefault(row.obstacle, []).append(name)
     notes = [f"{'; '.join(names)}: {why}" for why, names in obstacles.items()]
     return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
-
-
-def _lengths(row: FigureChange) -> str:
-    if row.k_a is None:
-        return "–"
-    return f"{row.k_a}" if row.k_a == row.k_b else f"{row.k_a}, {row.k_b}"
 
 
 def _reading(row: FigureChange) -> str:
@@ -92,14 +74,30 @@ def _reading(row: FigureChange) -> str:
     return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"
 
 
-def _ends(row: FigureChange) -> str:
-    """Both ends: an interval leans to one side, which half of its width would hide."""
-    change = row.difference
-    return "–" if change is None else f"{change.low:+.3f} … {change.high:+.3f}"
-
-
 def _differences(title: str, differences: tuple[Difference, ...]) -> Section:
     rows = [[each.fact, each.a or "–", each.b or "–"] for each in differences]
     if any(len(fact) + len(a) + len(b) > _WIDE for fact, a, b in rows):
         return Section(title, notes=[f"{fact}: {a} → {b}" for fact, a, b in rows])
     return Section(title, ["", "A", "B"], rows)
+
+
+def verdict_text(result: GateResult, width: int) -> str:
+    """The gate's verdict with each check and its limit, notes, and what changed."""
+    failing = [check for check in result.segments if check.verdict == "fail"]
+    blocks = [
+        [
+            f"{str(result.verdict).upper()}: {result.new} against the baseline {result.old}",
+            f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting",
+        ],
+        [paragraph(describe(check), width, "  ") for check in result.pooled],
+    ]
+    if result.segments:
+        count = f"Segments: {len(result.segments)} checks, {len(failing)} fail"
+        blocks.append([count, *(paragraph(describe(each), width, "  ") for each in failing)])
+    blocks.append([paragraph(note, width) for note in result.notes])
+    if result.changes:
+        rows = [
+            (each.fact, each.old or "unknown", each.new or "unknown") for each in result.changes
+        ]
+        blocks.append([columns(("changed", "baseline", "this run"), rows)])
+    return "\n\n".join("\n".join(block) for block in blocks if block)

@@ -13,15 +13,8 @@ import msgspec
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate, to_json
-from draftbench.report.terminal.text import (
-    SCREEN_COLUMNS,
-    Section,
-    clipped,
-    counted,
-    ranges,
-    shortened,
-)
-from draftbench.run_folder.manifest import Manifest, Question
+from draftbench.report.terminal.text import Section, counted, render_sections, shortened
+from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
 # or a small server, and of one data-centre card: too slow for the best of each.
@@ -47,21 +40,6 @@ class Plan:
     cells: int
     scored_together: int = 0
     timed: bool = True
-
-    @property
-    def ways(self) -> int:
-        """How often each decoded request is decoded beside one candidate."""
-        return 1 + self.cells
-
-    @property
-    def read(self) -> int:
-        """Prompt tokens of all requests."""
-        return sum(tokens for tokens, _ in self.prompts)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest request with its answer."""
-        return max(tokens + limit for tokens, limit in self.prompts)
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -124,144 +102,153 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
         batches=question.batches,
         mode=question.mode.value,
         requests=len(plan.prompts),
-        prompt_tokens=plan.read,
+        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
         samples=question.samples,
         passes=passes,
         seconds=sum(each.seconds for each in passes),
         cache_tokens=tokens,
-        memory=tuple(_need(question, plan, c, tokens) for c in plan.candidates),
+        memory=tuple(_need(manifest, plan, candidate, tokens) for candidate in plan.candidates),
     )
+
+
+def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
+    question, samples = manifest.question, manifest.question.samples
+    rate, bulk = _assumed(question.device)
+    target = plan.target.bytes_at(question.target_quant)
+    # Seconds of a pass of the target, and of one of each candidate.
+    step = target / rate
+    steps = sum(_weights(plan, each, target) for each in plan.candidates) / rate
+    written = sum(limit for _, limit in plan.prompts) * samples
+    whole = sum(tokens for tokens, _ in plan.prompts) * samples + written
+    timed = _COST_PASSES * len(question.batches) if plan.timed else 0
+    responses = plan.decoded * (1 + plan.cells) * len(plan.candidates) * len(question.batches)
+    mean = written / max(1, len(plan.prompts) * samples)
+    return (
+        Pass(
+            "target writes",
+            f"at most {written} tokens",
+            0.0 if question.responses == "log" else written * step,
+        ),
+        Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step),
+        Pass(
+            "drafts replay",
+            f"{whole} tokens once per candidate, for every k",
+            whole * bulk * steps,
+        ),
+        Pass(
+            "step times",
+            f"{timed} short passes of target and draft at several lengths",
+            timed * (len(plan.candidates) * step + steps),
+        ),
+        Pass(
+            "decoding",
+            f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
+            f"{plan.cells} k's",
+            responses * mean * step,
+        ),
+    )
+
+
+def _assumed(device: str) -> tuple[float, float]:
+    """Bytes a second, and a token of a long pass in steps."""
+    kind = "cpu" if device == "cpu" else "cuda"
+    return _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
+
+
+def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
+    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
+    # of step times are, at two contexts.
+    batch = max(manifest.question.batches)
+    caches = 1 + plan.cells if plan.decoded else 2
+    rows = batch * caches if batch > 1 and plan.timed else 1
+    return max(max(map(sum, plan.prompts)) * rows, plan.scored_together)
+
+
+def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> Need:
+    level = manifest.question.target_quant
+    target = plan.target.bytes_at(level)
+    sheet, draft = plan.sheets.get(candidate.draft), _weights(plan, candidate, target)
+    if candidate.draft == SELF:
+        sheet, draft = plan.target, 0
+    cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
+    packed = 0
+    if manifest.question.device == "cpu":
+        packed = target * (level == "none") + draft * (candidate.quant == "none")
+    return Need(
+        candidate=str(candidate),
+        target_weights=target,
+        draft_weights=draft,
+        second_layout=packed,
+        cache=cache,
+        together=target + draft + cache,
+    )
+
+
+def _weights(plan: Plan, candidate: Candidate, target: int) -> int:
+    """Bytes that one pass of the candidate reads."""
+    if candidate.draft in (LOOKUP, SELF):
+        return 0 if candidate.draft == LOOKUP else target
+    return plan.sheets[candidate.draft].bytes_at(candidate.quant)
 
 
 def render(plan: DryRun, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(plan)
-    sections = (_grid(plan), _work(plan), _memory(plan))
-    if style == "markdown":
-        return "\n\n".join(section.markdown() for section in sections)
-    screen = "\n\n".join(section.text(min(width, SCREEN_COLUMNS)) for section in sections)
-    return clipped(screen, "--format json")
-
-
-def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
-    question = manifest.question
-    kind = _kind(question.device)
-    rate, bulk = _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
-    step = plan.target.bytes_at(question.target_quant) / rate
-    most = sum(limit for _, limit in plan.prompts) * question.samples
-    whole = plan.read * question.samples + most
-    written = 0.0 if question.responses == "log" else most * step
-    replay = sum(_bytes(plan, question.target_quant, c) for c in plan.candidates) / rate
-    decoded = plan.decoded * plan.ways * len(plan.candidates) * len(question.batches)
-    share = most / max(1, len(plan.prompts) * question.samples)
-    timed = _COST_PASSES * len(question.batches) if plan.timed else 0
-    return (
-        Pass("target writes", f"at most {most} tokens", written),
-        Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step),
-        Pass("drafts replay", f"{whole} tokens once per candidate, for every k",
-             whole * bulk * replay),
-        Pass("step times", f"{timed} short passes of target and draft at several lengths",
-             timed * (len(plan.candidates) * step + replay)),
-        Pass("decoding",
-             f"{decoded} responses: {counted(plan.decoded, 'request')}, without a draft and at "
-             f"{plan.cells} k's",
-             decoded * share * step),
-    )  # fmt: skip
-
-
-def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
-    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
-    # of step times are, at two contexts.
-    most = max(manifest.question.batches)
-    open_rows = most * (plan.ways if plan.decoded else 2) if most > 1 and plan.timed else 1
-    return max(plan.longest * open_rows, plan.scored_together)
-
-
-def _need(question: Question, plan: Plan, candidate: Candidate, tokens: int) -> Need:
-    target_quant = question.target_quant
-    target = plan.target.bytes_at(target_quant)
-    sheet = plan.target if candidate.draft == SELF else plan.sheets.get(candidate.draft)
-    own = 0 if candidate.draft == SELF else _bytes(plan, target_quant, candidate)
-    cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
-    packed = (target, target_quant), (own, candidate.quant)
-    on_cpu = question.device == "cpu"
-    return Need(
-        candidate=str(candidate),
-        target_weights=target,
-        draft_weights=own,
-        second_layout=sum(size for size, level in packed if level == "none" and on_cpu),
-        cache=cache,
-        together=target + own + cache,
+    rate, bulk = _assumed(plan.device)
+    assumed = (
+        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
+        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
     )
-
-
-def _bytes(plan: Plan, target_quant: str, candidate: Candidate) -> int:
-    """Weights that one pass of the candidate reads."""
-    if candidate.draft == LOOKUP:
-        return 0
-    if candidate.draft == SELF:
-        return plan.target.bytes_at(target_quant)
-    return plan.sheets[candidate.draft].bytes_at(candidate.quant)
-
-
-def _kind(device: str) -> str:
-    return "cpu" if device == "cpu" else "cuda"
+    work = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
+    sections = (
+        _grid(plan),
+        Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), work, [assumed]),
+        _memory(plan),
+    )
+    return render_sections(sections, style, width, "--format json")
 
 
 def _grid(plan: DryRun) -> Section:
     requests = f"{counted(plan.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
     if plan.samples > 1:
         requests += f", {plan.samples} responses each"
+    # As many names as fit.
+    drafts = shortened(", ".join(plan.candidates), 76)
+    for most in range(1, len(plan.candidates) + 1):
+        rest = len(plan.candidates) - most
+        names = ", ".join(plan.candidates[:most]) + (f" and {rest} more" if rest else "")
+        drafts = names if len(names) <= 76 else drafts
+    ks = ", ".join(map(str, plan.ks))
+    if len(plan.ks) > 2 and plan.ks == tuple(range(plan.ks[0], plan.ks[-1] + 1)):
+        ks = f"{plan.ks[0]}–{plan.ks[-1]}"
+    batches = ", ".join(map(str, plan.batches))
     rows = [
         ("target", f"{shortened(plan.target, 40)}, quantization {plan.target_quant}, {plan.dtype}"),
-        ("drafts", _as_fit(plan.candidates, 76)),
-        ("grid", f"k = {ranges(plan.ks)}; batch size {ranges(plan.batches)}; {plan.mode} drafting"),
+        ("drafts", drafts),
+        ("grid", f"k = {ks}; batch size {batches}; {plan.mode} drafting"),
         ("traffic", requests),
         ("device", f"{plan.device}, {counted(plan.threads, 'CPU thread')}"),
     ]
     return Section("This sweep would measure", ("", ""), rows)
 
 
-def _as_fit(names: Sequence[str], width: int) -> str:
-    """As many names as fit, and how many more there are."""
-    for shown in range(len(names), 0, -1):
-        rest = f" and {len(names) - shown} more" if shown < len(names) else ""
-        text = ", ".join(names[:shown]) + rest
-        if len(text) <= width:
-            return text
-    return shortened(", ".join(names), width)
-
-
-def _work(plan: DryRun) -> Section:
-    rate, bulk = _BANDWIDTH[_kind(plan.device)], _TOKEN_IN_BULK[_kind(plan.device)]
-    note = (
-        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
-        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
-    )
-    rows = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
-    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, [note])
-
-
 def _memory(plan: DryRun) -> Section:
     largest = sorted(plan.memory, key=lambda need: -need.together)
-    rows = [
-        (
-            shortened(need.candidate, 32),
-            *map(format_size, (need.target_weights, need.draft_weights, need.cache, need.together)),
-        )
-        for need in largest[:_MOST_ROWS]
-    ]
-    title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
+    rows = []
+    for need in largest[:_MOST_ROWS]:
+        sizes = (need.target_weights, need.draft_weights, need.cache, need.together)
+        rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))
     notes = [f"With {plan.cache_tokens} tokens of cache; activations are not counted."]
+    if len(largest) > len(rows):
+        notes.insert(0, f"and {len(largest) - len(rows)} more that need less: --format json")
     second = max((need.second_layout for need in plan.memory), default=0)
     if second:
         notes.append(
             f"On a CPU up to {format_size(second)} more: a second layout of unquantized weights "
             "(none with --one-layout)."
         )
-    if len(largest) > len(rows):
-        notes.insert(0, f"and {len(largest) - len(rows)} more that need less: --format json")
+    title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
     return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from draftbench.planner.formula import Table
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section
+from draftbench.report.terminal.text import Section, render_sections
 
 BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
@@ -15,11 +15,7 @@ def render(table: Table, style: str, width: int) -> str:
     """The table as table, json or markdown."""
     if style == "json":
         return to_json({"basis": BASIS, **msgspec.to_builtins(table)})
-    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
-    if table.verify_ratio != 1:
-        given += f", v = {table.verify_ratio:g}"
-    head = ["", "k", "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
-    cells = [
+    rows = [
         [
             "→" if row.k == table.best_k else "",
             str(row.k),
@@ -30,11 +26,6 @@ def render(table: Table, style: str, width: int) -> str:
         ]
         for row in table.rows
     ]
-    section = Section(f"{given}, in closed form", head, cells, _notes(table))
-    return section.markdown() if style == "markdown" else section.text(width)
-
-
-def _notes(table: Table) -> list[str]:
     notes = ["No k is faster than plain decoding: do not speculate."]
     if table.best_k:
         notes = [
@@ -47,8 +38,12 @@ def _notes(table: Table) -> list[str]:
             f"Dividing by 1 + c would promise {row.speedup_if_cost_were_the_whole_pass:.2f}× at "
             f"k = {row.k}; each of the {row.k} draft steps costs c, so it is {row.speedup:.2f}×."
         )
-    return [
-        *notes,
+    notes += [
         f"Estimated: {BASIS}.",
         "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
     ]
+    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
+    given += "" if table.verify_ratio == 1 else f", v = {table.verify_ratio:g}"
+    head = ["", "k", "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
+    section = Section(f"{given}, in closed form", head, rows, notes)
+    return render_sections([section], style, width)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 
 import msgspec
@@ -24,7 +24,7 @@ from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_lengt
 from draftbench.acceptance.intervals import RESAMPLES, estimate
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
 from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
-from draftbench.report.terminal.text import duration, figure, plain
+from draftbench.report.terminal.text import plain, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Drawing may cost this share of the time, however many requests the running figures cover.
@@ -41,8 +41,9 @@ class TerminalWatcher:
     """
 
     def __init__(self, console: Console, *, quiet: bool, verbose: bool = False) -> None:
-        self._console, self._quiet, self._verbose = console, quiet, verbose
+        self._console, self._quiet = console, quiet
         self._live = console.is_terminal and not quiet
+        self._verbose = verbose and not quiet
         self._view = Live(
             console=console,
             transient=True,
@@ -70,7 +71,6 @@ class TerminalWatcher:
         trace: TracebackType | None,
     ) -> None:
         self._finish_stage()
-        self._finish_candidate()
         if self._live:
             self._view.stop()
 
@@ -81,14 +81,16 @@ class TerminalWatcher:
     def stage(self, name: str, total: int) -> None:
         """Begin a stage of `total` units; one of a candidate is named `CANDIDATE: …`."""
         self._finish_stage()
+        now = time.monotonic()
         known = [each for each in self._candidates if name.startswith(f"{each}: ")]
         candidate = max(known, key=len, default="")
         if candidate != self._candidate:
-            self._finish_candidate()
-            self._candidate, self._candidate_begun = candidate, time.monotonic()
+            if self._candidate:
+                self._seconds_of[self._candidate] = now - self._candidate_begun
+            self._candidate, self._candidate_begun = candidate, now
         if total == 0:
             return
-        self._stage, self._begun, self._units, self._done = name, time.monotonic(), total, 0
+        self._stage, self._begun, self._units, self._done = name, now, total, 0
         self._tokens_before = self._figures.tokens if self._figures else 0
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
@@ -101,7 +103,7 @@ class TerminalWatcher:
     def advance(self, units: int = 1) -> None:
         """Count units of the stage as done."""
         self._done += units
-        if self._stage and self._verbose and not self._live and not self._quiet:
+        if self._stage and self._verbose and not self._live:
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
             self._print("   ".join(words))
         self._draw()
@@ -127,20 +129,13 @@ class TerminalWatcher:
         if not self._stage:
             return
         seconds = time.monotonic() - self._begun
-        units = f"{self._units}"
-        if self._done < self._units:
-            units = f"stopped after {self._done} of {self._units}"
+        done = "" if self._done >= self._units else f"stopped after {self._done} of "
         new = [part for part in self._known_figures() if part not in self._shown_before]
-        line = "   ".join([f"{self._stage} ({units}): {seconds:.1f} s", *new])
+        line = "   ".join([f"{self._stage} ({done}{self._units}): {seconds:.1f} s", *new])
         self._stage = ""
         self._draw(at_once=True)
-        if self._live or (self._verbose and not self._quiet):
+        if self._live or self._verbose:
             self._print(line)
-
-    def _finish_candidate(self) -> None:
-        if self._candidate:
-            self._seconds_of[self._candidate] = time.monotonic() - self._candidate_begun
-            self._candidate = ""
 
     def _known_figures(self) -> list[str]:
         """α, τ and tokens per second of the candidate at work; the target's speed before it."""
@@ -162,40 +157,28 @@ class TerminalWatcher:
             Text(plain(self._stage), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=self._units, completed=self._done, width=20),
             Text(f"{self._done}/{self._units}"),
-            Text("" if left is None else f"{duration(left)} left"),
+            Text("" if left is None else f"{_duration(left)} left"),
         )
-        lines = [*self._known_figures(), self._overall(left)]
-        shown = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)
-        return Group(row, *shown)
+        lines = [*self._known_figures(), self._overall(left or 0.0)]
+        return Group(
+            row, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)
+        )
 
-    def _overall(self, left: float | None) -> str:
+    def _overall(self, left: float) -> str:
         """Progress over all candidates. Those to come are taken to be as slow as the finished ones;
         before the first one is finished their time is unknown.
         """
         if not self._candidate:
             return ""
-        number = self._candidates.index(self._candidate) + 1
-        words = f"candidate {number} of {len(self._candidates)}"
-        coming, rest = len(self._candidates) - number, left or 0.0
+        number, count = self._candidates.index(self._candidate) + 1, len(self._candidates)
+        words = f"candidate {number} of {count}"
         if self._seconds_of:
             mean = sum(self._seconds_of.values()) / len(self._seconds_of)
             spent = time.monotonic() - self._candidate_begun
-            rest = coming * mean + max(rest, mean - spent)
-        elif coming:
+            left = (count - number) * mean + max(left, mean - spent)
+        elif number < count:
             return words
-        return f"{words}, about {duration(rest)} left in all"
-
-
-@dataclass
-class _Speed:
-    """Tokens and seconds by k of one candidate at one batch size; k = 0 is without a draft."""
-
-    process: str
-    sums: dict[int, tuple[int, float]] = field(default_factory=dict)
-
-    def add(self, row: Decode) -> None:
-        tokens, seconds = self.sums.get(row.k, (0, 0.0))
-        self.sums[row.k] = tokens + row.output_tokens - 1, seconds + row.decode_seconds
+        return f"{words}, about {_duration(left)} left in all"
 
 
 class RunningFigures:
@@ -208,10 +191,12 @@ class RunningFigures:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
+        self.tokens = 0
         self._written: dict[tuple[str, int], Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
-        self._speeds: dict[tuple[str, int], _Speed] = {}
+        # By candidate and batch size: the last process, and tokens and seconds at each k.
+        self._speeds: dict[tuple[str, int], tuple[str, dict[int, tuple[int, float]]]] = {}
         self._rows = 1
 
     def add(self, records: Iterable[Observation]) -> None:
@@ -224,6 +209,7 @@ class RunningFigures:
                     for name in ("margins", "argmax"):
                         msgspec.structs.force_setattr(bare, name, ())
                     self._written[record.request, record.sample] = bare
+                    self.tokens += record.output_tokens
                 case Replay() | LookupReplay():
                     response = self._written.get((record.request, record.sample))
                     if response is not None:
@@ -240,20 +226,19 @@ class RunningFigures:
 
     def _add_decode(self, row: Decode) -> None:
         # Of a batch only what its last process decoded is comparable.
-        speed = self._speeds.get((row.block, row.batch))
-        if speed is None or (row.batch > 1 and row.process != speed.process):
-            speed = self._speeds[row.block, row.batch] = _Speed(row.process)
-        speed.add(row)
-        self._rows = row.batch
-
-    @property
-    def tokens(self) -> int:
-        """Output tokens that the target has written."""
-        return sum(trajectory.output_tokens for trajectory in self._written.values())
+        key, self._rows = (row.block, row.batch), row.batch
+        process, sums = self._speeds.get(key, (row.process, {}))
+        if row.batch > 1 and process != row.process:
+            sums = {}
+        tokens, seconds = sums.get(row.k, (0, 0.0))
+        sums[row.k] = tokens + row.output_tokens - 1, seconds + row.decode_seconds
+        self._speeds[key] = row.process, sums
 
     def words(self, candidate: str) -> list[str]:
-        """α and τ at one k, and tokens per second of a candidate, as far as they are known."""
-        acceptance = "   ".join(
+        """α and τ at one k, and tokens per second of a candidate, as far as they are known: at the
+        batch size that is being decoded, a row's share where there are several.
+        """
+        figures = (
             f"{symbol} {_figure(samples[candidate])}{at}"
             for symbol, samples, at in (
                 ("α", self._rates, ""),
@@ -261,18 +246,15 @@ class RunningFigures:
             )
             if sum(len(sample.requests) for sample in samples.get(candidate, ())) > 1
         )
-        return [line for line in (acceptance, self._speed(candidate)) if line]
-
-    def _speed(self, candidate: str) -> str:
-        """At the batch size that is being decoded; a row's share where there are several."""
-        speed = self._speeds.get((candidate, self._rows), _Speed(""))
+        _, sums = self._speeds.get((candidate, self._rows), ("", {}))
         rates = [
             f"{tokens / seconds:.3g} {f'at k = {k}' if k else 'without a draft'}"
-            for k, (tokens, seconds) in sorted(speed.sums.items())
+            for k, (tokens, seconds) in sorted(sums.items())
             if seconds > 0
         ]
         rows = "" if self._rows == 1 else f", each of {self._rows} rows"
-        return f"tokens/s{rows}: {', '.join(rates)}" if rates else ""
+        speed = f"tokens/s{rows}: {', '.join(rates)}" if rates else ""
+        return [line for line in ("   ".join(figures), speed) if line]
 
 
 def _figure(samples: Sequence[Sample]) -> str:
@@ -284,4 +266,14 @@ def _figure(samples: Sequence[Sample]) -> str:
         addends=np.concatenate([sample.addends for sample in samples]),
     )
     few = len(together.requests) <= _MANY_REQUESTS
-    return figure(estimate(together, resamples=RESAMPLES if few else _FEW_RESAMPLES))
+    return shown(estimate(together, resamples=RESAMPLES if few else _FEW_RESAMPLES))
+
+
+def _duration(seconds: float) -> str:
+    """12 s, 3:05 min or 1:02 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

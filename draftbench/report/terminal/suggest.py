@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftbench.planner.known_pairs import Proposal, Suggestion
 from draftbench.records import to_json
-from draftbench.report.terminal.text import SCREEN_COLUMNS, Section
+from draftbench.report.terminal.text import SCREEN_COLUMNS, Section, render_sections
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
 _UNKNOWN = (
@@ -18,15 +18,17 @@ def render(answer: Suggestion, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
-    section = _section(answer)
-    return section.markdown() if style == "markdown" else section.text(min(width, SCREEN_COLUMNS))
+    section = Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
+    if answer.proposals:
+        size = "" if answer.parameters is None else f", {_billions(answer.parameters)}"
+        head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
+        rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
+        title = f"Drafts used with {answer.target}{size}"
+        section = Section(title, head, rows, [*_notes(answer), _IN_USE])
+    return render_sections([section], style, min(width, SCREEN_COLUMNS))
 
 
-def _section(answer: Suggestion) -> Section:
-    if not answer.proposals:
-        return Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
-    size = "" if answer.parameters is None else f", {_billions(answer.parameters)}"
-    rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
+def _notes(answer: Suggestion) -> list[str]:
     notes, unchecked = [], dict[str, list[str]]()
     for proposal in answer.proposals:
         pairing, name = proposal.pairing, proposal.pairing.draft or "no draft"
@@ -36,12 +38,9 @@ def _section(answer: Suggestion) -> Section:
         notes += [f"{name}: {text}" for text in (*proposal.obstacles, *proposal.caveats)]
         if proposal.unchecked and pairing.draft:
             unchecked.setdefault(proposal.unchecked, []).append(pairing.draft)
-    notes += [
-        f"Size and vocabulary not checked of {', '.join(drafts)}: {reason}"
-        for reason, drafts in unchecked.items()
-    ]
-    head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
-    return Section(f"Drafts used with {answer.target}{size}", head, rows, [*notes, _IN_USE])
+    for reason, drafts in unchecked.items():
+        notes.append(f"Size and vocabulary not checked of {', '.join(drafts)}: {reason}")
+    return notes
 
 
 def _row(proposal: Proposal) -> list[str]:

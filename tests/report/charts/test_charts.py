@@ -3,11 +3,11 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from draftbench.report.figures import figures_of
 
 from draftbench.errors import UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.report.charts import charts_of
-from draftbench.report.figures import figures_of
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run, run_of
 

@@ -3,8 +3,6 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-
-from draftbench.acceptance.intervals import Estimate
 from draftbench.report.charts.plot import (
     COLOURS,
     Plot,
@@ -14,6 +12,8 @@ from draftbench.report.charts.plot import (
     short,
     values_axis,
 )
+
+from draftbench.acceptance.intervals import Estimate
 
 
 def parsed(plot):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from draftbench.report.figures import figures_of
+from draftbench.report.html.page import page
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.figures import figures_of
-from draftbench.report.html.page import page
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run, run_of
 

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from draftbench.report.figures import figures_of
+from draftbench.report.html.page import page
 
 from draftbench.cli import main
 from draftbench.planner.recommend import recommend
-from draftbench.report.figures import figures_of
-from draftbench.report.html.page import page
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 

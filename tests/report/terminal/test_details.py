@@ -6,11 +6,11 @@ decoding took 4 s.
 
 import msgspec
 import pytest
+from draftbench.report.terminal.details import all_sections, loads, wait_notes
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Distribution, Latency, Side
-from draftbench.report.terminal.details import all_sections, loads, wait_notes
 from draftbench.report.terminal.text import Section
 from draftbench.run_folder.run import run_of
 

@@ -27,10 +27,10 @@ SERIES = 7
 # At 12 px a character is about so wide.
 _CHARACTER, _LINE, _LONGEST = 7.0, 15.0, 26
 
+STYLE = files("draftbench.report").joinpath("page.css").read_text(encoding="utf-8")
 # A file is drawn in the light colours of the page; on the page each of them becomes the variable
 # that has another value in the dark.
-_STYLE = files("draftbench.report.html").joinpath("page.css").read_text(encoding="utf-8")
-COLOURS = dict(re.findall(r"--(\w+): (#\w+);", _STYLE.partition("@media")[0]))
+COLOURS = dict(re.findall(r"--(\w+): (#\w+);", STYLE.partition("@media")[0]))
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 _SETTINGS: dict[Any, Any] = {
     # Names come from files: neither `$` nor `\` in them is a formula.
@@ -73,11 +73,6 @@ def values_axis(label: str, values: Sequence[float]) -> Axis:
     return Axis(label, low - room if low else low, high + room)
 
 
-def shares_axis(label: str) -> Axis:
-    """0 to 100 %."""
-    return Axis(label, 0, 1, tuple((at / 4, f"{25 * at} %") for at in range(5)))
-
-
 def counts_axis(label: str, counts: Sequence[int]) -> Axis:
     """Whole numbers side by side, with half a step of room at either end."""
     low, high = min(counts), max(counts)
@@ -99,20 +94,15 @@ def rows_axis(names: Sequence[str]) -> Axis:
 
 def short(name: str) -> str:
     """A name from a file as a label that keeps its end, where a quantization level stands."""
-    shown = plain(name).replace("\n", " ")
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 10]}…{shown[-9:]}"
-
-
-def room_for(names: Sequence[str]) -> float:
-    """Units right of the axes that `Plot.names` needs."""
-    return 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
+    words = plain(name).replace("\n", " ")
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 10]}…{words[-9:]}"
 
 
 class Plot:
     """A drawing in the making: two axes with a grid, then whatever is put on them.
 
     Args:
-        room: units right of the axes, for names and figures that stand there.
+        names: what will stand at the right of the axes.
         upright: the grid lines mark values of x, because y holds names.
     """
 
@@ -122,13 +112,14 @@ class Plot:
         y: Axis,
         *,
         height: float = HEIGHT,
-        room: float = 12.0,
+        names: Sequence[str] = (),
         upright: bool = False,
     ) -> None:
         from matplotlib.figure import Figure
 
         marks = ["0.00"] if y.ticks is None else [words for _, words in y.ticks]
         self._left = 10.0 + _CHARACTER * max(map(len, marks), default=0)
+        room = 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
         top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
         wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)
         self._height = height
@@ -141,42 +132,36 @@ class Plot:
                 if spec.ticks is not None:
                     axis.set_ticks([at for at, _ in spec.ticks], [word for _, word in spec.ticks])
                 axis.minorticks_off()
-                names = upright and spec is y
-                axis.set_tick_params(
-                    length=0, pad=8, labelcolor=COLOURS["ink" if names else "soft"]
-                )
+                colour = COLOURS["ink" if upright and spec is y else "soft"]
+                axis.set_tick_params(length=0, pad=8, labelcolor=colour)
             axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high))
             axes.grid(axis="x" if upright else "y", color=COLOURS["rule"], linewidth=1)
         self.words((2 - self._left, tall + 16), y.label, "left", "soft", "axes points")
         self.words((wide / 2, 4 - self._bottom), x.label, "center", "soft", "axes points")
 
-    def line(
-        self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool = False
-    ) -> None:
-        x, y = zip(*points, strict=True)
-        style = (0, (2.5, 2)) if dashed else "solid"
-        self.axes.plot(x, y, color=COLOURS[f"c{series}"], linewidth=2, linestyle=style)
-
-    def band(self, places: Sequence[tuple[float, Estimate]], series: int) -> None:
-        """What the intervals of a line cover."""
-        x, low, high = zip(*((x, e.low, e.high) for x, e in places), strict=True)
-        self.axes.fill_between(x, low, high, color=COLOURS[f"c{series}"], alpha=0.14, linewidth=0)
+    def line(self, points: Sequence[tuple[float, Estimate]], series: int) -> None:
+        """A line through figures, in the band that their intervals cover."""
+        x, y, low, high = zip(*((x, e.value, e.low, e.high) for x, e in points), strict=True)
+        colour = COLOURS[f"c{series}"]
+        self.axes.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
+        self.axes.plot(x, y, color=colour, linewidth=2)
 
     def point(self, x: float, y: Estimate, series: int, *, hollow: bool = False) -> None:
         """A figure with its interval, upright."""
-        self._estimate((x, x, x), (y.low, y.value, y.high), COLOURS[f"c{series}"], hollow)
+        self._estimate((x, x, x), (y.low, y.value, y.high), series, hollow)
 
     def bar(self, x: Estimate, y: float, series: int, *, hollow: bool = False) -> None:
         """A figure with its interval, lying."""
-        self._estimate((x.low, x.value, x.high), (y, y, y), COLOURS[f"c{series}"], hollow)
+        self._estimate((x.low, x.value, x.high), (y, y, y), series, hollow)
 
-    def _estimate(self, x: Sequence[float], y: Sequence[float], colour: str, hollow: bool) -> None:
+    def _estimate(self, x: Sequence[float], y: Sequence[float], series: int, hollow: bool) -> None:
+        colour = COLOURS[f"c{series}"]
         self.axes.plot(x, y, color=colour, linewidth=2.5, alpha=0.45, solid_capstyle="butt")
         (dot,) = self.axes.plot(x[1], y[1], "o", ms=7, mew=0, color=colour, zorder=3, clip_on=False)
         if hollow:
             dot.set(mfc=COLOURS["paper"], mew=2)
 
-    def thresholds(self, asked: float) -> None:
+    def slower(self, asked: float) -> None:
         """A wash where speculation is slower than decoding without it, and a dashed line at 1× and
         at the speed-up that is asked for.
         """
@@ -184,20 +169,20 @@ class Plot:
         for value in {1.0, asked}:
             self.axes.axvline(value, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
-    def mark_y(self, value: float) -> None:
-        """A level dashed line, such as 1× where speculation neither wins nor loses."""
-        self.axes.axhline(value, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
+    def threshold(self, at: float) -> None:
+        """A dashed line, such as at 1× where speculation neither wins nor loses."""
+        self.axes.axhline(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
     def ring(self, x: float, y: float, words: str, top: float) -> None:
         """A circle around a point, and a word above everything that reaches up to `top`."""
         self.axes.plot(x, y, "o", ms=16, mfc="none", mec=COLOURS["ink"], mew=1.2, clip_on=False)
         self.words((x, max(top, y)), words, above=12)
 
-    def names(self, ends: Sequence[tuple[float, str, int]]) -> None:
+    def names(self, lines: Sequence[tuple[float, str, int]]) -> None:
         """Names (height, name, series) of lines at their right ends, moved apart where they would
         stand on one another.
         """
-        ordered = sorted(ends, key=lambda end: -end[0])
+        ordered = sorted(lines, key=lambda line: -line[0])
         (low, high), (wide, tall) = self.axes.get_ylim(), self._size
         places: list[float] = []
         for value, _, _ in ordered:

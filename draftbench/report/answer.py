@@ -1,0 +1,350 @@
+"""A recommendation in words and tables, the same on a terminal, in Markdown and on the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.memory import format_size
+from draftbench.planner.options import RANKS_BY
+from draftbench.planner.recommendation import (
+    Configuration,
+    Distribution,
+    Evaluation,
+    Latency,
+    LoadLevel,
+    Recommendation,
+    Side,
+)
+from draftbench.report.terminal.text import (
+    Cell,
+    Section,
+    counted,
+    milliseconds,
+    rounded,
+    shortened,
+)
+
+LONGEST_NAME = 40
+_DECISIONS = {
+    "speculate": "Speculate",
+    "do_not_speculate": "Do not speculate",
+    "inconclusive": "Inconclusive",
+}
+_LEGEND = (
+    "± is half a 95% interval: over requests, for c over timing repeats. τ, the accepted length, "
+    "counts the tokens of a round that drafted, its bonus token included; c is the time of a draft "
+    "step over a target step, v(k+1) that of the verification pass. Expected is the prediction "
+    "times measured over predicted on the measured requests. Memory is the draft's weights and its "
+    "cache for the longest request."
+)
+
+
+def headline(answer: Recommendation) -> str:
+    """The decision in one line."""
+    decision = _DECISIONS[answer.decision]
+    if len(answer.levels) > 1 or answer.concurrency != 1:
+        decision += f" at concurrency {answer.concurrency}"
+    if answer.choice is not None:
+        return f"{decision}: {named(answer.choice)}"
+    speed = answer.speedup_without_interval
+    if speed is not None:
+        return f"{decision}: {speed:.2f}×, but too few requests for an interval"
+    if answer.decision == "inconclusive" and answer.requests_needed:
+        return f"{decision}: about {answer.requests_needed} requests would settle it"
+    return decision
+
+
+def named(configuration: Configuration) -> str:
+    """`draft:quant, k = 5`, a long name shortened."""
+    return f"{shortened(str(configuration.candidate), LONGEST_NAME)}, k = {configuration.k}"
+
+
+def reasons(answer: Recommendation) -> list[str]:
+    """Below the headline: what could overturn it, the speed-up, and what would settle it."""
+    lines = [provisional(answer), speed_up(answer)]
+    leader = answer.leading_evaluation
+    if answer.decision == "inconclusive":
+        larger = "a larger --sample in another --out"
+        if leader is not None and 0 < leader.requests_measured < answer.requests:
+            larger = f"the same sweep with --measure-requests {answer.requests}, or {larger}"
+        lines.append(f"To settle it: {larger}.")
+    return [line for line in lines if line]
+
+
+def provisional(answer: Recommendation) -> str | None:
+    """Why a longer or quieter run could decide otherwise; None where nothing speaks for that, and
+    where no speed is known.
+    """
+    doubts = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
+    return f"Provisional: {'; '.join(doubts)}." if doubts and answer.leader else None
+
+
+def speed_up(answer: Recommendation) -> str:
+    """The speed-up that decides, with its interval and what it rests on."""
+    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
+    if leader is None:
+        unknown = [caveat.text for caveat in answer.caveats if caveat.kind == "no-speed"]
+        text = unknown[0] if unknown else "no candidate's speed is known"
+        return f"{text[:1].upper()}{text[1:]}."
+    subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
+    speed = "unknown (too few requests for an interval)" if deciding is None else times(deciding)
+    return f"{subject} {speed}, {basis(answer, leader)}"
+
+
+def times(speed: Estimate) -> str:
+    """A speed-up with its interval's two ends."""
+    return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
+
+
+def basis(answer: Recommendation, leader: Evaluation) -> str:
+    """What the deciding speed-up covers, and the one that was asked for."""
+    requests, decoded = counted(answer.requests, "request"), leader.requests_measured
+    if not decoded:
+        rests_on = f"predicted for {requests}, never decoded"
+    elif not leader.corrected:
+        few = counted(decoded, "decoded request")
+        rests_on = f"predicted for {requests}, {few} too few to correct it"
+    else:
+        of = "" if decoded == answer.requests else f"{decoded} of "
+        rests_on = f"measured on {of}{requests}"
+    included = "prefills included" if answer.objective == "latency" else "decode only"
+    asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
+    return f"{included}, {rests_on}{asked}"
+
+
+def certainty(answer: Recommendation) -> list[str]:
+    """How sure the decision is, and how much acceptance it has to spare."""
+    notes = []
+    if answer.probability_best is not None and answer.expected_regret is not None:
+        notes.append(
+            f"{answer.probability_best:.0%} likely to be the best choice; expected loss if not: "
+            f"{answer.expected_regret:.1%}."
+        )
+    margin = answer.break_even.margin if answer.break_even else None
+    if margin is not None and margin >= 0:
+        notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
+    elif margin is not None:
+        notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
+    elif answer.break_even is not None:
+        notes.append("No acceptance, however high, would make it pay.")
+    if answer.objective != "speedup":
+        notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
+    return notes
+
+
+def candidates(answer: Recommendation, longest: int = 200) -> Section:
+    """Each candidate at its best k, names of at most `longest` characters."""
+    rows: list[list[Cell]] = []
+    best = [(each, _ranked_by(answer, each)) for each in answer.by_candidate]
+    starred = any(speed and not each.corrected for each, speed in best)
+    for each, speed in best:
+        marked = (speed, " " if each.corrected else "*") if speed and starred else speed
+        rows.append(
+            [
+                "→" if each.configuration == answer.choice else "",
+                shortened(str(each.candidate), longest),
+                str(each.k),
+                marked,
+                each.alpha,
+                each.mean_accepted_length,
+                each.draft_cost_ratio,
+                _memory(each),
+            ]
+        )
+    legend = "τ accepted length; c draft step / target step"
+    head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
+    return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
+
+
+def _ranked_by(answer: Recommendation, each: Evaluation) -> Estimate | None:
+    if answer.objective == "latency":
+        return each.speedup_end_to_end_expected or each.speedup_end_to_end
+    return each.speedup_expected or each.speedup_predicted
+
+
+def _memory(each: Evaluation) -> str | None:
+    return None if each.memory_bytes is None else format_size(each.memory_bytes)
+
+
+def every_section(answer: Recommendation) -> list[Section]:
+    """Every part of the answer below its headline; empty ones left out."""
+    by_load = loads(answer)
+    if len(answer.schedule) > 1 and answer.leader:
+        by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
+    found = [
+        speed_ups(answer),
+        _every_figure(answer),
+        by_load,
+        Section("Why the others lost", notes=losers(answer)),
+        failures(answer),
+        Section("Checks", notes=answer.checks),
+        latency(answer.latency) if answer.latency else Section(""),
+        Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
+        advice(answer),
+    ]
+    return [section for section in found if section.rows or section.notes]
+
+
+def speed_ups(answer: Recommendation) -> Section:
+    """The leader's figures under their names, each with what it covers."""
+    leader = answer.leading_evaluation
+    if leader is None:
+        return Section("Speed-up of the best")
+    measured = f"{counted(leader.requests_measured, 'request')} decoded"
+    error = leader.prediction_error
+    # Under half of the last digit shown the prediction was right.
+    if error is not None and abs(error) >= 0.0005:
+        measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
+    rows = [
+        (
+            "cross-validated, decides",
+            answer.speedup_deciding,
+            "chosen on some requests, evaluated on others",
+        ),
+        ("expected", leader.speedup_expected, "the prediction, corrected by what was measured"),
+        (
+            "predicted",
+            leader.speedup_predicted,
+            f"{counted(answer.requests, 'request')}, from replay and pass timings",
+        ),
+        ("measured", leader.speedup_measured, measured),
+        ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),
+        ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),
+    ]
+    known = [[name, times(value), covers] for name, value, covers in rows if value is not None]
+    return Section("Speed-up of the best", ("", "×", ""), known, certainty(answer))
+
+
+def _every_figure(answer: Recommendation) -> Section:
+    head = ["", "draft", "k", "α", "τ", "c", "v(k+1)", "predicted ×", "measured ×", "expected ×"]
+    rows: list[list[Cell]] = [
+        [
+            "→" if each.configuration == answer.choice else "",
+            str(each.candidate),
+            str(each.k),
+            each.alpha,
+            each.mean_accepted_length,
+            each.draft_cost_ratio,
+            each.verify_ratio,
+            each.speedup_predicted,
+            each.speedup_measured,
+            each.speedup_expected,
+            _memory(each),
+        ]
+        for each in answer.by_candidate
+    ]
+    return Section("Candidates at their best k", [*head, "memory"], rows, [_LEGEND])
+
+
+def loads(answer: Recommendation) -> Section:
+    """What to run at each concurrency; empty where only one request at a time was asked about."""
+    title = "By concurrency"
+    if answer.objective == "speedup" and [at.concurrency for at in answer.levels] == [1]:
+        return Section(title)
+    dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
+    rate = "tokens/$" if dollars else "tokens/s"
+    head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
+    notes = [
+        f"{rate}: of all requests together while they decode; ms/token: of one request, prefills "
+        "included where they were timed. Each without → with speculation."
+    ]
+    for level in answer.levels:
+        if level.costs:
+            unknown = "unknown; " if level.decision is None else "costs "
+            notes.append(f"Concurrency {level.concurrency}: {unknown}{level.costs}.")
+    steps = schedule(answer)
+    notes += [f"{steps}."] if steps else []
+    return Section(title, head, [_load(level, dollars) for level in answer.levels], notes)
+
+
+def _load(level: LoadLevel, dollars: bool) -> list[Cell]:
+    best = None if level.leader is None else named(level.choice or level.leader)
+    if level.decision == "speculate":
+        words = best or "–"
+    elif level.decision is None:
+        words = "costs unknown"
+    else:
+        words = _DECISIONS[level.decision].lower() + (f" (best: {best})" if best else "")
+    rates = (level.tokens_per_second_plain, level.tokens_per_second)
+    if dollars:
+        rates = (level.tokens_per_dollar_plain, level.tokens_per_dollar)
+    waits = (level.seconds_per_token_plain, level.seconds_per_token)
+    return [
+        str(level.concurrency),
+        words,
+        level.speedup_expected,
+        " → ".join(map(rounded, rates)),
+        " → ".join(map(milliseconds, waits)),
+    ]
+
+
+def schedule(answer: Recommendation) -> str | None:
+    """k by concurrency with the leader's draft, which is what an engine loads."""
+    if len(answer.schedule) < 2 or answer.leader is None:
+        return None
+    ks = ", ".join(
+        f"{entry.concurrency} → {'open' if entry.k is None else entry.k}"
+        for entry in answer.schedule
+    )
+    off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
+    name = shortened(str(answer.leader.candidate), LONGEST_NAME)
+    return f"k by concurrency with {name}: {ks}{off}"
+
+
+def crossover(answer: Recommendation) -> str:
+    """Up to how many concurrent requests the leader's draft pays."""
+    limit, between = answer.crossover, answer.crossover_between
+    if limit is None:
+        return "Speculation pays off at the largest timed concurrency too."
+    if limit == 0:
+        return "Speculation clearly pays off at no timed concurrency."
+    if between is None:
+        return f"Speculation pays off up to {counted(limit, 'concurrent request')}."
+    how = f"interpolated between {between[0]} and {between[1]}"
+    return f"Speculation pays off up to about {limit} concurrent requests ({how})."
+
+
+def losers(answer: Recommendation) -> list[str]:
+    """Why each other candidate was not chosen."""
+    return [f"{e.candidate}, k = {e.k}: {e.reason}" for e in answer.by_candidate if e.reason]
+
+
+def failures(answer: Recommendation) -> Section:
+    """What could not be measured."""
+    lines = [f"{failure.candidate or 'target'}: {failure.reason}" for failure in answer.failures]
+    return Section("Not measured", notes=lines)
+
+
+def advice(answer: Recommendation) -> Section:
+    """The rules of thumb that fit this run, with who says so."""
+    return Section(
+        "Rules of thumb", notes=[f"{one.sentence} ({one.source})" for one in answer.advice]
+    )
+
+
+def latency(waits: Latency) -> Section:
+    """Percentiles in milliseconds without and with speculation, and what became worse."""
+    rows, worse = [], []
+    for field in Side.__struct_fields__:
+        before: Distribution = getattr(waits.plain, field)
+        after: Distribution = getattr(waits.speculative, field)
+        for word, side in (("without", before), ("with", after)):
+            values = (side.p50, side.p90, side.p99, side.largest)
+            name = side.of if word == "without" else ""
+            rows.append([name, word, str(side.values), *map(milliseconds, values)])
+        end, was, now = "largest value", before.largest, after.largest
+        if before.p99 and after.p99:
+            end, was, now = "p99", before.p99, after.p99
+        if now > was:
+            name = before.of.partition(": ")[2]
+            worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
+    notes = [
+        f"Milliseconds, {waits.configuration}, concurrency {waits.concurrency}; a chunk is what "
+        "one round delivers. Queueing and prefill of other requests are not included.",
+        f"Time per output token of a request, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
+        "that without speculation.",
+    ]
+    notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
+    head = ["", "speculation", "values", "p50", "p90", "p99", "max"]
+    return Section("Latency, measured", head, rows, notes)

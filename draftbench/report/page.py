@@ -1,0 +1,357 @@
+"""A run and its recommendation → one HTML file: no scripts, no network, readable in light, in dark,
+on a phone and on paper.
+
+The decision and its one figure stand at the head, then five sections: a sentence, a drawing and a
+table each. Whatever came from a file is escaped. The policy in the head lets the page load nothing
+and use no style but its own, which is named by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+
+import msgspec
+
+from draftbench.memory import format_size
+from draftbench.planner.recommendation import Evaluation, Recommendation
+from draftbench.records import SELF
+from draftbench.report.answer import (
+    advice,
+    basis,
+    certainty,
+    crossover,
+    failures,
+    headline,
+    latency,
+    loads,
+    losers,
+    named,
+    speed_up,
+    speed_ups,
+)
+from draftbench.report.charts import Chart, charts_of
+from draftbench.report.markup import Html, coded, data, element, folded, items, table, together
+from draftbench.report.plot import STYLE, Axis, Plot, values_axis
+from draftbench.report.terminal.text import Section
+from draftbench.run_folder.run import Run
+
+_GLOSSARY = (
+    (
+        "Speculative decoding",
+        "A small draft proposes k tokens; the target checks them in one pass and keeps those it "
+        "agrees with. The output is the target's own, only the time changes.",
+    ),
+    (
+        "Speed-up",
+        "Tokens per second with speculation over without: below 1× speculation makes decoding "
+        "slower. “Decode only” counts from the first token on, “prefills included” also reading "
+        "the prompt with both models.",
+    ),
+    (
+        "Acceptance rate α",
+        "How likely a drafted token is to be accepted. It belongs to the draft, the target and the "
+        "traffic, not to k. It is not the counter “accepted / drafted” of serving engines, which "
+        "falls as k grows.",
+    ),
+    (
+        "Tokens per round",
+        "Tokens that one round of drafting and checking adds to a response, the target's own "
+        "included. Rounds without a draft count too; the accepted length τ leaves them out.",
+    ),
+    (
+        "Predicted, measured, expected",
+        "Predicted: one pass of each draft over the target's responses gives the rounds of every "
+        "k, timed passes give their cost. Measured: decoded with and without speculation, timed. "
+        "Expected: the prediction for all requests, corrected by what was measured on some; "
+        "candidates are ranked by it.",
+    ),
+    (
+        "Intervals",
+        "95 %, from resampling requests (for c: timing repeats). They say what other requests of "
+        "the same traffic would change, not another machine, another day or other traffic.",
+    ),
+)
+
+
+def page(name: str, run: Run, answer: Recommendation) -> str:
+    """The whole file; `name` is the run folder as the user called it.
+
+    Raises:
+        RunFolderError: replays that do not fit their responses.
+    """
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    top = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", f"{headline(answer)} – draftbench"),
+        element("style", Html(STYLE)),
+    )
+    charts = charts_of(run, answer)
+    sections = (
+        _candidates(answer, charts),
+        _draft_length(answer, charts),
+        _load(answer, charts),
+        _segments(answer, charts),
+        _method(name, run, answer),
+    )
+    footer = (
+        f"Measured by draftbench {run.manifest.draftbench}. This page loads nothing from a network."
+    )
+    body = element(
+        "body",
+        element("main", _head(run, answer), *sections),
+        element("footer", footer),
+    )
+    # Neither "k = 5" nor "concurrency 4" breaks across lines.
+    unbroken = re.sub(r"\bk = (?=\d)", "k\u00a0=\u00a0", body)
+    unbroken = re.sub(r"\bconcurrency (?=\d)", "concurrency\u00a0", unbroken)
+    return f"<!doctype html>\n{element('html', top, Html(unbroken), lang='en')}\n"
+
+
+def _head(run: Run, answer: Recommendation) -> Html:
+    """The decision, the one figure it rests on, and what could overturn it."""
+    question, leader = run.manifest.question, answer.leading_evaluation
+    target, traffic = (
+        # A directory by its own name; hub ids and suites as they are.
+        path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
+        for path in (question.target, question.traffic)
+    )
+    about = f" · target {target} · traffic {traffic} · {answer.requests} requests"
+    doubts = "; ".join(caveat.text for caveat in answer.decisive_caveats)
+    return element(
+        "header",
+        element("p", element("b", "draftbench"), about, class_="eyebrow"),
+        element("h1", headline(answer)),
+        _deciding(answer),
+        element("p", _lead(answer, leader), class_="lead"),
+        element("p", f"Provisional: {doubts}.", class_="provisional") if doubts else None,
+        class_=answer.decision,
+    )
+
+
+def _lead(answer: Recommendation, leader: Evaluation | None) -> str:
+    """What the figure rests on, and how sure it is."""
+    if leader is None:
+        return speed_up(answer)
+    rests_on = basis(answer, leader)
+    if answer.choice is None:
+        rests_on = f"best: {named(leader.configuration)}, {rests_on}"
+    if answer.speedup_deciding is None:
+        rests_on += "; too few requests for an interval of the speed-up"
+    elif leader.corrected:
+        rests_on += "; cross-validated: chosen on some requests, evaluated on the others"
+    return " ".join([f"{rests_on[:1].upper()}{rests_on[1:]}.", *certainty(answer)])
+
+
+def _deciding(answer: Recommendation) -> Html | None:
+    """The speed-up that decides, with its interval drawn."""
+    speed = answer.speedup_deciding
+    if speed is None:
+        return None
+    whole = "end-to-end" if answer.objective == "latency" else "decode"
+    asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
+    low, high = min(0.9, speed.low), max(1.1, answer.min_speedup, speed.high)
+    scale = values_axis(f"1× is decoding without speculation{asked}", [low, high])
+    plot = Plot(scale, Axis("", 0, 1, ()), height=80, upright=True)
+    plot.slower(answer.min_speedup)
+    plot.bar(speed, 0.5, 0)
+    interval = f"95 % interval {speed.low:.2f}–{speed.high:.2f}"
+    described = f"{speed.value:.2f}×, {interval}; 1× is decoding without speculation."
+    words = element("span", f"{whole} speed-up", element("br"), interval)
+    value = element("p", data(speed, f"{speed.value:.2f}×"), words, class_="figure")
+    return element(
+        "div", value, element("div", plot.svg(described), class_="strip"), class_="deciding"
+    )
+
+
+def _section(key: str, title: str, lead: str, *parts: Html | None) -> Html:
+    return element(
+        "section", element("h2", title), element("p", coded(lead), class_="lead"), *parts, id=key
+    )
+
+
+def _drawn(*charts: Chart | None, beside: Html | None = None) -> Html:
+    """Charts side by side where the page is wide, with the table that is read beside them."""
+    figures = [
+        element(
+            "figure",
+            element("h3", chart.title),
+            chart.plot.svg(f"{chart.title}. {chart.caption}"),
+            element("figcaption", chart.caption),
+        )
+        for chart in charts
+        if chart is not None
+    ]
+    kind = "charts beside" if beside else "charts"
+    return element("div", *figures, beside, class_=kind)
+
+
+def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    chart = charts.get("speedup-by-candidate")
+    drafts = [each for each in answer.by_candidate if each.draft != SELF]
+    speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
+    faster = sum(speed is not None and speed.low > 1 for speed in speeds)
+    lead = f"{faster} of {len(drafts)} candidates clearly speed up decoding."
+    if chart is None:
+        return _section(
+            "candidates", "Candidates", "No pass was timed, so no candidate's speed is known."
+        )
+    others, best = losers(answer), speed_ups(answer)
+    return _section(
+        "candidates",
+        "Candidates",
+        lead,
+        _drawn(chart, beside=_titled(chart.table)),
+        folded("Why not the others", items(others)) if others else None,
+        folded("Every speed-up of the best", table(best)) if best.rows else None,
+    )
+
+
+def _titled(section: Section) -> Html:
+    """A table with its notes below."""
+    notes = [element("p", coded(note), class_="note") for note in section.notes]
+    return element("div", table(section), *notes)
+
+
+def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    """Acceptance and speed-up over k."""
+    rounds, speeds = charts.get("tokens-per-round-by-k"), charts.get("speedup-by-k")
+    error = answer.prediction_error
+    lead = "A longer draft wins more tokens per round and costs more to propose and to verify. "
+    if rounds is None:
+        lead = "Nothing was replayed, so acceptance is unknown. "
+    if speeds is None:
+        lead += "No pass was timed, so the speed-up at each k is unknown."
+    elif error is None:
+        lead += "Nothing was decoded, so these predictions are unchecked."
+    else:
+        lead += (
+            f"Predictions were off by {error.median:.1%} in the median and {error.worst:.1%} at "
+            f"worst over {error.configurations} measured configurations."
+        )
+    numbers = folded("The numbers", table(rounds.table)) if rounds else None
+    return _section("k", "Draft length k", lead, _drawn(rounds, speeds), numbers)
+
+
+def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    found, waits = loads(answer), answer.latency
+    less = "The more requests decode together, the less room a pass has for drafted tokens."
+    lead = f"{less} {crossover(answer)}"
+    if sum(level.decision is not None for level in answer.levels) < 2:
+        lead = (
+            f"Only concurrency {answer.concurrency} was timed; sweep with `--concurrency 1,4,16` "
+            "to see how the speed-up falls under load."
+        )
+    chart = charts.get("speedup-by-concurrency")
+    numbers = _titled(found) if found.rows else None
+    return _section(
+        "load",
+        "Load and latency",
+        lead,
+        _drawn(chart, beside=numbers) if chart else numbers,
+        folded("What a request waits for, measured", _titled(latency(waits))) if waits else None,
+    )
+
+
+def _segments(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    chart = charts.get("tokens-per-round-by-group")
+    if chart is None:
+        lead = (
+            "All requests belong to one segment and one temperature; `--segment-by FIELD` of "
+            "`sweep` splits them."
+        )
+        return _section("segments", "Segments", lead)
+    lead = "An average can hide segments where a draft performs poorly."
+    numbers = folded("The numbers", table(chart.table))
+    return _section("segments", "Segments", lead, _drawn(chart), numbers)
+
+
+def _method(name: str, run: Run, answer: Recommendation) -> Html:
+    """Caveats, checks and failures in the open; rules of thumb, machine, models, options, commands
+    and the glossary folded.
+    """
+    manifest, rules = run.manifest, advice(answer)
+    caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
+    lists = (
+        ("Other caveats" if answer.decisive_caveats else "Caveats", caveats),
+        ("Checks", answer.checks),
+        ("Not measured", failures(answer).notes),
+    )
+    open_lists = [together([element("h3", title), items(lines)]) for title, lines in lists if lines]
+    facts = {
+        "run": name,
+        "begun": manifest.created,
+        "draftbench": manifest.draftbench,
+        **msgspec.structs.asdict(manifest.environment),
+        "request key": manifest.key_id,
+        **msgspec.structs.asdict(manifest.traffic),
+        **msgspec.structs.asdict(manifest.question),
+    }
+    folder = shlex.quote(name)
+    asked = "" if answer.min_speedup == 1 else f" --min-speedup {answer.min_speedup:g}"
+    asked += "" if answer.objective == "speedup" else f" --objective {answer.objective}"
+    commands = [
+        manifest.command,
+        f"draftbench recommend {folder}{asked} --format json",
+        f"draftbench acceptance {folder} --format json",
+    ]
+    return _section(
+        "method",
+        "How this was measured",
+        "What limits these figures, how they were checked, and how to repeat them.",
+        *open_lists,
+        folded(rules.title, items(rules.notes)) if rules.notes else None,
+        folded(
+            "Machine, traffic and options",
+            _terms({key.replace("_", " "): _words(value) for key, value in facts.items()}, "facts"),
+        ),
+        folded("Models", table(_models(run))),
+        folded(
+            "Commands that repeat this",
+            element("pre", *(element("code", f"{line}\n") for line in commands)),
+        ),
+        folded("Glossary", _terms(dict(_GLOSSARY), "terms")),
+    )
+
+
+def _models(run: Run) -> Section:
+    rows = [
+        [
+            facts.candidate.draft if facts.candidate else "target",
+            facts.quant,
+            facts.dtype,
+            facts.runner,
+            f"{facts.parameters:,}",
+            format_size(facts.weight_bytes),
+            facts.fingerprint,
+        ]
+        for facts in run.facts
+    ]
+    head = ("model", "quantization", "dtype", "runner", "parameters", "weights", "fingerprint")
+    return Section("", head, rows)
+
+
+def _terms(pairs: Mapping[str, str], kind: str) -> Html:
+    entries = (
+        together([element("dt", term), element("dd", words)]) for term, words in pairs.items()
+    )
+    return element("dl", *entries, class_=kind)
+
+
+def _words(value: object) -> str:
+    if value is None or value in ((), {}):
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_words, value))
+    return str(value)
