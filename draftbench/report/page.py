@@ -314,7 +314,7 @@ def _method(name: str, run: Run, answer: Recommendation) -> Html:
             "Machine, traffic and options",
             _terms({key.replace("_", " "): _words(value) for key, value in facts.items()}, "facts"),
         ),
-        folded("Models", table(_models(run))),
+        folded("Models", table(_models(run))) if run.facts else None,
         folded(
             "Commands that repeat this",
             element("pre", *(element("code", f"{line}\n") for line in commands)),

@@ -35,9 +35,8 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
     assert "By concurrency\n" in outcome.out
-    assert "(0: do not speculate): 1 → " in outcome.out
-    assert "9 → 0." in outcome.out
-    assert "It pays off up to about " in outcome.out
+    assert "9 → 0 (0: do not speculate)." in outcome.out
+    assert "Speculation pays off up to about " in outcome.out
     assert "costs of an engine 1.0." in outcome.out
 
 
@@ -56,7 +55,7 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
 
 def test_markdown_has_the_same_sections(command, engine):
     out = command("recommend", RUN, "--costs", engine, "--format", "markdown", "--all").out
-    assert "### By concurrency\n\n| concurrency | draft | k |" in out
+    assert "### By concurrency\n\n| concurrency | answer | speed-up × |" in out
     out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
     assert "By concurrency" not in out
     assert "### Latency, measured\n\n|  | speculation | values |" in out
@@ -83,7 +82,7 @@ def test_break_even_and_waits_are_shown(command):
     out = " ".join(command("recommend", RUN, "--all").out.split())
     assert "Acceptance could fall by 44% before speculation stops paying." in out
     assert "request: time to first token without" in out
-    assert "The gap between chunks has a worse p99, 374 instead of 261 ms." in out
+    assert "Worse with speculation: gap between chunks, p99 374 instead of 261 ms;" in out
 
 
 def test_tokens_per_dollar(command, engine):

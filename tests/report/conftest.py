@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import scenes
-from scenes import named
+from scenes import failure, named, trajectory
 
-from draftbench.records import (
-    Candidate,
-    CostPoint,
-    Decode,
-    DraftingMode,
-    Failure,
-    LookupReplay,
-    ModelFacts,
-    Replay,
-    Sampling,
-    Trajectory,
-)
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Recommendation
+from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, ModelFacts, Replay
+from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.run import Run, read_run, run_of
 
+REFERENCE = Path(__file__).parents[2] / "results/reference"
 LENGTH = 9
 
 
@@ -30,53 +27,16 @@ def manifest(**changes: Any) -> Manifest:
     return scenes.manifest(**named | changes)
 
 
-def trajectory(request: str, **changes: Any) -> Trajectory:
-    fields: dict[str, Any] = {
-        "request": request,
-        "sample": 0,
-        "segment": None,
-        "weight": 1.0,
-        "sampling": Sampling(),
-        "prompt_tokens": 10,
-        "output_tokens": LENGTH,
-        "limit": LENGTH,
-        "finish": "length",
-        "origin": "target",
-        "margins": (5.0,) * LENGTH,
-        "argmax": (1,) * LENGTH,
-        "digest": "",
-    }
-    return Trajectory(**fields | changes)
-
-
 def replay(request: str, accept: tuple[float, ...], draft: str = "small") -> Replay:
-    return Replay(
-        request=request,
-        sample=0,
-        candidate=Candidate(draft=draft),
-        mode=DraftingMode.GREEDY,
-        draftable=len(accept),
-        accept=accept,
-        confidence=(0.9,) * len(accept),
-        margin=(5.0,) * len(accept),
-        rank=(0,) * len(accept),
-    )
+    return scenes.replay(accept, Candidate(draft=draft), request=request)
 
 
 def cost(
-    draft: str | None, tokens: int, seconds: float, block: str = "small", batch: int = 1
+    draft: str | None, tokens: int, seconds: float, block: str = "small", **changes: Any
 ) -> CostPoint:
-    return CostPoint(
-        candidate=named(draft),
-        what="step",
-        batch=batch,
-        new_tokens=tokens,
-        context=0,
-        seconds=(seconds,) * 3,
-        block=block,
-        runner="cpu",
-        process="p",
-    )
+    """The same time, three times."""
+    fields = {"new_tokens": tokens, "context": 0, "block": block, "runner": "cpu", "process": "p"}
+    return scenes.step(named(draft), *(seconds,) * 3, **fields | changes)
 
 
 def decode(request: str, k: int, seconds: float, draft: str = "small", **changes: Any) -> Decode:
@@ -84,11 +44,6 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
     proposed = (2, 2, 1) if k else (0,) * (LENGTH - 1)
     fields: dict[str, Any] = {
         "request": request,
-        "sample": 0,
-        "candidate": Candidate(draft=draft) if k else None,
-        "k": k,
-        "mode": DraftingMode.GREEDY,
-        "repeat": 0,
         "proposed": proposed,
         "accepted": proposed,
         "cut": (0,) * len(proposed),
@@ -96,35 +51,14 @@ def decode(request: str, k: int, seconds: float, draft: str = "small", **changes
         "verify_seconds": (seconds / len(proposed),) * len(proposed),
         "prefill_seconds": 1.0,
         "draft_prefill_seconds": 1.0 if k else None,
-        "decode_seconds": seconds,
         "output_tokens": LENGTH,
-        "digest": "",
-        "first_difference": None,
-        "tie": None,
-        "block": draft,
-        "batch": 1,
         "process": "p",
     }
-    return Decode(**fields | changes)
+    return scenes.decode(Candidate(draft=draft), k, seconds, **fields | changes)
 
 
 def facts(draft: str | None, size: int = 100) -> ModelFacts:
-    return ModelFacts(
-        candidate=named(draft),
-        quant="none",
-        dtype="float32",
-        parameters=size // 4,
-        weight_bytes=size,
-        quantized_share=0.0,
-        kv_bytes_per_token=1,
-        context_length=1000,
-        vocab_size=100,
-        runner="cpu",
-        fingerprint="f",
-        caveats=(),
-        has_kernel=True,
-        replay_disagreement=0.0,
-    )
+    return scenes.facts(named(draft), weight_bytes=size, parameters=size // 4, runner="cpu")
 
 
 def perfect(draft: str = "small", requests: int = 2) -> list[Any]:
@@ -154,38 +88,55 @@ def loaded(draft: str = "small") -> list[Any]:
     return [*perfect(draft), *passes, *steps]
 
 
-def lookup(request: str) -> LookupReplay:
+def untimed() -> list[Any]:
+    """Two requests that a perfect draft replayed, and nothing else."""
+    return [r for n in "01" for r in (trajectory(n), replay(n, (1.0,) * (LENGTH - 1)))]
+
+
+def lookup(request: str, window: int = 8) -> LookupReplay:
     """Prompt lookup that never finds anything."""
     nothing = (0,) * (LENGTH - 1)
     return LookupReplay(
         request=request,
         sample=0,
         candidate=Candidate(draft="ngram"),
-        window=8,
+        window=window,
         proposed=nothing,
         matched=nothing,
     )
 
 
-def failure(draft: str, reason: str) -> Failure:
-    return Failure(candidate=Candidate(draft=draft), stage="load", reason=reason, hint="")
+def prefills() -> list[CostPoint]:
+    """A second each, of the target and of the draft."""
+    return [cost(model, 10, 1.0, what="prefill") for model in (None, "small")]
 
 
-class Hand:
-    """The builders, for tests."""
+def run(records: list[Any], **changes: Any) -> Run:
+    """The records as a run; fields of its manifest are changed by name."""
+    return run_of(manifest(**changes), records)
 
-    manifest = staticmethod(manifest)
-    trajectory = staticmethod(trajectory)
-    replay = staticmethod(replay)
-    cost = staticmethod(cost)
-    decode = staticmethod(decode)
-    facts = staticmethod(facts)
-    perfect = staticmethod(perfect)
-    loaded = staticmethod(loaded)
-    lookup = staticmethod(lookup)
-    failure = staticmethod(failure)
+
+def answer(
+    records: list[Any], *, asked: dict[str, Any] | None = None, **changes: Any
+) -> Recommendation:
+    """What `recommend` decides on them with the options that are `asked`."""
+    return recommend(run(records, **changes), DecisionOptions(**asked or {}))
 
 
 @pytest.fixture(scope="session")
-def hand() -> type[Hand]:
-    return Hand
+def hand() -> SimpleNamespace:
+    """The builders."""
+    made = (manifest, trajectory, replay, cost, decode, facts, perfect, loaded, untimed, lookup)
+    made += (prefills, failure, run, answer)
+    return SimpleNamespace(**{builder.__name__: builder for builder in made})
+
+
+@pytest.fixture(scope="session")
+def kept() -> dict[str, Run]:
+    """The kept runs by name."""
+    return {folder.name: read_run(RunFolder(folder)) for folder in REFERENCE.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def reference(kept) -> Run:
+    return kept["qwen2.5-coder"]

@@ -13,13 +13,14 @@ def folder(hand, tmp_path):
     return str(run.path)
 
 
-def test_a_page_is_written_and_named_on_stderr(folder, tmp_path, capsys):
-    out = tmp_path / "report.html"
-    assert main(["report", folder, "--html", str(out)]) == 0
+def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, capsys):
+    out, charts = tmp_path / "report.html", tmp_path / "charts"
+    assert main(["report", folder, "--html", str(out), "--plots", str(charts)]) == 0
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 4
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert str(out) in printed.err
+    assert printed.err == f"wrote {out}\nwrote charts to {charts}\n"
 
 
 def test_one_run_as_text_is_what_recommend_prints(folder, capsys):
@@ -30,7 +31,7 @@ def test_one_run_as_text_is_what_recommend_prints(folder, capsys):
 
 
 def test_text_draws_nothing_of_the_page(folder, monkeypatch, capsys):
-    monkeypatch.setattr("draftbench.report.figures.figures_of", None)
+    monkeypatch.setattr("draftbench.report.charts.charts_of", None)
     assert main(["report", folder]) == 0
     assert capsys.readouterr().out.startswith("Speculate: small")
 

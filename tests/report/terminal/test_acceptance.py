@@ -135,7 +135,7 @@ def changed(**fields: Any) -> AcceptanceReport:
         "α 0.70 ±0.05, mean of requests 0.80 ±0.05 (acceptance rate (emitted tokens), greedy",
         "suspected fault: nothing was accepted; look at it",
         "2  2.10 ±0.05           –          41",
-        "2  0.64 ±0.05        0.74 ±0.05  0.46 ±0.05        0.56 ±0.05",
+        "2  0.64 ±0.05  0.46 ±0.05",
         "segment  chat�[31m        40       1234        0.81  0.70 ±0.05",
         "late less early: -0.200 (-0.250 to -0.150)",
         "the draft loses coherence",

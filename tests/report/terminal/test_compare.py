@@ -265,7 +265,7 @@ def test_what_was_asked_and_loaded_otherwise_is_listed(hand, run_a):
     other = run_of(hand.manifest(ks=(1, 2, 3)), records)
     found = compare_runs(("a", "b"), run_a, other)
     assert [(c.fact, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
-    assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "f", "g")]
+    assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "", "g")]
 
 
 def test_candidates_of_one_run_are_named(hand, run_a):

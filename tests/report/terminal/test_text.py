@@ -1,8 +1,16 @@
-"""Text of a terminal: columns, names that are too long, ranges, screens."""
+"""Text of a terminal: columns, names that are too long, screens."""
 
 import pytest
 
-from draftbench.report.terminal.text import clipped, columns, plain, ranges, shortened
+from draftbench.acceptance.intervals import Estimate
+from draftbench.report.terminal.text import (
+    Section,
+    columns,
+    plain,
+    render_sections,
+    shortened,
+    shown,
+)
 
 
 def test_columns_of_numbers_are_aligned_right():
@@ -20,6 +28,19 @@ def test_a_cell_is_one_line_without_control_characters():
 
 
 @pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (None, "–"),
+        (Estimate(0.5, 0.4, 0.62), "0.50 ±0.11"),
+        (Estimate(20.0, 18.0, 21.0), "20.0 ±1.5"),
+        ((Estimate(0.5, 0.4, 0.6), "*"), "0.50 ±0.10 *"),
+    ],
+)
+def test_a_figure_has_half_of_its_interval(cell, text):
+    assert shown(cell) == text
+
+
+@pytest.mark.parametrize(
     ("text", "width", "short"),
     [("abcdefgh", 8, "abcdefgh"), ("abcdefghi", 8, "abcd…ghi"), ("abcdefghi", 7, "abc…ghi")],
 )
@@ -27,15 +48,8 @@ def test_a_long_name_keeps_both_ends(text, width, short):
     assert shortened(text, width) == short
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [((1, 2, 3, 4, 8), "1–4, 8"), ((1, 2), "1, 2"), ((5,), "5"), ((1, 4, 16), "1, 4, 16")],
-)
-def test_numbers_in_a_row_are_a_range(numbers, text):
-    assert ranges(numbers) == text
-
-
 def test_more_than_a_screen_says_how_much_is_left_out_and_where_it_is():
-    lines = clipped("\n".join(map(str, range(30))), "--all").split("\n")
-    assert (len(lines), lines[23], lines[24]) == (25, "23", "… 6 more lines: --all")
-    assert clipped("a\nb", "--all") == "a\nb"
+    section = Section("title", code=list(map(str, range(29))))
+    lines = render_sections([section], "table", 200, "--all").split("\n")
+    assert (len(lines), lines[23], lines[24]) == (25, "    22", "… 6 more lines: --all")
+    assert render_sections([Section("a", notes=["b"])], "table", 200, "--all") == "a\n  b"

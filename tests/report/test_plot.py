@@ -3,17 +3,11 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from draftbench.report.charts.plot import (
-    COLOURS,
-    Plot,
-    counts_axis,
-    rows_axis,
-    shares_axis,
-    short,
-    values_axis,
-)
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.report.plot import COLOURS, Axis, Plot, counts_axis, rows_axis, short, values_axis
+
+SHARES = Axis("share", 0, 1, ((0, "0 %"), (1, "100 %")))
 
 
 def parsed(plot):
@@ -41,8 +35,9 @@ def test_an_axis_is_marked_at_round_values_within_the_data(values, marks):
 
 
 def test_names_at_the_ends_of_lines_stand_apart_in_the_order_of_the_lines():
-    plot = Plot(counts_axis("k", [1, 8]), shares_axis("share"), room=80)
-    plot.names([(0.5, "middle", 0), (0.5, "also", 1), (0.02, "low", 2), (0.9, "high", 3)])
+    lines = [(0.5, "middle", 0), (0.5, "also", 1), (0.02, "low", 2), (0.9, "high", 3)]
+    plot = Plot(counts_axis("k", [1, 8]), SHARES, names=[name for _, name, _ in lines])
+    plot.names(lines)
     places = {words: y for words, _, y in texts(plot)}
     ordered = [places[name] for name in ("high", "middle", "also", "low")]
     assert ordered == sorted(ordered)
@@ -59,39 +54,41 @@ def test_an_interval_reaches_from_its_low_to_its_high_end():
     assert half == pytest.approx(whole / 2)
 
 
+@pytest.fixture
 def everything():
-    plot = Plot(counts_axis("$k$", [1, 2]), shares_axis("share"))
+    """A drawing with all that can be put on one."""
+    plot = Plot(counts_axis("$k$", [1, 2]), SHARES)
     places = [(1, Estimate(0.5, 0.4, 0.6)), (2, Estimate(0.7, 0.6, 0.8))]
-    plot.band(places, 3)
-    plot.line([(x, e.value) for x, e in places], 3)
+    plot.line(places, 3)
     plot.point(*places[0], 3, hollow=True)
     plot.ring(1, 0.5, "choice", 0.6)
-    plot.mark_y(0.5)
+    plot.threshold(0.5)
+    plot.slower(1.5)
     plot.names([(0.7, "$\\frac$ <b> #0072b2 \ufffe 中", 3)])
     plot.key([("$a$", 0), ("_b", 1)])
     return plot
 
 
-def test_a_drawing_takes_its_colours_from_the_page():
-    nodes = list(parsed(everything()).iter())
+def test_a_drawing_takes_its_colours_from_the_page(everything):
+    nodes = list(parsed(everything).iter())
     drawn = {node.get(key) for node in nodes for key in ("fill", "stroke")} - {None, "none"}
     assert drawn <= {f"var(--{name})" for name in COLOURS}
     assert drawn >= {"var(--c3)", "var(--paper)", "var(--rule)", "var(--soft)"}
 
 
-def test_a_drawing_on_the_page_has_no_id_link_clip_or_style():
-    svg = everything().svg("words <for> it")
+def test_a_drawing_on_the_page_has_no_id_link_clip_or_style(everything):
+    svg = everything.svg("words <for> it")
     assert not re.search(r"\bid=|href=|style|url\(|class=|<use|<defs", svg)
     assert 'aria-label="words &lt;for&gt; it"' in svg
 
 
-def test_a_name_is_drawn_as_it_is_and_never_read_as_a_formula():
-    words = [words for words, _, _ in texts(everything())]
+def test_a_name_is_drawn_as_it_is_and_never_read_as_a_formula(everything):
+    words = [words for words, _, _ in texts(everything)]
     assert {"$k$", "$\\frac$ <b> #0072b2 \ufffd 中", "$a$", "_b"} <= set(words)
 
 
-def test_a_file_is_a_drawing_with_its_title(tmp_path):
-    everything().save(tmp_path / "chart", "A <title> of $x$")
+def test_a_file_is_a_drawing_with_its_title(everything, tmp_path):
+    everything.save(tmp_path / "chart", "A <title> of $x$")
     root = ElementTree.parse(tmp_path / "chart.svg").getroot()
     words = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "A <title> of $x$" in words

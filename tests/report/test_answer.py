@@ -1,0 +1,168 @@
+"""An answer in words and tables, on hand-made records.
+
+Without a draft 8 tokens take 8 s. Three passes of 1 s and five draft steps of 0.1 s are 3.5 s;
+decoding took 4 s.
+"""
+
+import pytest
+
+from draftbench.planner.recommendation import Distribution, Latency, Side
+from draftbench.report.answer import every_section, headline, latency, loads, reasons, speed_up
+from draftbench.report.terminal.text import shown
+
+
+def section(answer, title):
+    (found,) = [each for each in every_section(answer) if each.title == title]
+    return found
+
+
+def undecoded(records):
+    return [r for r in records if type(r).__name__ != "Decode"]
+
+
+def one_request(records):
+    return [r for r in records if getattr(r, "request", None) in (None, "r0")]
+
+
+def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(hand):
+    answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
+    assert headline(answer) == "Do not speculate"
+    assert speed_up(answer) == (
+        "Best: small, k = 2, 2.00× (2.00–2.00), decode only, measured on 5 requests; 3× is asked "
+        "for"
+    )
+
+
+def test_what_was_never_decoded_is_called_predicted(hand):
+    assert speed_up(hand.answer(undecoded(hand.perfect()))) == (
+        "Speed-up 2.29× (2.29–2.29), decode only, predicted for 2 requests, never decoded"
+    )
+
+
+def test_a_measured_part_of_the_requests_is_counted(hand):
+    records = [
+        r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
+    ]
+    assert speed_up(hand.answer(records)).endswith(
+        "predicted for 2 requests, 1 decoded request too few to correct it"
+    )
+
+
+def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
+    found = speed_up(hand.answer(hand.untimed()))
+    assert found.startswith("No candidate's speed is known: nothing was timed")
+
+
+def test_one_request_has_a_speed_up_without_an_interval(hand):
+    one = hand.answer(one_request(hand.perfect()))
+    assert headline(one) == "Inconclusive: 2.29×, but too few requests for an interval"
+    assert "unknown (too few requests for an interval)" in speed_up(one)
+
+
+def test_an_open_decision_names_what_would_settle_it(hand):
+    # Two of five requests accept nothing: 40 s against 29.7 as predicted, four of them decoded.
+    records = [
+        r
+        for r in hand.perfect(requests=5)
+        if not (type(r).__name__ == "Decode" and r.request == "r4")
+    ]
+    records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
+    *_, last = reasons(hand.answer(records, asked={"min_speedup": 1.3}))
+    assert last == (
+        "To settle it: the same sweep with --measure-requests 5, or a larger --sample in another "
+        "--out."
+    )
+
+
+def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
+    records = [*hand.perfect(requests=5), *hand.prefills()]
+    answer = hand.answer(records, asked={"objective": "latency"})
+    # 9 s without speculation, 6 s with it.
+    assert speed_up(answer).startswith("Speed-up 1.50× (1.50–1.50), prefills included")
+
+
+def test_each_speed_up_has_its_name_and_what_it_covers(hand):
+    records = [*hand.perfect(requests=8), *hand.prefills()]
+    records += [hand.trajectory("r8"), hand.replay("r8", (1.0,) * 8)]
+    # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured; with prefills of a
+    # second each 9 / 6 and 9 / 5.5.
+    assert section(hand.answer(records), "Speed-up of the best").rows == [
+        ["cross-validated, decides", "2.00× (2.00–2.00)",
+         "chosen on some requests, evaluated on others"],
+        ["expected", "2.00× (2.00–2.00)", "the prediction, corrected by what was measured"],
+        ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
+        ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],
+        ["expected, with prefills", "1.50× (1.50–1.50)", "end to end"],
+        ["predicted, with prefills", "1.64× (1.64–1.64)", "end to end"],
+    ]  # fmt: skip
+
+
+def test_the_candidates_have_every_figure_of_their_best_k(hand):
+    found = section(hand.answer(hand.perfect(requests=5)), "Candidates at their best k")
+    assert dict(zip(found.head, map(shown, found.rows[0]), strict=True)) == {
+        "": "→",
+        "draft": "small",
+        "k": "2",
+        "α": "1.00 ±0.00",
+        "τ": "2.67 ±0.00",  # 8 tokens in 3 rounds
+        "c": "0.10 ±0.00",
+        "v(k+1)": "1.00 ±0.00",
+        "predicted ×": "2.29 ±0.00",
+        "measured ×": "2.00 ±0.00",
+        "expected ×": "2.00 ±0.00",
+        "memory": "0.059 kB",  # 40 bytes, and 19 tokens of a byte each
+    }
+
+
+def test_every_caveat_and_failure_is_named(hand):
+    answer = hand.answer([*hand.perfect(), hand.failure("other", "out of memory")])
+    assert len(section(answer, "Caveats").notes) == len(answer.caveats)
+    assert section(answer, "Not measured").notes == ["other: out of memory"]
+
+
+def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
+    records = hand.loaded()
+    assert loads(hand.answer(records)).rows == ()
+    found = loads(hand.answer(records, batches=(1, 2)))
+    # At one row 8 tokens in 8 s, or in 3.5 as predicted; at two nothing pays.
+    assert found.rows[0][:2] == ["1", "small, k = 2"]
+    assert found.rows[1][:2] == ["2", "do not speculate (best: small, k = 1)"]
+    assert found.rows[0][3:] == ["1 → 2.29", "1000 → 438"]
+    assert found.head[3:] == ["tokens/s without → with", "ms/token"]
+    assert found.notes[0].startswith("tokens/s: of all requests together while they decode")
+    asked = {"objective": "cost", "price_per_hour": 3.6}
+    assert "tokens/$" in loads(hand.answer(records, batches=(1, 2), asked=asked)).head[3]
+
+
+def side(p99: float | None, largest: float) -> Side:
+    def of(name: str) -> Distribution:
+        return Distribution(of=name, values=100, p50=0.1, p90=0.1, p99=p99, largest=largest)
+
+    return Side(
+        time_per_output_token=of("request: time per output token"),
+        chunk_gap=of("stream: gap between chunks"),
+        time_to_first_token=of("request: time to first token"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("speculative", "words"),
+    [
+        (side(0.4, 0.5), "gap between chunks, p99 400 instead of 300 ms"),
+        (side(None, 0.9), "time to first token, largest value 900 instead of 500 ms"),
+        (side(0.3, 0.9), None),
+    ],
+)
+def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
+    waits = Latency(
+        draft="d",
+        quant="none",
+        k=2,
+        concurrency=1,
+        plain=side(0.3, 0.5),
+        speculative=speculative,
+        p99_ratio=1.0,
+        p99_ratio_of="p99",
+    )
+    worse = [note for note in latency(waits).notes if note.startswith("Worse with speculation")]
+    assert [words in note for note in worse] == ([] if words is None else [True])

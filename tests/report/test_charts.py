@@ -1,0 +1,127 @@
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from draftbench.errors import UsageError
+from draftbench.planner.recommend import recommend
+from draftbench.records import Sampling
+from draftbench.report.charts import charts_of
+from draftbench.report.terminal.text import shown
+
+
+@pytest.fixture(scope="module")
+def drawn(hand):
+    """drawn(records, …): the charts of a run made by hand."""
+
+    def charts(records, **question):
+        run = hand.run(records, **question)
+        return charts_of(run, recommend(run))
+
+    return charts
+
+
+def words(chart):
+    return [node.text for node in ElementTree.fromstring(chart.plot.svg("")).iter("text")]
+
+
+@pytest.fixture(scope="module")
+def whole(hand, drawn):
+    return drawn(hand.loaded(), batches=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def charts(reference):
+    return charts_of(reference, recommend(reference))
+
+
+def test_a_whole_run_has_every_chart_with_its_numbers(whole):
+    assert list(whole) == [
+        "speedup-by-candidate",
+        "tokens-per-round-by-k",
+        "speedup-by-k",
+        "speedup-by-concurrency",
+        "tokens-per-round-by-group",
+    ]
+    for chart in whole.values():
+        assert {len(row) for row in chart.table.rows} == {len(chart.table.head)}
+        assert chart.caption.endswith(".")
+
+
+def test_charts_that_cannot_be_written_say_where(whole, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write charts"):
+        whole["speedup-by-k"].save(tmp_path / "file" / "charts")
+
+
+def test_every_candidate_has_a_row_with_its_speed_up_the_leader_first(charts):
+    chart = charts["speedup-by-candidate"]
+    assert len(chart.table.rows) == 5
+    assert "qwen0.5:int4, k = 5" in words(chart)
+    assert next(word for word in words(chart) if word.endswith("×")) == "2.10×"
+
+
+def test_the_choice_alone_is_marked(reference, charts):
+    assert words(charts["speedup-by-k"]).count("choice") == 1
+    assert [row[0] for row in charts["speedup-by-candidate"].table.rows] == ["→", "", "", "", ""]
+    open_decision = msgspec.structs.replace(
+        recommend(reference), choice=None, decision="inconclusive"
+    )
+    undecided = charts_of(reference, open_decision)
+    assert "choice" not in words(undecided["speedup-by-k"])
+    assert {row[0] for row in undecided["speedup-by-candidate"].table.rows} == {""}
+
+
+def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(charts):
+    with_control = [name for name, chart in charts.items() if "self" in " ".join(words(chart))]
+    assert with_control == ["speedup-by-candidate"]
+    assert "self" not in {row[3] for row in charts["tokens-per-round-by-group"].table.rows}
+
+
+def test_the_leader_of_each_concurrency_is_named_by_its_k(hand, drawn, whole):
+    assert "k = 2" in words(whole["speedup-by-concurrency"])
+    assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])
+    assert "speedup-by-concurrency" not in drawn(hand.perfect())
+
+
+def test_a_run_without_times_draws_acceptance_alone(hand, drawn):
+    assert list(drawn(hand.untimed())) == ["tokens-per-round-by-k"]
+
+
+def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
+    drafts = [f"d{at}" for at in range(9)]
+    records = [hand.trajectory(n, segment=n) for n in "01"]
+    records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in "01"]
+    charts = drawn(records)
+    assert len(charts) == 2
+    for chart in charts.values():
+        assert "Drawn are the first 7 of 9 candidates." in chart.caption
+        assert len({word for word in words(chart) if word in drafts}) == 7
+        assert {cell for row in chart.table.rows for cell in row} >= set(drafts)
+
+
+def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
+    hot = Sampling(temperature=0.7)
+    records = [hand.facts(None)]
+    for at, (segment, sampling) in enumerate(
+        [("chat", Sampling()), ("chat", Sampling()), ("code", hot), ("code", hot), ("code", hot)]
+    ):
+        # At k = 2 rounds of 3, 3 and 2 tokens; without acceptance eight of one.
+        accept = (1.0,) * 8 if segment == "chat" else (0.0,) * 8
+        records.append(hand.trajectory(f"q{at}", segment=segment, sampling=sampling))
+        records += [hand.replay(f"q{at}", accept), hand.lookup(f"q{at}")]
+    chart = drawn(records)["tokens-per-round-by-group"]
+    rows = [row for row in chart.table.rows if row[3] == "small"]
+    assert [[*row[:3], shown(row[4])] for row in rows] == [
+        ["segment", "chat", "2", "2.67 ±0.00"],
+        ["segment", "code", "3", "1.00 ±0.00"],
+        ["temperature", "0", "2", "2.67 ±0.00"],
+        ["temperature", "0.7", "3", "1.00 ±0.00"],
+    ]
+    assert {shown(row[4]) for row in chart.table.rows if row[3] == "ngram"} == {"1.00 ±0.00"}
+    assert "temperature 0.7 (3)" in words(chart)
+
+
+def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):
+    records = [r for r in hand.perfect() if getattr(r, "request", "r0") == "r0"]
+    assert "tokens-per-round-by-group" not in drawn(records)

@@ -1,0 +1,365 @@
+"""The page of a run: safe, self-contained, readable without seeing, and every number of its tables
+that of the JSON of `recommend` and `acceptance`.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from draftbench.cli import main
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.report.page import page
+
+REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
+HOSTILE = '<script>alert(1)</script>" onload="x'
+
+
+def page_of(run, name="run", **options):
+    return page(name, run, recommend(run, DecisionOptions(**options)))
+
+
+class Read(HTMLParser):
+    """Tags with their attributes, text, style sheet, and tables by section: rows of cells, each its
+    text and the exact numbers behind it.
+    """
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.style = [], "", ""
+        self.tables, self._section, self._cell = defaultdict(list), None, None
+        self.feed(text.replace("\N{NO-BREAK SPACE}", " "))
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        if tag == "section":
+            self._section = found["id"]
+        elif tag == "table":
+            self.tables[self._section].append([])
+        elif tag == "tr":
+            self.tables[self._section][-1].append([])
+        elif tag in ("td", "th"):
+            self._cell = ["", ()]
+        elif tag == "data" and self._cell:
+            self._cell[1] = tuple(float(found[end]) for end in ("value", "data-low", "data-high"))
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.tables[self._section][-1][-1].append(tuple(self._cell))
+            self._cell = None
+
+    def handle_data(self, data):
+        if self.tags[-1:] and self.tags[-1][0] == "style" and not self.style:
+            self.style = data
+        self.text += data
+        if self._cell:
+            self._cell[0] += data
+
+    def all(self, name):
+        return [found[name] for _, found in self.tags if name in found]
+
+
+@pytest.fixture(scope="module")
+def run(hand):
+    return hand.run(hand.perfect())
+
+
+@pytest.fixture(scope="module")
+def text(run):
+    return page_of(run)
+
+
+@pytest.fixture(scope="module")
+def read(text):
+    return Read(text)
+
+
+@pytest.fixture(scope="module")
+def whole(reference):
+    return page_of(reference)
+
+
+def test_the_decision_stands_first_and_then_its_one_figure(run, read):
+    assert next(tag for tag, _ in read.tags if tag in ("h1", "h2")) == "h1"
+    assert "Speculate: small, k = 2" in read.text
+    speed = recommend(run).speedup_deciding
+    first = next(found for tag, found in read.tags if tag == "data")
+    exact = [float(first[end]) for end in ("value", "data-low", "data-high")]
+    assert exact == [speed.value, speed.low, speed.high]
+
+
+def test_every_drawing_has_words_for_who_cannot_see_it(whole):
+    drawings = [found for tag, found in Read(whole).tags if tag == "svg"]
+    assert len(drawings) == 6
+    assert all(found["role"] == "img" and len(found["aria-label"]) > 40 for found in drawings)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"min_speedup": 3.0},
+            ["Do not speculate", "Best: qwen0.5:int4, k = 5", "3× is asked for"],
+        ),
+        # The deciding speed-up is 2.10× (1.88–2.36).
+        ({"min_speedup": 2.0}, ["Inconclusive", "Best: qwen0.5:int4, k = 5", "2× is asked for"]),
+    ],
+)
+def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, asked, words):
+    text = Read(page_of(reference, **asked)).text
+    assert [word for word in words if word not in text] == []
+
+
+def test_what_was_not_measured_says_so_in_the_head_and_in_its_section(hand):
+    text = Read(page_of(hand.run(hand.untimed()))).text
+    for words in (
+        "No candidate's speed is known",
+        "No pass was timed, so no candidate's speed is known.",
+        "Only concurrency 1 was timed",
+        "All requests belong to one segment",
+    ):
+        assert words in text
+
+
+def test_names_from_files_stay_text(hand):
+    records = hand.perfect(HOSTILE)
+    records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]
+    run = hand.run(records, target=HOSTILE, traffic=HOSTILE)
+    read = Read(page_of(run, HOSTILE))
+    assert not [tag for tag, _ in read.tags if tag in ("script", "img", "iframe", "object")]
+    assert not [name for _, found in read.tags for name in found if name.startswith("on")]
+    assert read.text.count(HOSTILE) > 5
+
+
+def test_a_name_cannot_end_the_style_or_turn_the_text_around(hand):
+    text = page_of(hand.run(hand.perfect("</style>\u202eevil\x1b[31m")))
+    assert text.count("</style>") == 1
+    assert "\u202e" not in text
+    assert "\x1b" not in text
+
+
+def test_the_page_loads_nothing_and_styles_itself_by_hash_only(text, read):
+    policy = next(found["content"] for tag, found in read.tags if "http-equiv" in found)
+    digest = base64.b64encode(hashlib.sha256(read.style.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
+    assert [name for name in ("src", "style", "href") if read.all(name)] == []
+    assert not re.search(r"url\(|@import", text)
+
+
+def test_sections_have_ids_of_their_own(whole):
+    ids = Read(whole).all("id")
+    assert ids == ["candidates", "k", "load", "segments", "method"]
+
+
+def test_a_draft_length_does_not_break_across_lines(whole):
+    body = whole.partition("<body>")[2]
+    assert "k\u00a0=\u00a05" in body
+    assert not re.search(r"\bk = \d|concurrency \d", body)
+
+
+def test_the_same_run_gives_the_same_page(run, text):
+    assert page_of(run) == text
+
+
+def test_a_provisional_decision_says_so_below_its_figure(run, text):
+    answer = recommend(run)
+    doubts = "; ".join(caveat.text for caveat in answer.decisive_caveats)
+    assert f'<p class="provisional">Provisional: {doubts}.</p>' in text
+    sure = msgspec.structs.replace(answer, caveats=())
+    assert "Provisional" not in page("run", run, sure)
+
+
+def test_importing_the_page_loads_neither_torch_nor_matplotlib():
+    code = (
+        "import sys, draftbench.cli.report, draftbench.report.page; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_page_of_the_reference_run_takes_under_four_seconds_of_processor_time(tmp_path):
+    code = (
+        "import sys, time; from draftbench.cli import main; "
+        f"main(['report', {str(REFERENCE)!r}, '--html', {str(tmp_path / 'x.html')!r}]); "
+        "sys.exit(time.process_time() > 4)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Every table of the reference run's page, cell by cell.
+
+
+def name(cell):
+    return cell["draft"] if cell["quant"] == "none" else f"{cell['draft']}:{cell['quant']}"
+
+
+def words(*texts):
+    return [(str(text), ()) for text in texts]
+
+
+def figure(estimate, mark=""):
+    """The cell of a figure: two digits of it and of its interval, all of them behind it."""
+    if estimate is None:
+        return ("–", ())
+    value, low, high = exact = tuple(estimate[end] for end in ("value", "low", "high"))
+    short = "<0.01" if 0 < value < 0.005 else f"{value:.2f}"
+    return (f"{short}{mark} {low:.2f}–{high:.2f}", exact)
+
+
+def times(estimate):
+    value, low, high = (estimate[end] for end in ("value", "low", "high"))
+    return f"{value:.2f}× ({low:.2f}–{high:.2f})"
+
+
+def size(count):
+    unit, scale = ("GB", 1e9) if count >= 1e9 else ("MB", 1e6) if count >= 1e6 else ("kB", 1e3)
+    return (f"{count / scale:.3g} {unit}", ())
+
+
+def rounded(value, scale=1):
+    if value is None:
+        return "–"
+    return f"{scale * value:.3g}" if scale * value < 100 else f"{scale * value:.0f}"
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """What the two commands print of the run."""
+    path = tmp_path_factory.mktemp("json") / "answer.json"
+
+    def printed(*words):
+        assert (
+            main([*words[:1], str(REFERENCE), *words[1:], "--format", "json", "-o", str(path)]) == 0
+        )
+        return json.loads(path.read_text())
+
+    answer = printed("recommend")
+    answer["cards"] = {card["candidate"]: card for card in printed("acceptance")["candidates"]}
+    # The choice has no reason against it; the others follow by what they are ranked by.
+    answer["best"] = sorted(
+        (each for each in answer["evaluations"] if each["best"]),
+        key=lambda c: (c["reason"] is not None, -c["speedup_expected"]["value"]),
+    )
+    return answer
+
+
+def candidates(known):
+    leader = known["best"][0]
+    best = [
+        [
+            *words(name(each), each["k"]),
+            figure(each["speedup_expected"], "" if each["requests_measured"] else "*"),
+            *(figure(each[key]) for key in ("alpha", "mean_accepted_length", "draft_cost_ratio")),
+            size(each["memory_bytes"]),
+        ]
+        for each in known["best"]
+    ]
+    speeds = [
+        known["speedup_deciding"],
+        *(leader[f"speedup_{key}"] for key in ("expected", "predicted", "measured")),
+        *(leader[f"speedup_end_to_end{key}"] for key in ("_expected", "")),
+    ]
+    return [best, [times(speed) for speed in speeds]]
+
+
+def by_k(known):
+    rows = []
+    for each in known["evaluations"]:
+        error = each["prediction_error"]
+        rows.append(
+            [
+                *words(name(each), each["k"]),
+                figure(each["tokens_per_round"]),
+                figure(each["speedup_predicted"]),
+                figure(each["speedup_measured"]),
+                *words("–" if error is None else f"{error:+.1%}"),
+                figure(each["speedup_expected"]),
+            ]
+        )
+    return [rows]
+
+
+def load(known):
+    decided = [
+        "qwen0.5:int4, k = 5",
+        "qwen0.5:int8, k = 3",
+        "inconclusive (best: qwen0.5:int8, k = 1)",
+    ]
+    answers = []
+    for level, answer in zip(known["levels"], decided, strict=True):
+        rates = (level[f"tokens_per_second{side}"] for side in ("_plain", ""))
+        waits = (level[f"seconds_per_token{side}"] for side in ("_plain", ""))
+        answers.append(
+            [
+                *words(level["concurrency"], answer),
+                figure(level["speedup_expected"]),
+                *words(" → ".join(map(rounded, rates))),
+                *words(" → ".join(rounded(wait, 1000) for wait in waits)),
+            ]
+        )
+    waits = []
+    for key in ("time_per_output_token", "chunk_gap", "time_to_first_token"):
+        for word, side in (("without", "plain"), ("with", "speculative")):
+            of = known["latency"][side][key]
+            shown = [rounded(of[p], 1000) for p in ("p50", "p90", "p99", "largest")]
+            title = of["of"] if word == "without" else ""
+            waits.append(words(title, word, of["values"], *shown))
+    return [answers, waits]
+
+
+def segments(known):
+    rows = []
+    for each in known["best"]:
+        for group in known["cards"][name(each)]["rounds_by_group"]:
+            if group["k"] == known["leader"]["k"] and each["draft"] != "self":
+                first = words(group["by"], group["name"], group["requests"], name(each))
+                rows.append([*first, figure(group["tokens_per_round"])])
+    return [rows]
+
+
+def method(_):
+    lines = (REFERENCE / "observations/modelfacts.jsonl").read_text().splitlines()
+    return [
+        [
+            [
+                *words(facts["draft"] or "target", facts["quant"], facts["dtype"]),
+                *words(facts["runner"], f"{facts['parameters']:,}"),
+                size(facts["weight_bytes"]),
+                *words(facts["fingerprint"]),
+            ]
+            for facts in map(json.loads, lines)
+        ]
+    ]
+
+
+EXPECTED = {
+    "candidates": candidates,
+    "k": by_k,
+    "load": load,
+    "segments": segments,
+    "method": method,
+}
+
+
+def test_no_table_of_the_page_goes_unchecked(whole):
+    assert set(Read(whole).tables) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("section", EXPECTED)
+def test_every_cell_of_a_table_is_what_json_and_records_say(section, whole, known):
+    shown = [rows[1:] for rows in Read(whole).tables[section]]
+    expected = EXPECTED[section](known)
+    if section == "candidates":
+        shown[1] = [row[1][0] for row in shown[1]]
+    assert shown == expected
