@@ -1,17 +1,5 @@
-"""Every error that a user can cause, each with a hint that says how to mend it.
-
-DraftbenchError (70)
-├── UsageError (2)            a flag, a file or a value that cannot be used
-│   ├── TrafficError          a traffic file, suite or data set
-│   ├── ModelError            a model that cannot be loaded, quantized or run
-│   │   └── PairError         a draft that cannot draft for this target
-│   └── RunFolderError        a run folder or a baseline file
-├── AuditError (1)            an output that differs from the target's
-├── IncomparableError (4)     a baseline that measured something else
-└── InterruptedRunError (130) stopped by Control-C; finished work is kept
-    └── TerminatedRunError (143) stopped by SIGTERM
-
-The command line prints `error: MESSAGE` and `hint: HINT` and exits with the code of the class.
+"""Every error that a user can cause, each with a hint that says how to mend it. The command line
+prints `error: MESSAGE` and `hint: HINT` and exits with the code of the class.
 """
 
 from __future__ import annotations
@@ -77,7 +65,12 @@ class TerminatedRunError(InterruptedRunError):
     exit_code = 143
 
 
+def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """The known name that is most like a misspelt one."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1, alike)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, alike: float = 0.6) -> str:
     """A hint with the known name that is most like a misspelt one, or the other hint."""
-    near = difflib.get_close_matches(name, list(known), 1, alike)
-    return f"did you mean `{near[0]}`?" if near else otherwise
+    near = closest(name, known, alike)
+    return f"did you mean `{near}`?" if near else otherwise

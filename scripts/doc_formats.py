@@ -133,7 +133,7 @@ def _traffic() -> str:
     )
     return (
         "## Traffic\n\n"
-        "`.jsonl`, `.json`, `.csv` and `.parquet`, each also `.gz` or `.zst`; `suite:NAME`; "
+        "`.jsonl`, `.json` and `.csv`, each also `.gz` or `.zst`; `.parquet`; `suite:NAME`; "
         "`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`. A row's form is recognised by its content:\n\n"
         f"{forms}\n\n"
         "The logged answer is looked for under `response`, `completion`, `output` or an OpenAI "

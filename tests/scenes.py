@@ -1,5 +1,6 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from draftbench.run_folder.manifest import (
     Question,
     TrafficFacts,
 )
+from draftbench.traffic import TrafficQuery
 
 
 def named(draft: str | None, quant: str = "none") -> Candidate | None:
@@ -190,3 +192,17 @@ def failure(draft: str, reason: str, quant: str = "none", **changes: Any) -> Fai
 def private_text(request: str) -> PrivateText:
     """Two tokens of a response to three."""
     return PrivateText(request=request, sample=0, prompt=(1, 2, 3), tokens=(4, 5), log_p=())
+
+
+def query(source: Path | str, **changes: Any) -> TrafficQuery:
+    """All requests of a source."""
+    fields: dict[str, Any] = {
+        "sample": None,
+        "seed": 0,
+        "segment_by": None,
+        "prompt_field": None,
+        "response_field": None,
+        "skip_bad": False,
+        "key": b"key",
+    }
+    return TrafficQuery(source=str(source), **fields | changes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,8 +51,19 @@ class Dataset:
         """
         with _readable_errors(self.path):
             files = self._files() if self.local else None
-            split = self.split or self._only(self._splits() if files is None else files)
-            rows = self._rows(split) if files is None else _rows_of(files, split)
+            splits = list(self._hub_splits() if files is None else files)
+            if self.split is None and len(splits) != 1:
+                raise TrafficError(
+                    f"data set `{self.path}` has {len(splits)} splits",
+                    hint=f"name one: {', '.join(f'hf:{self.path}:{split}' for split in splits)}",
+                )
+            split = self.split or splits[0]
+            rows: Iterable[Any]
+            if files is None:
+                self._builder.download_and_prepare()
+                rows = map(dict, self._builder.as_dataset(split=split))
+            else:
+                rows = (row.data for file in files[split] for row in read_rows(file))
             for number, row in enumerate(rows, 1):
                 yield Row(number, row)
 
@@ -73,31 +84,38 @@ class Dataset:
         """The library's reader; made once, so that its commit is the one whose rows are read."""
         hub_answers()  # before the library is imported, which would try again and again
         import datasets
+        from datasets.packaged_modules.cache.cache import Cache
 
         datasets.disable_progress_bars()
         datasets.logging.set_verbosity_error()  # stderr belongs to the command
         # By the name alone the library would prefer a folder of that name in this directory.
         where = f"hf://datasets/{self.path}"
         builder = datasets.load_dataset_builder(where, self.config, revision=self.revision)
-        self._check_revision(builder)
+        exact = self.revision is not None and _COMMIT.fullmatch(self.revision)
+        # Without a network the library takes the commit that was cached last.
+        cached = exact or isinstance(builder, Cache)
+        if self.revision and builder.hash != self.revision and cached:
+            raise TrafficError(
+                f"data set `{self.path}` at `{self.revision}` is not available; "
+                f"cached is {builder.hash}",
+                hint=f"connect to the hub, or use `@{builder.hash}`",
+            )
         inside = re.compile(rf"hf://datasets/[^@]+@{re.escape(builder.hash)}/")
         for file in itertools.chain(*(builder.config.data_files or {}).values()):
             if not inside.match(file):  # its README may name any file, on this machine or elsewhere
                 raise _outside(self.path, file)
         return builder
 
-    def _check_revision(self, builder: Any) -> None:
-        """Without a network the library takes the commit that was cached last."""
-        from datasets.packaged_modules.cache.cache import Cache
+    def _hub_splits(self) -> Iterable[str]:
+        """Names of the splits, if possible without downloading anything."""
+        if self.split is not None:
+            return [self.split]
+        if self._builder.info.splits is not None:
+            return map(str, self._builder.info.splits)
+        import datasets
 
-        revision = self.revision
-        exact = revision is not None and _COMMIT.fullmatch(revision)
-        if revision and builder.hash != revision and (exact or isinstance(builder, Cache)):
-            raise TrafficError(
-                f"data set `{self.path}` at `{revision}` is not available; "
-                f"cached is {builder.hash}",
-                hint=f"connect to the hub, or use `@{builder.hash}`",
-            )
+        where, commit = f"hf://datasets/{self.path}", self._builder.hash
+        return datasets.get_dataset_split_names(where, self.config, revision=commit)
 
     def _files(self) -> dict[str, list[Path]]:
         """A local folder's files by split; each must be inside the folder and readable here."""
@@ -118,27 +136,6 @@ class Dataset:
                     hint="name one of its files instead, or convert it to .jsonl or .parquet",
                 )
         return by_split
-
-    def _splits(self) -> list[str]:
-        """Names of the splits, if possible without downloading anything."""
-        import datasets
-
-        if self._builder.info.splits is None:
-            where, commit = f"hf://datasets/{self.path}", self.commit
-            return list(datasets.get_dataset_split_names(where, self.config, revision=commit))
-        return list(map(str, self._builder.info.splits))
-
-    def _only(self, splits: Collection[str]) -> str:
-        if len(splits) != 1:
-            raise TrafficError(
-                f"data set `{self.path}` has {len(splits)} splits",
-                hint=f"name one: {', '.join(f'hf:{self.path}:{split}' for split in splits)}",
-            )
-        return next(iter(splits))
-
-    def _rows(self, split: str) -> Iterator[dict[str, Any]]:
-        self._builder.download_and_prepare()
-        return map(dict, self._builder.as_dataset(split=split))
 
 
 @contextmanager
@@ -164,8 +161,14 @@ def _check_metadata(folder: Path) -> None:
     """
     import yaml
 
+    texts = []
+    if (dedicated := folder / ".huggingface.yaml").exists():
+        texts.append(read_limited(dedicated, MAX_METADATA_BYTES).decode())
+    if (readme := folder / "README.md").exists():
+        text = read_limited(readme, MAX_METADATA_BYTES).decode()
+        texts += re.findall(r"\A\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r|\n|$)", text)
     depth = 0
-    for event in (event for text in _metadata(folder) for event in yaml.parse(text)):
+    for event in (event for text in texts for event in yaml.parse(text)):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         value = event.value if isinstance(event, yaml.ScalarEvent) else ""
@@ -173,25 +176,11 @@ def _check_metadata(folder: Path) -> None:
             raise _outside(str(folder), value or "an alias")
 
 
-def _metadata(folder: Path) -> Iterator[str]:
-    if (dedicated := folder / ".huggingface.yaml").exists():
-        yield read_limited(dedicated, MAX_METADATA_BYTES).decode()
-    if (readme := folder / "README.md").exists():
-        text = read_limited(readme, MAX_METADATA_BYTES).decode()
-        yield from re.findall(r"\A\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r|\n|$)", text)
-
-
 def _outside(folder: str, name: str) -> TrafficError:
     return TrafficError(
         f"data set `{folder}` names `{name}`, which is outside of it",
         hint="copy the file into the folder, or give the file itself: `--traffic FILE`",
     )
-
-
-def _rows_of(files: Mapping[str, Sequence[Path]], split: str) -> Iterator[Any]:
-    if split not in files:
-        raise ValueError(split)
-    return (row.data for file in files[split] for row in read_rows(file))
 
 
 def on_hub(text: str) -> bool:
@@ -206,7 +195,13 @@ def parse_dataset(text: str) -> Dataset:
         TrafficError: the name is malformed, or there is no such local folder.
     """
     if not on_hub(text):
-        return _local(text)
+        path, _, split = text.partition(":")
+        folder = Path(path).expanduser()
+        if not folder.is_dir():
+            raise TrafficError(
+                f"folder `{path}` not found", hint="`hf:` takes a folder or a hub name"
+            )
+        return Dataset(str(folder), None, split or None, local=True)
     name, at, revision = text.partition("@")
     path, _, split = name.partition(":")
     parts = path.split("/")
@@ -217,11 +212,3 @@ def parse_dataset(text: str) -> Dataset:
         )
     config = parts[2] if len(parts) == 3 else None
     return Dataset("/".join(parts[:2]), config, split or None, False, revision or None)
-
-
-def _local(text: str) -> Dataset:
-    path, _, split = text.partition(":")
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise TrafficError(f"folder `{path}` not found", hint="`hf:` takes a folder or a hub name")
-    return Dataset(str(folder), None, split or None, local=True)

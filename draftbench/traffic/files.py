@@ -1,8 +1,8 @@
 """Read the raw rows of a traffic file one at a time, with their numbers.
 
-Reads `.jsonl`, `.json`, `.csv` and `.parquet`, plain or compressed (`.gz`, `.zst`). Memory stays
-flat: one row, one buffer or one small parquet batch is held at a time, and everything that could
-grow without end has a limit.
+Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Memory
+stays flat: one row, one buffer or one small parquet batch is held at a time, and everything that
+could grow without end has a limit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
-import difflib
 import io
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +20,16 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from draftbench.errors import TrafficError
+from draftbench.errors import TrafficError, closest
 from draftbench.traffic.suites import suite_names
 
+# Bytes of one row as it stands in the file; a longer one is a bad row.
 MAX_ROW = 16 << 20
-"""Bytes of one row as it stands in the file; a longer one is a bad row."""
-
+# Rows of one file; with run-length coding a few bytes can stand for billions.
 MAX_ROWS = 50_000_000
-"""Rows of one file; with run-length coding a few bytes can stand for billions."""
-
 MAX_COLUMNS = 1000
-MAX_UNPACKED = 8 << 30
-"""Bytes of a compressed parquet file once unpacked (it needs a seekable copy on disk)."""
-
+# How many times its own size a compressed file may hold, beyond the first gibibyte.
 MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
-"""How many times its own size a compressed file may hold, beyond the first gibibyte."""
 
 # OverflowError: a date of a parquet file beyond Python's.
 _BROKEN = (OSError, ValueError, NotImplementedError, RecursionError, OverflowError, csv.Error)
@@ -72,22 +65,6 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
         TrafficError: the file is missing, of an unknown kind, broken, or over a limit.
     """
-    read, compression = _reader(path)
-    try:
-        with _open(path, compression) as stream:
-            for count, row in enumerate(read(stream), 1):
-                if count > MAX_ROWS:
-                    raise ValueError(f"more than {MAX_ROWS} rows")
-                yield row
-    except _BROKEN as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise TrafficError(
-            f"`{path.name}` cannot be read: {reason}",
-            hint="check that the file is complete and is what its name says",
-        ) from error
-
-
-def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None]:
     if path.is_dir():
         raise TrafficError(
             f"`{path}` is a folder, not a traffic file",
@@ -101,42 +78,49 @@ def _reader(path: Path) -> tuple[Callable[[BinaryIO], Iterator[Row]], str | None
         )
     if not path.is_file():  # a pipe may have to be read twice, a device never ends
         raise TrafficError(f"`{path}` is not a plain file", hint="write the requests to a file")
-    kind, compression = _kind(path)
-    if kind is None:
+    if not can_read(path):
         raise TrafficError(
             f"`{path.name}` is not a kind of file that draftbench reads",
-            hint=f"use {', '.join(_READERS)}, each also with .gz or .zst",
+            hint="use .jsonl, .json or .csv, each also with .gz or .zst, or .parquet",
         )
-    return _READERS[kind], compression
+    kind, compression = _kind(path)
+    try:
+        with _open(path, compression) as stream:
+            for count, row in enumerate(_READERS[kind](stream), 1):
+                if count > MAX_ROWS:
+                    raise ValueError(f"more than {MAX_ROWS} rows")
+                yield row
+    except _BROKEN as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TrafficError(
+            f"`{path.name}` cannot be read: {reason}",
+            hint="check that the file is complete and is what its name says",
+        ) from error
 
 
 def _meant(path: Path) -> str | None:
-    """Suggest a file of that folder whose name starts with or resembles this one, or a suite."""
+    """A file of that folder whose name begins with or resembles this one, or a suite."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(file.name for file in path.parent.iterdir() if can_read(file))
     longer = [name for name in names if name.startswith(f"{path.name}.")]
     # Extensions alone make two names half alike.
-    for name in longer or difflib.get_close_matches(path.name, names, 1, 0.8):
+    if name := next(iter(longer), None) or closest(path.name, names, 0.8):
         return str(path.with_name(name))
-    word = str(path).rpartition(":")[2]
-    near = difflib.get_close_matches(word, suite_names(), 1, 0.7)
-    return f"suite:{near[0]}" if near else None
+    suite = closest(str(path).rpartition(":")[2], suite_names(), 0.7)
+    return suite and f"suite:{suite}"
 
 
 def can_read(path: Path) -> bool:
     """Whether draftbench reads files with this extension."""
-    return _kind(path)[0] is not None
+    kind, compression = _kind(path)
+    return kind in _READERS and not (compression and kind == ".parquet")
 
 
-def _kind(path: Path) -> tuple[str | None, str | None]:
-    """The kind and the compression of a file, by its extensions."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
-    if compression:
-        suffixes.pop()
-    known = bool(suffixes) and suffixes[-1] in _READERS
-    return (suffixes[-1] if known else None), compression
+def _kind(path: Path) -> tuple[str, str | None]:
+    """The extension that names the kind of a file, and its compression."""
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    return Path(path.stem if compression else path.name).suffix.lower(), compression
 
 
 def _open(path: Path, compression: str | None) -> BinaryIO:
@@ -190,31 +174,28 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
 def _read_json(stream: BinaryIO) -> Iterator[Row]:
     """Split an array of rows, or rows one after another, one buffer at a time."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text:
-        yield from _split_rows(text)
-
-
-def _split_rows(text: io.TextIOWrapper) -> Iterator[Row]:
-    find_end = json.JSONDecoder().raw_decode
-    buffer = text.read(_CHUNK).lstrip()
-    array = buffer.startswith("[")
-    at, number = int(array), 0
-    while True:
-        between = _BETWEEN_ROWS.match(buffer, at)
-        at = between.end() if between else at
-        try:
-            end = find_end(buffer, at)[1]
-        except json.JSONDecodeError:  # broken, or cut by the end of the buffer
-            if len(buffer) - at > MAX_ROW + _CHUNK:
-                raise ValueError(f"row {number + 1} is not JSON, or longer than 16 MiB") from None
-            if not (more := text.read(_CHUNK)):
-                break
-            buffer, at = buffer[at:] + more, 0
-            continue
-        number += 1
-        yield Row(number, buffer[at:end].encode(errors="surrogateescape"))
-        at = end
-    if buffer[at:].rstrip() != "]" * array:
-        raise ValueError(f"row {number + 1} is not JSON, or the file is cut off")
+        find_end = json.JSONDecoder().raw_decode
+        buffer = text.read(_CHUNK).lstrip()
+        array = buffer.startswith("[")
+        at, number = int(array), 0
+        while True:
+            between = _BETWEEN_ROWS.match(buffer, at)
+            at = between.end() if between else at
+            try:
+                end = find_end(buffer, at)[1]
+            except json.JSONDecodeError:  # broken, or cut by the end of the buffer
+                if len(buffer) - at > MAX_ROW + _CHUNK:
+                    reason = f"row {number + 1} is not JSON, or longer than 16 MiB"
+                    raise ValueError(reason) from None
+                if not (more := text.read(_CHUNK)):
+                    break
+                buffer, at = buffer[at:] + more, 0
+                continue
+            number += 1
+            yield Row(number, buffer[at:end].encode(errors="surrogateescape"))
+            at = end
+        if buffer[at:].rstrip() != "]" * array:
+            raise ValueError(f"row {number + 1} is not JSON, or the file is cut off")
 
 
 def _read_csv(stream: BinaryIO) -> Iterator[Row]:
@@ -249,24 +230,12 @@ def _cell(name: str, text: Any) -> Any:
 def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
     import pyarrow.parquet
 
-    with tempfile.TemporaryFile() as copy:
-        source = stream if stream.seekable() else _unpack(stream, copy)
-        # Buffering ahead would hold a whole row group, which can be the whole file.
-        file = pyarrow.parquet.ParquetFile(source, buffer_size=_CHUNK, pre_buffer=False)
-        number = 0
-        for batch in file.iter_batches(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield Row(number, row)
-
-
-def _unpack(stream: BinaryIO, copy: Any) -> Any:
-    while chunk := stream.read(_CHUNK):
-        copy.write(chunk)
-        if copy.tell() > MAX_UNPACKED:
-            raise ValueError("it is longer than 8 GiB when unpacked")
-    copy.seek(0)
-    return copy
+    # Buffering ahead would hold a whole row group, which can be the whole file.
+    file = pyarrow.parquet.ParquetFile(stream, buffer_size=_CHUNK, pre_buffer=False)
+    batches = file.iter_batches(batch_size=_BATCH)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for number, row in enumerate(rows, 1):
+        yield Row(number, row)
 
 
 _READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,86 +25,99 @@ from draftbench.traffic.request_settings import (
     request_fields,
 )
 
+# Bytes of a request, as JSON, and of a logged response; a longer one is a bad row.
 MAX_TEXT = 1 << 20
-"""Bytes of a request, as JSON, and of a logged response; a longer one is a bad row."""
-
-_SEGMENTS = ("segment", "category", "tags.segment")
-_RESPONSES = ("response", "completion", "output")
-_CHOICES = (
-    "choices",
-    "response.body.choices",
-    "response.choices",
-    "completion.choices",
-    "output.choices",
-)
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-}
 _MAX_LABEL = 200
 
+# Where logs keep the label of a request, and the answer: as text, or as the API's list of choices.
+_SEGMENTS = ("segment", "category", "tags.segment")
+_ANSWERS = (
+    *("response", "completion", "output", "choices"),
+    *("response.body.choices", "response.choices", "completion.choices", "output.choices"),
+)
 
-def _split_answer(content: Any) -> tuple[Any, str | None]:
-    """Split a logged conversation into the request and the assistant's closing answer."""
+
+class Asked(NamedTuple):
+    """What a row asks: a text or messages, and the answer that a logged conversation ends with.
+    `settings` is the body of an OpenAI API call; None where the row's own fields are the settings.
+    """
+
+    content: Any
+    answer: str | None = None
+    settings: Mapping[str, Any] | None = None
+
+
+def _api_call(body: Any) -> Asked | None:
+    if not isinstance(body, dict) or not {"messages", "prompt", "input"} & {*body}:
+        return None
+    content = body.get("messages") or body.get("prompt")
+    if content is None and "input" in body:
+        raise NotRepresentableError("input")
+    prompts = content if isinstance(content, list) and not body.get("messages") else []
+    if not all(isinstance(prompt, dict) for prompt in prompts):
+        raise NotRepresentableError("prompt as a list")
+    return Asked(content, settings=body)
+
+
+def _conversation(content: Any) -> Asked:
     match content:
         case [_, *_, {"role": "assistant", **answer}]:
             text = answer.get("content")
-            return content[:-1], text if isinstance(text, str) else None
-    return content, None
+            return Asked(content[:-1], text if isinstance(text, str) else None)
+    return Asked(content)
 
 
-def _split_sharegpt(turns: Any) -> tuple[list[dict[str, Any]], str | None]:
-    """Split ShareGPT turns into the messages up to the last human turn and the answer to it."""
+def _sharegpt(turns: Any) -> Asked:
+    """The messages up to the last human turn, and the answer to it."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise BadRowError("`conversations` is not a list of objects")
-    roles = [_SHAREGPT_ROLES.get(str(turn.get("from"))) for turn in turns]
-    if None in roles:
+    names = [str(turn.get("from")) for turn in turns]
+    roles = [{"human": "user", "gpt": "assistant"}.get(name, name) for name in names]
+    if not {*roles} <= {"user", "assistant", "system"}:
         raise NotRepresentableError("conversations.from")
-    messages = [
-        {"role": role, "content": turn.get("value")}
-        for role, turn in zip(roles, turns, strict=True)
-    ]
     if "user" not in roles:
         raise BadRowError("`conversations` has no human turn")
+    texts = [turn.get("value") for turn in turns]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     end = len(roles) - roles[::-1].index("user")
-    answer = messages[end]["content"] if roles[end : end + 1] == ["assistant"] else None
-    return messages[:end], answer if isinstance(answer, str) else None
+    answered = roles[end : end + 1] == ["assistant"] and isinstance(texts[end], str)
+    return Asked(messages[:end], texts[end] if answered else None)
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of row: where its content is, and how that splits into request and answer.
-
-    `body` says that the places hold the body of an OpenAI API call, with the settings in it.
+    """A form of row: the dotted paths at which its content may be, and how that is read (None where
+    it is something else).
     """
 
     name: str
     example: str
     places: tuple[str, ...]
-    split: Callable[[Any], tuple[Any, str | None]] = _split_answer
-    body: bool = False
+    read: Callable[[Any], Asked | None]
 
 
+# The forms that are recognised, the first that fits.
 FORMS = (
     Form(
         "OpenAI request",
         '{"body": {"messages": […], "temperature": 0.7}}, also under `request`',
         ("body", "request.body", "request"),
-        body=True,
+        _api_call,
     ),
     Form(
         "ShareGPT",
         '{"conversations": [{"from": "human", "value": "…"}, …]}',
         ("conversations",),
-        _split_sharegpt,
+        _sharegpt,
     ),
-    Form("messages", '{"messages": [{"role": "user", "content": "…"}]}', ("messages",)),
-    Form("prompt", '{"prompt": "…"}', ("prompt",)),
+    Form(
+        "messages",
+        '{"messages": [{"role": "user", "content": "…"}]}',
+        ("messages",),
+        _conversation,
+    ),
+    Form("prompt", '{"prompt": "…"}', ("prompt",), _conversation),
 )
-"""The forms that are recognised, the first that fits."""
 
 
 class UnknownFormError(BadRowError):
@@ -126,17 +139,6 @@ class Fields:
     segment: str | None = None
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """A row taken apart by its form; `settings` holds its parameters."""
-
-    form: str
-    content: Any
-    settings: Mapping[str, Any]
-    body: bool
-    answer: str | None
-
-
 def read_request(
     data: bytes | Mapping[str, Any], source: str, fields: Fields, key: bytes
 ) -> tuple[str, Request]:
@@ -151,14 +153,15 @@ def read_request(
     """
     try:
         row = _parse(data)
-        parts = _take_apart(row, fields.prompt)
-        content = _content(parts)
-        settings = request_fields(parts.settings, openai=parts.body)
+        form, asked = _recognised(row, fields.prompt)
+        content = _content(asked.content)
+        openai = asked.settings is not None
+        settings = request_fields(asked.settings or row, openai=openai)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
             segment=_segment(row, fields.segment),
-            response=_response(row, fields.response, parts.answer),
+            response=_response(row, fields.response, asked.answer),
             timestamp=_timestamp(row.get("timestamp")),
             **content,
             **settings,
@@ -167,7 +170,7 @@ def read_request(
         raise BadRowError("nested too deeply") from None
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
-    return parts.form, request
+    return form, request
 
 
 def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -187,19 +190,15 @@ def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def _take_apart(row: Mapping[str, Any], prompt_field: str | None) -> _Parts:
+def _recognised(row: Mapping[str, Any], prompt_field: str | None) -> tuple[str, Asked]:
     if prompt_field is not None:
-        content, answer = _split_answer(_at(row, prompt_field))
-        return _Parts("--prompt-field", content, row, False, answer)
+        return "--prompt-field", _conversation(_at(row, prompt_field))
     for form in FORMS:
         for place in form.places:
-            value = _at(row, place)
-            if not form.body and value is not None:
-                content, answer = form.split(value)
-                return _Parts(form.name, content, row, False, answer)
-            if form.body and isinstance(value, dict) and {"messages", "prompt", "input"} & {*value}:
-                content = value.get("messages") or value.get("prompt")
-                return _Parts(form.name, content, value, True, None)
+            content = _at(row, place)
+            asked = None if content is None else form.read(content)
+            if asked is not None:
+                return form.name, asked
     raise UnknownFormError("no known form of request")
 
 
@@ -212,71 +211,67 @@ def _at(row: Any, path: str) -> Any:
     return row
 
 
-def _content(parts: _Parts) -> dict[str, Any]:
-    content = parts.content
+def _content(content: Any) -> dict[str, Any]:
     if isinstance(content, str):
         if not content.strip():
             raise BadRowError("the prompt is empty")
         return {"prompt": content}
-    if content is None and parts.body and "input" in parts.settings:
-        raise NotRepresentableError("input")
     if not isinstance(content, list):
-        raise BadRowError(
-            "the prompt is missing" if content is None else "the prompt is not a text"
-        )
-    if not all(isinstance(message, dict) for message in content):
-        if parts.body and not parts.settings.get("messages"):
-            raise NotRepresentableError("prompt as a list")
-        raise BadRowError("the messages are not objects")
+        missing = "the prompt is missing" if content is None else "the prompt is not a text"
+        raise BadRowError(missing)
     messages = tuple(_message(message, f"messages[{at}]") for at, message in enumerate(content))
     if not any(message["content"].strip() for message in messages if message.get("content")):
         raise BadRowError("the messages are empty")
     return {"messages": messages}
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise BadRowError(f"{where} is not an object")
     if not isinstance(message.get("role"), str):
         raise BadRowError(f"{where} has no `role`")
     # Tables fill missing fields with nulls, which templates would take for given ones.
     given = {
         name: value for name, value in message.items() if value is not None or name == "content"
     }
-    content = given.get("content")
-    if isinstance(content, list):
-        given["content"] = _joined(content, where)
-    elif not isinstance(content, str) and not (content is None and given.get("tool_calls")):
-        raise BadRowError(f"{where} has no text as `content`")
+    match given.get("content"):
+        case list(parts):
+            # vLLM and llama.cpp join them by line breaks too, for plain-text templates.
+            given["content"] = "\n".join(_text(part, where) for part in parts)
+        case str():
+            pass
+        case None if given.get("tool_calls"):
+            pass
+        case _:
+            raise BadRowError(f"{where} has no text as `content`")
     if "tool_calls" in given:
-        given["tool_calls"] = _tool_calls(given["tool_calls"], where)
+        calls = given["tool_calls"]
+        calls = calls if isinstance(calls, list) else [calls]
+        given["tool_calls"] = [_tool_call(call, where) for call in calls]
     return given
 
 
-def _joined(parts: list[Any], where: str) -> str:
-    """Join text parts by line breaks, as vLLM and llama.cpp do for plain-text templates."""
-    texts = []
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type", "text") != "text":
-            raise NotRepresentableError("message content other than text")
-        if not isinstance(part.get("text"), str):
+def _text(part: Any, where: str) -> str:
+    match part:
+        case {"text": str(text)} if part.get("type", "text") == "text":
+            return text
+        case dict() if part.get("type", "text") == "text":
             raise BadRowError(f"{where} has a part without text")
-        texts.append(part["text"])
-    return "\n".join(texts)
+    raise NotRepresentableError("message content other than text")
 
 
-def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
-    """Decode the arguments, which are JSON text in the API and an object in chat templates."""
-    decoded = []
-    for call in calls if isinstance(calls, list) else [calls]:
-        if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
-            raise BadRowError(f"{where} has a tool call without `function`")
-        function = dict(call["function"])
-        if isinstance(function.get("arguments"), str):
-            try:
-                function["arguments"] = msgspec.json.decode(function["arguments"] or "{}")
-            except msgspec.DecodeError:
-                raise BadRowError(f"{where} has tool call arguments that are not JSON") from None
-        decoded.append({**call, "function": function})
-    return decoded
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    """The arguments are JSON text in the API and an object in chat templates."""
+    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+        raise BadRowError(f"{where} has a tool call without `function`")
+    arguments = call["function"].get("arguments")
+    if not isinstance(arguments, str):
+        return call
+    try:
+        decoded = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        raise BadRowError(f"{where} has tool call arguments that are not JSON") from None
+    return {**call, "function": {**call["function"], "arguments": decoded}}
 
 
 def _identity(request: Mapping[str, Any], key: bytes) -> str:
@@ -319,22 +314,18 @@ def _timestamp(value: Any) -> str | None:
 
 
 def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> str | None:
-    response = _logged(row, answer) if path is None else _at(row, path)
-    if response is None:
+    if path is not None:
+        answer = _at(row, path)
+    else:
+        for place in _ANSWERS:
+            match _at(row, place):
+                case str(text) | [{"message": {"content": str(text)}} | {"text": str(text)}, *_]:
+                    answer = text
+                    break
+    if answer is None:
         return None
-    if not isinstance(response, str):
+    if not isinstance(answer, str):
         raise BadRowError("the logged response is not a text")
-    if len(response.encode()) > MAX_TEXT:
+    if len(answer.encode()) > MAX_TEXT:
         raise BadRowError("the logged response is longer than 1 MiB")
-    return response
-
-
-def _logged(row: Mapping[str, Any], answer: str | None) -> str | None:
-    for place in _RESPONSES:
-        if isinstance(text := row.get(place), str):
-            return text
-    for place in _CHOICES:
-        match _at(row, place):
-            case [{"message": {"content": str(text)}}, *_] | [{"text": str(text)}, *_]:
-                return text
     return answer

@@ -35,9 +35,8 @@ from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 
 _BAD_ROWS_NAMED = 5
-
+# Times the sample: how many requests are held where a source has many segments.
 _HELD = 20
-"""Times the sample: how many requests are held where a source has many segments."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,17 @@ class _Source:
     revision: str | None = None
 
 
+@dataclass
+class _Census:
+    """The counts of one reading, and every distinct request in the order of its first row."""
+
+    rows: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    bad_rows: list[str] = field(default_factory=list)
+    forms: set[str] = field(default_factory=set)
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
 class _Held:
     """The requests that are kept while a source is read: in each segment those of the lowest ranks,
     as many as the sample has, and with many segments `_HELD` times the sample in all.
@@ -122,20 +132,6 @@ class _Held:
             heapq.heappop(heap)
             self.count -= 1
 
-    def by_id(self) -> dict[str, Request]:
-        return {request.id: request for heap in self.segments.values() for _, request in heap}
-
-
-@dataclass
-class _Census:
-    """The counts of one reading, and every distinct request in the order of its first row."""
-
-    rows: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    bad_rows: list[str] = field(default_factory=list)
-    forms: set[str] = field(default_factory=set)
-    entries: dict[str, Entry] = field(default_factory=dict)
-
 
 def load(query: TrafficQuery) -> Traffic:
     """Read a source, merge exact duplicates and choose the sample.
@@ -150,9 +146,24 @@ def load(query: TrafficQuery) -> Traffic:
     fields = Fields(query.prompt_field, query.response_field, query.segment_by or source.segment_by)
     held = _Held(query.sample, query.seed)
     census = _read(source, fields, query, held.offer)
-    _check(census, source, fields)
-    weights = choose(census.entries, query.sample, query.seed)
-    texts = held.by_id()
+    entries = census.entries
+    if not census.rows:
+        raise TrafficError(
+            f"`{source.name}` holds no rows", hint="give a source with at least one request"
+        )
+    if not entries:
+        counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
+        first = f"; {census.bad_rows[0]}" if census.bad_rows else ""
+        raise TrafficError(
+            f"no row of `{source.name}` can be used: {counts}{first}",
+            hint="see which fields the requests set, or name the prompt with --prompt-field",
+        )
+    if fields.segment and all(entry.segment is None for entry in entries.values()):
+        raise TrafficError(
+            f"no row has a segment under `{fields.segment}`", hint="check --segment-by"
+        )
+    weights = choose(entries, query.sample, query.seed)
+    texts = {request.id: request for heap in held.segments.values() for _, request in heap}
     # Duplicates logged under several segments, or a great many segments, can make the choice fall
     # on a request that was dropped. Only then is the source read again.
     if missing := weights.keys() - texts.keys():
@@ -160,7 +171,7 @@ def load(query: TrafficQuery) -> Traffic:
         if missing - texts.keys():
             raise TrafficError(f"`{source.name}` changed while it was read", hint="run again")
     requests = tuple(
-        msgspec.structs.replace(texts[name], weight=weight, segment=census.entries[name].segment)
+        msgspec.structs.replace(texts[name], weight=weight, segment=entries[name].segment)
         for name, weight in weights.items()
     )
     if query.response_field and not any(request.response for request in requests):
@@ -168,25 +179,28 @@ def load(query: TrafficQuery) -> Traffic:
             f"no chosen request has a response under `{query.response_field}`",
             hint="check --response-field",
         )
-    good = census.rows - census.dropped.total()
+    digest = hmac.new(query.key, digestmod=hashlib.sha256)
+    for name in sorted(entries):
+        digest.update(f"{name} {entries[name].weight!r}\n".encode())
     return Traffic(
         requests=requests,
         rows=census.rows,
-        merged=good - len(census.entries),
+        merged=census.rows - census.dropped.total() - len(entries),
         dropped=dict(census.dropped),
         bad_rows=tuple(census.bad_rows),
         form=", ".join(sorted(census.forms)),
-        digest=_digest(census.entries, query.key),
+        digest=digest.hexdigest(),
         revision=source.revision,
     )
 
 
 def _find(text: str) -> _Source:
-    if text.startswith("suite:"):
-        suite, path = find_suite(text.removeprefix("suite:"))
+    kind, _, name = text.partition(":")
+    if kind == "suite":
+        suite, path = find_suite(name)
         return _Source(path.name, lambda: read_rows(path), suite.segment_by)
-    if text.startswith("hf:"):
-        dataset = parse_dataset(text.removeprefix("hf:"))
+    if kind == "hf":
+        dataset = parse_dataset(name)
         return _Source(dataset.name, dataset.rows, revision=dataset.commit)
     path = Path(text)
     return _Source(path.name, lambda: read_rows(path))
@@ -222,31 +236,6 @@ def _read(
     return census
 
 
-def _check(census: _Census, source: _Source, fields: Fields) -> None:
-    if not census.rows:
-        raise TrafficError(
-            f"`{source.name}` holds no rows", hint="give a source with at least one request"
-        )
-    if not census.entries:
-        counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
-        first = f"; {census.bad_rows[0]}" if census.bad_rows else ""
-        raise TrafficError(
-            f"no row of `{source.name}` can be used: {counts}{first}",
-            hint="see which fields the requests set, or name the prompt with --prompt-field",
-        )
-    if fields.segment and all(entry.segment is None for entry in census.entries.values()):
-        raise TrafficError(
-            f"no row has a segment under `{fields.segment}`", hint="check --segment-by"
-        )
-
-
-def _digest(entries: Mapping[str, Entry], key: bytes) -> str:
-    digest = hmac.new(key, digestmod=hashlib.sha256)
-    for name in sorted(entries):
-        digest.update(f"{name} {entries[name].weight!r}\n".encode())
-    return digest.hexdigest()
-
-
 def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:
     """Choose `sample` requests (`None`: all) as id → weight, in the order of `entries`."""
     if sample is None or sample >= len(entries):
@@ -279,9 +268,7 @@ def allocate(
         return {segment: int(place < sample) for place, segment in enumerate(order)}
 
     def quotas(factor: float) -> dict[str | None, float]:
-        return {
-            segment: min(max(factor * totals[segment], 1.0), sizes[segment]) for segment in order
-        }
+        return {name: min(max(factor * totals[name], 1.0), sizes[name]) for name in order}
 
     low, high = 0.0, max(sizes[segment] / totals[segment] for segment in order)
     for _ in range(100):

@@ -1,7 +1,4 @@
-"""The built-in suites: `suites/NAME.yaml` describes `suites/NAME.jsonl`.
-
-The folder is inside the package when installed and at the top of the repository in a checkout.
-"""
+"""The built-in suites: `suites/NAME.yaml` describes `suites/NAME.jsonl`."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from draftbench.errors import TrafficError, did_you_mean
 from draftbench.safe_files import UnreadableError, read_yaml
 
 _PACKAGE = Path(__file__).parents[1]
+# Inside the package when installed, at the top of the repository in a checkout.
+_PLACES = (_PACKAGE / "suites", _PACKAGE.parent / "suites")
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,14 +29,19 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     file: str
 
 
+def _paths() -> dict[str, Path]:
+    folder = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
 def suites() -> list[Suite]:
     """List the built-in suites by name."""
-    return [_read(path) for path in sorted(_folder().glob("*.yaml"))]
+    return [find_suite(name)[0] for name in _paths()]
 
 
 def suite_names() -> list[str]:
     """List the names of the built-in suites without reading them."""
-    return sorted(path.stem for path in _folder().glob("*.yaml"))
+    return list(_paths())
 
 
 def find_suite(name: str) -> tuple[Suite, Path]:
@@ -46,24 +50,16 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     Raises:
         TrafficError: there is no such suite, or it is damaged.
     """
-    paths = {path.stem: path for path in sorted(_folder().glob("*.yaml"))}
+    paths = _paths()
     if name not in paths:
-        known = {f"suite:{stem}": None for stem in paths}
+        known = [f"suite:{stem}" for stem in paths]
         hint = did_you_mean(f"suite:{name}", known, f"there are: {', '.join(paths)}", alike=0.8)
         raise TrafficError(f"suite `{name}` not found", hint=hint)
-    suite = _read(paths[name])
-    return suite, paths[name].with_name(Path(suite.file).name)
-
-
-def _folder() -> Path:
-    installed = _PACKAGE / "suites"
-    return installed if installed.is_dir() else _PACKAGE.parent / "suites"
-
-
-def _read(path: Path) -> Suite:
+    path = paths[name]
     try:
-        return msgspec.convert(read_yaml(path), Suite)
+        suite = msgspec.convert(read_yaml(path), Suite)
     except (UnreadableError, msgspec.ValidationError) as error:
         raise TrafficError(
             f"suite `{path.name}` cannot be read: {error}", hint="install draftbench again"
         ) from error
+    return suite, path.with_name(Path(suite.file).name)

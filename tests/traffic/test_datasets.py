@@ -1,57 +1,42 @@
 """Data sets: how they are named, and local folders read through the library."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scenes import query
 
 from draftbench.errors import TrafficError
-from draftbench.traffic import TrafficQuery, load
+from draftbench.traffic import load
 from draftbench.traffic.datasets import Dataset, parse_dataset
 
 
-def query(source: str) -> TrafficQuery:
-    return TrafficQuery(
-        source=source,
-        sample=None,
-        seed=0,
-        segment_by=None,
-        prompt_field=None,
-        response_field=None,
-        skip_bad=False,
-        key=b"key",
-    )
-
-
 @pytest.mark.parametrize(
-    ("text", "path", "config", "split", "revision"),
+    ("text", "parts"),
     [
-        ("squad", "squad", None, None, None),
-        ("org/name", "org/name", None, None, None),
-        ("org/name:train", "org/name", None, "train", None),
-        ("org/name/config:test", "org/name", "config", "test", None),
-        ("org/name:train[:10]", "org/name", None, "train[:10]", None),
-        ("org/name@v1.0", "org/name", None, None, "v1.0"),
-        ("org/name/config:test@refs/pr/1", "org/name", "config", "test", "refs/pr/1"),
+        ("squad", ("squad", None, None, False, None)),
+        ("org/name", ("org/name", None, None, False, None)),
+        ("org/name:train", ("org/name", None, "train", False, None)),
+        ("org/name/config:test", ("org/name", "config", "test", False, None)),
+        ("org/name:train[:10]", ("org/name", None, "train[:10]", False, None)),
+        ("org/name@v1.0", ("org/name", None, None, False, "v1.0")),
+        ("org/name/config:test@refs/pr/1", ("org/name", "config", "test", False, "refs/pr/1")),
     ],
 )
-def test_a_hub_name_holds_one_slash_and_then_its_configuration_split_and_revision(
-    text: str, path: str, config: str | None, split: str | None, revision: str | None
-) -> None:
-    assert parse_dataset(text) == Dataset(path, config, split, False, revision)
+def test_a_hub_name_holds_one_slash_and_then_its_configuration_split_and_revision(text, parts):
+    assert parse_dataset(text) == Dataset(*parts)
 
 
 @pytest.mark.parametrize(
     "text", ["", "a//b", "a/b/c/d", "org/name@", "@v1", "/no/such/folder:train"]
 )
-def test_what_cannot_be_a_data_set_is_refused(text: str) -> None:
+def test_what_cannot_be_a_data_set_is_refused(text):
     with pytest.raises(TrafficError):
         parse_dataset(text)
 
 
-def test_a_folder_of_parquet_is_read_by_split(tmp_path: Path) -> None:
+def test_a_folder_of_parquet_is_read_by_split(tmp_path):
     rows = [{"messages": [{"role": "user", "content": text}], "segment": "s"} for text in "abc"]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
     pq.write_table(pa.Table.from_pylist(rows[:1]), tmp_path / "test.parquet")
@@ -65,71 +50,68 @@ def test_a_folder_of_parquet_is_read_by_split(tmp_path: Path) -> None:
     assert f"hf:{tmp_path}:train" in raised.value.hint
 
 
-def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrafficError, match="cannot be read"):
-        load(query(f"hf:{tmp_path}:train"))
-
-
-LEADING_OUT = ("../secret.jsonl", "{root}/secret.jsonl", "*.jsonl", "https://example.org/a.jsonl")
-
-
-@pytest.mark.parametrize("named", LEADING_OUT)
-@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
-def test_a_folders_metadata_cannot_name_files_outside_of_it(
-    tmp_path: Path, named: str, file: str
-) -> None:
-    (tmp_path / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
-    folder = tmp_path / "data"
+def folder_of(place, metadata, file="README.md"):
+    """A folder with one log and its metadata, beside a file that is none of its business."""
+    (place / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
+    folder = place / "data"
     folder.mkdir()
-    (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    name = named.format(root=tmp_path)
-    metadata = f'configs:\n- config_name: default\n  data_files: "{name}"\n'
+    for name in "ab":
+        (folder / f"{name}.jsonl").write_text(f'{{"prompt": "{name}"}}\n')
     (folder / file).write_text(metadata if file.endswith("yaml") else f"---\n{metadata}---\n")
+    return folder
+
+
+CONFIGURATION = 'configs:\n- config_name: default\n  data_files: "{}"\n'
+
+
+@pytest.mark.parametrize(
+    "named", ["../secret.jsonl", "{root}/secret.jsonl", "*.jsonl", "https://example.org/a.jsonl"]
+)
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+def test_a_folders_metadata_cannot_name_files_outside_of_it(tmp_path, named, file):
+    folder = folder_of(tmp_path, CONFIGURATION.format(named.format(root=tmp_path)), file)
+    (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
     with pytest.raises(TrafficError, match="is outside of it") as raised:
         load(query(f"hf:{folder}"))
     assert raised.value.hint
 
 
-def test_a_folders_metadata_cannot_hide_an_address_behind_an_alias(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
+def test_a_folders_metadata_cannot_hide_an_address_behind_an_alias(tmp_path):
     text = "x: &a https://example.org/a.jsonl\nconfigs:\n- config_name: b\n  data_files: *a\n"
-    (tmp_path / "README.md").write_text(f"---\n{text}---\n")
     with pytest.raises(TrafficError, match="is outside"):
-        load(query(f"hf:{tmp_path}"))
+        load(query(f"hf:{folder_of(tmp_path, text)}"))
 
 
-def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "train.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    with pytest.raises(TrafficError, match=r"`train\.jsonl`, which is outside"):
+def test_a_folders_metadata_may_name_its_own_files(tmp_path):
+    text = "license_link: https://example.org\n" + CONFIGURATION.format("b.jsonl")
+    folder = folder_of(tmp_path, text)
+    assert [request.prompt for request in load(query(f"hf:{folder}")).requests] == ["b"]
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path):
+    folder = folder_of(tmp_path, "")
+    (folder / "c.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    with pytest.raises(TrafficError, match=r"`c\.jsonl`, which is outside"):
         load(query(f"hf:{folder}"))
 
 
-def test_a_folders_metadata_may_name_its_own_files(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
-    (tmp_path / "b.jsonl").write_text('{"prompt": "b"}\n')
-    text = "license_link: https://example.org\nconfigs:\n- config_name: c\n  data_files: b.jsonl\n"
-    (tmp_path / "README.md").write_text(f"---\n{text}---\n")
-    assert [request.prompt for request in load(query(f"hf:{tmp_path}")).requests] == ["b"]
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "cannot be read"),
+        ({"train.txt": b"a\n"}, r"`train\.txt`, which draftbench cannot read"),
+        ({"train.jsonl": b'{"prompt": "a"}\n', "README.md": b"---\n{[\n---\n"}, "cannot be read"),
+        ({"train.jsonl": b'{"prompt": "a"}\n', "README.md": b"\xff"}, "cannot be read"),
+    ],
+)
+def test_a_folder_without_readable_data_or_metadata_is_refused(tmp_path, files, words):
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(TrafficError, match=words):
+        load(query(f"hf:{tmp_path}:train"))
 
 
-@pytest.mark.parametrize("text", ["---\n{[\n---\n", "\xff"])
-def test_metadata_that_cannot_be_read_is_an_error_in_words(tmp_path: Path, text: str) -> None:
-    (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
-    (tmp_path / "README.md").write_bytes(text.encode("latin-1"))
-    with pytest.raises(TrafficError, match="cannot be read"):
-        load(query(f"hf:{tmp_path}"))
-
-
-def test_a_folder_of_a_kind_that_only_the_library_reads_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("a\n")
-    with pytest.raises(TrafficError, match=r"`train\.txt`, which draftbench cannot read"):
-        load(query(f"hf:{tmp_path}"))
-
-
-def test_a_folder_is_of_no_commit_and_may_have_an_at_sign_in_its_name(tmp_path: Path) -> None:
+def test_a_folder_is_of_no_commit_and_may_have_an_at_sign_in_its_name(tmp_path):
     folder = tmp_path / "data@v1"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"prompt": "a"}\n')
@@ -141,7 +123,7 @@ def test_a_folder_is_of_no_commit_and_may_have_an_at_sign_in_its_name(tmp_path: 
 @pytest.mark.parametrize(
     ("source", "on_hub"), [("hf:org/name", True), ("suite:code", False), ("prod.jsonl", False)]
 )
-def test_a_name_after_hf_that_is_not_a_folder_is_on_the_hub(source: str, on_hub: bool) -> None:
+def test_a_name_after_hf_that_is_not_a_folder_is_on_the_hub(source, on_hub):
     assert query(source).on_hub == on_hub
 
 
@@ -151,32 +133,32 @@ ONE, TWO = "1" * 40, "2" * 40
 class Hub:
     """Stands in for the library: each time it is asked the branch has moved on by one commit."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked: list[tuple[str, str | None, str | None]] = []
         self.prepared = 0
         self.info = SimpleNamespace(splits={"train": None})
         self.config = SimpleNamespace(data_files=None)
 
-    def __call__(self, path: str, config: str | None, *, revision: str | None) -> "Hub":
+    def __call__(self, path, config, *, revision):
         self.asked.append((path, config, revision))
         self.hash = str(len(self.asked)) * 40
         return self
 
-    def download_and_prepare(self) -> None:
+    def download_and_prepare(self):
         self.prepared += 1
 
-    def as_dataset(self, *, split: str) -> list[dict[str, str]]:
+    def as_dataset(self, *, split):
         return [{"prompt": f"{split} of {self.hash}"}]
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+def hub(monkeypatch):
     hub = Hub()
     monkeypatch.setattr("datasets.load_dataset_builder", hub)
     return hub
 
 
-def test_the_rows_are_of_the_commit_that_is_recorded(hub: Hub) -> None:
+def test_the_rows_are_of_the_commit_that_is_recorded(hub):
     traffic = load(query("hf:org/name"))
     assert [request.prompt for request in traffic.requests] == [f"train of {ONE}"]
     assert traffic.revision == ONE
@@ -184,13 +166,13 @@ def test_the_rows_are_of_the_commit_that_is_recorded(hub: Hub) -> None:
     assert hub.prepared == 1
 
 
-def test_a_revision_is_asked_for_and_what_it_names_is_recorded(hub: Hub) -> None:
+def test_a_revision_is_asked_for_and_what_it_names_is_recorded(hub):
     traffic = load(query("hf:org/name/config:test@v1"))
     assert hub.asked == [("hf://datasets/org/name", "config", "v1")]
     assert (traffic.requests[0].prompt, traffic.revision) == (f"test of {ONE}", ONE)
 
 
-def test_another_commit_than_was_asked_for_is_refused(hub: Hub) -> None:
+def test_another_commit_than_was_asked_for_is_refused(hub):
     with pytest.raises(
         TrafficError, match=f"at `{TWO}` is not available; cached is {ONE}"
     ) as raised:
@@ -199,7 +181,7 @@ def test_another_commit_than_was_asked_for_is_refused(hub: Hub) -> None:
     assert hub.prepared == 0
 
 
-def test_more_than_one_split_is_refused_before_anything_is_downloaded(hub: Hub) -> None:
+def test_more_than_one_split_is_refused_before_anything_is_downloaded(hub):
     hub.info.splits = {"train": None, "test": None}
     with pytest.raises(TrafficError, match="has 2 splits"):
         load(query("hf:org/name"))
@@ -215,7 +197,7 @@ def test_more_than_one_split_is_refused_before_anything_is_downloaded(hub: Hub) 
         f"hf://buckets/org/name@{ONE}/a.jsonl",
     ],
 )
-def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub: Hub, named: str) -> None:
+def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub, named):
     own = f"hf://datasets/org/name@{ONE}/train.jsonl"
     hub.config.data_files = {"train": [own, named]}
     with pytest.raises(TrafficError, match="is outside of it"):
@@ -226,9 +208,7 @@ def test_a_hub_data_set_cannot_name_files_outside_of_itself(hub: Hub, named: str
     assert load(query("hf:org/name")).revision == ONE
 
 
-def test_a_folder_that_lies_here_by_chance_is_not_taken_for_the_hubs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_lies_here_by_chance_is_not_taken_for_the_hubs(tmp_path, monkeypatch):
     (tmp_path / "org" / "name").mkdir(parents=True)
     (tmp_path / "org" / "name" / "train.jsonl").write_text('{"prompt": "zebra"}\n')
     monkeypatch.chdir(tmp_path)

@@ -8,40 +8,22 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scenes import query
 
 from draftbench.errors import TrafficError
-from draftbench.traffic import Traffic, TrafficQuery, load
+from draftbench.traffic import load
 
 THOROUGH = settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 KINDS = st.sampled_from([".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.zst"])
-NAMES = st.sampled_from(
-    [
-        "prompt",
-        "messages",
-        "conversations",
-        "body",
-        "request",
-        "response",
-        "choices",
-        "tools",
-        "stop",
-        "temperature",
-        "top_p",
-        "top_k",
-        "max_tokens",
-        "seed",
-        "n",
-        "role",
-        "content",
-        "segment",
-        "timestamp",
-        "url",
-        "custom_id",
-        "model",
-    ]
-)
+# fmt: off
+NAMES = st.sampled_from([
+    "prompt", "messages", "conversations", "body", "request", "response", "choices", "tools",
+    "stop", "temperature", "top_p", "top_k", "max_tokens", "seed", "n", "role", "content",
+    "segment", "timestamp", "url", "custom_id", "model",
+])
+# fmt: on
 SCALARS = (
     st.none()
     | st.booleans()
@@ -57,12 +39,11 @@ VALUES = st.recursive(
 )
 
 
-def read(path, data: bytes, **changes) -> Traffic | None:
+def read(path, data):
     """The traffic, or None where it was refused in words."""
     path.write_bytes(data)
-    query = TrafficQuery(str(path), None, 0, None, None, None, False, b"key")
     with contextlib.suppress(TrafficError):
-        return load(query)
+        return load(query(path))
     return None
 
 

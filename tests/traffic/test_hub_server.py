@@ -12,9 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -44,13 +42,13 @@ class Hub(ThreadingHTTPServer):
     old commit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Answers)
         self.files = {commit: dict(files) for commit, files in FILES.items()}
         self.asked: list[str] = []
         self.main = OLD
 
-    def commit(self, revision: str) -> str | None:
+    def commit(self, revision):
         if revision == "main":
             named, self.main = self.main, NEW
             return named
@@ -60,10 +58,10 @@ class Hub(ThreadingHTTPServer):
 class Answers(BaseHTTPRequestHandler):
     server: Hub
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Nothing is printed."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         self.server.asked.append(f"{self.command} {'/'.join(parts)}")
         if parts[:4] == ["api", "datasets", "org", "name"]:
@@ -75,7 +73,7 @@ class Answers(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_GET  # noqa: N815
 
-    def api(self, parts: list[str]) -> None:
+    def api(self, parts):
         asked = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         what, revision = (parts or ["revision", "main"])[:2]
         commit = self.server.commit(revision)
@@ -90,7 +88,7 @@ class Answers(BaseHTTPRequestHandler):
         answer = described if what == "revision" else entries
         return self.give(200, json.dumps(answer).encode())
 
-    def file(self, revision: str, name: str) -> None:
+    def file(self, revision, name):
         commit = self.server.commit(revision)
         if commit is None:
             return self.give(404, b"", **{"X-Error-Code": "RevisionNotFound"})
@@ -100,7 +98,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.give(404, b"", **headers)
         return self.give(200, data, **{"X-Repo-Commit": commit, "ETag": f'"{oid(data)}"'})
 
-    def give(self, code: int, data: bytes, **headers: str) -> None:
+    def give(self, code, data, **headers):
         self.send_response(code)
         for name, value in {**headers, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
@@ -109,19 +107,19 @@ class Answers(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-def oid(data: bytes) -> str:
+def oid(data):
     return hashlib.sha1(data).hexdigest()
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub():
     with Hub() as hub:
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         yield hub
         hub.shutdown()
 
 
-def read(hub: Hub | None, home: Path, *sources: str, **environment: str) -> list[list[object]]:
+def read(hub, home, *sources, **environment):
     """What each source gives: prompts and commit, or message and hint."""
     address = f"http://127.0.0.1:{hub.server_port if hub else 9}"
     own = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
@@ -133,9 +131,7 @@ def read(hub: Hub | None, home: Path, *sources: str, **environment: str) -> list
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_data_set_is_read_at_one_commit_while_its_branch_moves_on(
-    hub: Hub, tmp_path: Path
-) -> None:
+def test_a_data_set_is_read_at_one_commit_while_its_branch_moves_on(hub, tmp_path):
     (found,) = read(hub, tmp_path, "hf:org/name")
     assert found == [["old"], OLD]
     assert hub.main == NEW
@@ -144,19 +140,19 @@ def test_a_data_set_is_read_at_one_commit_while_its_branch_moves_on(
     assert all(OLD in words for words in fetched)
 
 
-def test_a_branch_a_tag_and_a_commit_are_read_as_what_they_name(hub: Hub, tmp_path: Path) -> None:
+def test_a_branch_a_tag_and_a_commit_are_read_as_what_they_name(hub, tmp_path):
     hub.main = NEW
     names = ("hf:org/name:train", "hf:org/name:train@v1", f"hf:org/name@{OLD}")
     assert read(hub, tmp_path, *names) == [[["new"], NEW], [["old"], OLD], [["old"], OLD]]
 
 
-def test_what_the_hub_does_not_have_is_refused_in_words(hub: Hub, tmp_path: Path) -> None:
+def test_what_the_hub_does_not_have_is_refused_in_words(hub, tmp_path):
     for message, hint in read(hub, tmp_path, "hf:org/other", "hf:org/name@v2", "hf:org/name:test"):
         assert "cannot be read" in str(message)
         assert "hf:DATASET" in str(hint)
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_refused_in_words(tmp_path: Path) -> None:
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_refused_in_words(tmp_path):
     began = time.monotonic()
     ((message, hint),) = read(None, tmp_path, "hf:org/name")
     assert time.monotonic() - began < 20  # the libraries alone try for longer
@@ -164,12 +160,12 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_refused_in_words(tmp_pat
     assert "network" in str(hint)
 
 
-def test_what_was_fetched_is_read_again_from_a_hub_out_of_reach(hub: Hub, tmp_path: Path) -> None:
+def test_what_was_fetched_is_read_again_from_a_hub_out_of_reach(hub, tmp_path):
     read(hub, tmp_path, "hf:org/name")
     assert read(None, tmp_path, "hf:org/name") == [[["old"], OLD]]
 
 
-def test_what_was_fetched_is_read_again_without_a_network(hub: Hub, tmp_path: Path) -> None:
+def test_what_was_fetched_is_read_again_without_a_network(hub, tmp_path):
     read(hub, tmp_path, "hf:org/name")
     again = read(None, tmp_path, "hf:org/name", "hf:org/name@v1", HF_HUB_OFFLINE="1")
     assert again[0] == [["old"], OLD]
@@ -177,9 +173,7 @@ def test_what_was_fetched_is_read_again_without_a_network(hub: Hub, tmp_path: Pa
 
 
 @pytest.mark.parametrize("named", ["/{home}/secret.jsonl", "http://127.0.0.1:{port}/secret.jsonl"])
-def test_a_data_set_cannot_name_files_outside_of_itself(
-    hub: Hub, tmp_path: Path, named: str
-) -> None:
+def test_a_data_set_cannot_name_files_outside_of_itself(hub, tmp_path, named):
     (tmp_path / "secret.jsonl").write_text('{"prompt": "zebra"}\n')
     file = named.format(home=str(tmp_path).lstrip("/"), port=hub.server_port)
     metadata = f'---\nconfigs:\n- config_name: default\n  data_files: "{file}"\n---\n'

@@ -3,16 +3,16 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scenes import query
 
 from draftbench.errors import TrafficError
 from draftbench.records import Request
-from draftbench.traffic import Traffic, TrafficQuery, load, sample
+from draftbench.traffic import load, sample
 from draftbench.traffic.files import read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.sample import Entry, allocate, choose
@@ -21,31 +21,18 @@ from draftbench.traffic.suites import suites
 MARKER = "planted-marker-text"
 
 
-def query(source: Path | str, **changes: Any) -> TrafficQuery:
-    fields: dict[str, Any] = {
-        "sample": None,
-        "seed": 0,
-        "segment_by": None,
-        "prompt_field": None,
-        "response_field": None,
-        "skip_bad": False,
-        "key": b"key",
-    }
-    return TrafficQuery(source=str(source), **(fields | changes))
-
-
-def log(folder: Path, *rows: Any, name: str = "log.jsonl") -> Path:
+def log(folder, *rows, name="log.jsonl"):
     path = folder / name
     lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
     path.write_text("".join(line + "\n" for line in lines))
     return path
 
 
-def weights(traffic: Traffic) -> dict[str | None, float]:
+def weights(traffic):
     return {request.prompt: request.weight for request in traffic.requests}
 
 
-def test_exact_duplicates_merge_and_keep_their_weight(tmp_path: Path) -> None:
+def test_exact_duplicates_merge_and_keep_their_weight(tmp_path):
     path = log(
         tmp_path,
         {"prompt": "a", "response": "first"},
@@ -64,14 +51,14 @@ def test_exact_duplicates_merge_and_keep_their_weight(tmp_path: Path) -> None:
     assert (traffic.rows, traffic.merged, traffic.dropped) == (5, 2, {})
 
 
-def test_a_duplicate_of_two_segments_counts_under_the_first_by_name(tmp_path: Path) -> None:
+def test_a_duplicate_of_two_segments_counts_under_the_first_by_name(tmp_path):
     rows = [{"prompt": "a"}, {"prompt": "a", "segment": "y"}, {"prompt": "a", "segment": "x"}]
     for order in (rows, rows[::-1]):
         (request,) = load(query(log(tmp_path, *order))).requests
         assert request.segment == "x"
 
 
-def test_what_was_dropped_is_counted_by_reason(tmp_path: Path) -> None:
+def test_what_was_dropped_is_counted_by_reason(tmp_path):
     body = {"messages": [{"role": "user", "content": "a"}]}
     path = log(
         tmp_path,
@@ -97,47 +84,59 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path: Path) -> None:
     assert traffic.form == "OpenAI request, prompt"
 
 
-def test_a_bad_row_stops_the_reading_by_file_and_line(tmp_path: Path) -> None:
-    path = log(tmp_path, {"prompt": "a"}, {"prompt": "b", "temperature": MARKER})
+@pytest.mark.parametrize(
+    ("rows", "changes", "message", "hint"),
+    [
+        (
+            [{"prompt": "a"}, {"prompt": "b", "temperature": MARKER}],
+            {},
+            "log.jsonl:2: `temperature`: expected `float`, got `str`",
+            "--skip-bad",
+        ),
+        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "conversations"),
+        ([], {}, "`log.jsonl` holds no rows", "at least one request"),
+        (
+            ["x", {"prompt": "a", "min_tokens": 5}],
+            {"skip_bad": True},
+            "no row of `log.jsonl` can be used: bad row (1), not representable: min_tokens (1); "
+            "log.jsonl:1: not JSON (invalid character (byte 0))",
+            "--prompt-field",
+        ),
+        (
+            [{"prompt": "a", "segment": "s"}],
+            {"segment_by": "tags.team"},
+            "no row has a segment under `tags.team`",
+            "--segment-by",
+        ),
+        (
+            [{"prompt": "a"}],
+            {"response_field": "answer"},
+            "no chosen request has a response under `answer`",
+            "--response-field",
+        ),
+        ([{"prompt": "a"}], {"sample": 0}, "--sample must be at least 1", "--sample 1"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_hint(tmp_path, rows, changes, message, hint):
     with pytest.raises(TrafficError) as raised:
-        load(query(path))
-    assert raised.value.message == "log.jsonl:2: `temperature` is not a number"
-    assert "--skip-bad" in raised.value.hint
+        load(query(log(tmp_path, *rows), **changes))
+    assert raised.value.message == message
+    assert hint in raised.value.hint
 
 
-def test_an_unknown_form_lists_the_forms_understood(tmp_path: Path) -> None:
-    with pytest.raises(TrafficError) as raised:
-        load(query(log(tmp_path, {"instruction": MARKER})))
-    assert raised.value.message == "log.jsonl:1: no known form of request"
-    assert "conversations" in raised.value.hint
-    assert load(query(tmp_path / "log.jsonl", prompt_field="instruction")).rows == 1
-
-
-def test_a_source_without_a_usable_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrafficError, match=r"`log.jsonl` holds no rows"):
-        load(query(log(tmp_path)))
-    path = log(tmp_path, "x", {"prompt": "a", "min_tokens": 5})
-    with pytest.raises(TrafficError) as raised:
-        load(query(path, skip_bad=True))
-    assert "bad row (1), not representable: min_tokens (1); log.jsonl:1:" in raised.value.message
+def test_a_prompt_field_reads_a_form_that_is_not_known(tmp_path):
+    path = log(tmp_path, {"instruction": "a"})
+    assert load(query(path, prompt_field="instruction")).requests[0].prompt == "a"
 
 
 @pytest.mark.parametrize("bad", ['"%s', '{"prompt": "%s", "n": 0}', '{"x": "%s"}', '{"%s": }'])
-def test_no_text_of_a_row_stands_in_an_error(tmp_path: Path, bad: str) -> None:
+def test_no_text_of_a_row_stands_in_an_error(tmp_path, bad):
     with pytest.raises(TrafficError) as raised:
         load(query(log(tmp_path, bad % MARKER)))
     assert MARKER not in repr(raised.value) + raised.value.hint
 
 
-def test_a_field_that_no_row_has_is_a_mistake(tmp_path: Path) -> None:
-    path = log(tmp_path, {"prompt": "a", "segment": "s"})
-    with pytest.raises(TrafficError, match=r"no row has a segment under `tags\.team`"):
-        load(query(path, segment_by="tags.team"))
-    with pytest.raises(TrafficError, match="no chosen request has a response under `answer`"):
-        load(query(path, response_field="answer"))
-
-
-def test_a_sample_is_stratified_and_repeatable(tmp_path: Path) -> None:
+def test_a_sample_is_stratified_and_repeatable(tmp_path):
     rows = [{"prompt": str(i), "segment": "ab"[i % 10 == 0]} for i in range(200)]
     path = log(tmp_path, *rows)
     traffic = load(query(path, sample=20))
@@ -152,12 +151,7 @@ def test_a_sample_is_stratified_and_repeatable(tmp_path: Path) -> None:
     assert weights(load(query(turned, sample=20))) == weights(traffic)
 
 
-def test_a_sample_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrafficError, match="--sample must be at least 1"):
-        load(query(log(tmp_path, {"prompt": "a"}), sample=0))
-
-
-def test_the_digest_tells_whether_the_traffic_changed(tmp_path: Path) -> None:
+def test_the_digest_tells_whether_the_traffic_changed(tmp_path):
     first = load(query(log(tmp_path, {"prompt": "a"}, {"prompt": "b"}))).digest
     again = load(query(log(tmp_path, {"prompt": "b"}, {"prompt": "a"}), sample=1)).digest
     assert first == again
@@ -169,23 +163,25 @@ def test_the_digest_tells_whether_the_traffic_changed(tmp_path: Path) -> None:
     assert len({first, *others}) == 4
 
 
-def test_a_suite_is_read_by_name_and_by_its_own_segments() -> None:
+def test_a_suite_is_read_by_name_and_by_its_own_segments():
     for suite in suites():
         traffic = load(query(f"suite:{suite.name}"))
         assert traffic.rows == suite.requests
         assert not traffic.dropped
         assert all(request.segment for request in traffic.requests)
-    with pytest.raises(TrafficError) as raised:
-        load(query("suite:chatt"))
-    assert raised.value.hint == "did you mean `suite:chat`?"
 
 
-def test_a_suite_name_is_not_a_path() -> None:
-    with pytest.raises(TrafficError, match="not found"):
-        load(query("suite:../suites/chat"))
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("chatt", "did you mean `suite:chat`?"), ("../suites/chat", "there are: ")],
+)
+def test_a_suite_that_is_not_there_is_refused(name, hint):
+    with pytest.raises(TrafficError, match="not found") as raised:
+        load(query(f"suite:{name}"))
+    assert raised.value.hint.startswith(hint)
 
 
-def twice(path: Path, size: int | None, seed: int) -> list[Request]:
+def twice(path, size, seed):
     """The sample of a log by two readings: one counts and merges, the other takes the chosen."""
     first: dict[str, Request] = {}
     merged: dict[str, Entry] = {}
@@ -210,13 +206,7 @@ logged = st.lists(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=logged, size=st.none() | st.integers(1, 12), held=st.integers(1, 3))
-def test_one_reading_chooses_what_two_readings_choose(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: list[tuple[int, str | None, int]],
-    size: int | None,
-    held: int,
-) -> None:
+def test_one_reading_chooses_what_two_readings_choose(tmp_path, monkeypatch, rows, size, held):
     monkeypatch.setattr(sample, "_HELD", held)
     asked = [
         {"prompt": f"p{name}", "segment": segment, "n": n, "response": f"r{at}", "timestamp": at}
@@ -226,51 +216,33 @@ def test_one_reading_chooses_what_two_readings_choose(
     assert list(load(query(path, sample=size)).requests) == twice(path, size, 0)
 
 
-def readings(path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
+def test_a_source_is_read_again_only_where_the_choice_falls_on_a_dropped_request(
+    tmp_path, monkeypatch
+):
     opened: list[Path] = []
+    monkeypatch.setattr(sample, "read_rows", lambda path: opened.append(path) or read_rows(path))
 
-    def counted(path: Path) -> Any:
-        opened.append(path)
-        return read_rows(path)
+    def readings(*rows, size):
+        opened.clear()
+        load(query(log(tmp_path, *rows), sample=size))
+        return len(opened)
 
-    monkeypatch.setattr(sample, "read_rows", counted)
-    load(query(path, **changes))
-    return len(opened)
-
-
-def test_a_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"prompt": str(i % 150), "segment": "ab"[i % 10 == 0]} for i in range(200)]
-    assert readings(log(tmp_path, *rows), monkeypatch, sample=20) == 1
-
-
-def test_it_is_read_again_only_where_the_choice_falls_on_a_dropped_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    many = [{"prompt": str(i % 150), "segment": "ab"[i % 10 == 0]} for i in range(200)]
+    assert readings(*many, size=20) == 1
     # Of two requests in segment b a sample of one holds one. Whichever is then logged under a too
     # makes a the heavier segment, and is chosen.
     rows = [{"prompt": str(i), "segment": "b"} for i in range(2)]
-    numbers = [
-        readings(log(tmp_path, *rows, row | {"segment": "a"}), monkeypatch, sample=1)
-        for row in rows
-    ]
-    assert sorted(numbers) == [1, 2]
-
-
-def entries(**sizes: int) -> dict[str, Entry]:
-    return {
-        f"{segment}{index}": Entry(1.0, segment)
-        for segment, size in sizes.items()
-        for index in range(size)
-    }
+    assert sorted(readings(*rows, row | {"segment": "a"}, size=1) for row in rows) == [1, 2]
 
 
 strata = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=6)
 
 
-def heavy(shape: list[tuple[int, int]]) -> dict[str, Entry]:
+def segments(*shape):
+    """So many requests in each segment, which stand for 1 up to so many rows."""
     return {
-        f"{place}-{index}": Entry(float(1 + index % weight), str(place))
-        for place, (size, weight) in enumerate(shape)
+        f"{segment}-{index}": Entry(float(1 + index % weight), str(segment))
+        for segment, (size, weight) in enumerate(shape)
         for index in range(size)
     }
 
@@ -293,21 +265,14 @@ def heavy(shape: list[tuple[int, int]]) -> dict[str, Entry]:
         ({"a": 1, "b": 3, None: 2}, None, 2, {"a": 0, "b": 1, None: 1}),
     ],
 )
-def test_segments_share_a_sample_by_their_rows(
-    totals: dict[str | None, float],
-    sizes: dict[str | None, int] | None,
-    sample: int,
-    shares: dict[str | None, int],
-) -> None:
+def test_segments_share_a_sample_by_their_rows(totals, sizes, sample, shares):
     sizes = sizes or {segment: int(total) for segment, total in totals.items()}
     assert allocate(totals, sizes, sample) == shares
 
 
 @given(strata, st.integers(1, 60), st.integers(0, 9))
-def test_a_sample_has_its_size_and_segments_keep_their_weight(
-    shape: list[tuple[int, int]], sample: int, seed: int
-) -> None:
-    everything = heavy(shape)
+def test_a_sample_has_its_size_and_segments_keep_their_weight(shape, sample, seed):
+    everything = segments(*shape)
     weights = choose(everything, sample, seed)
     assert len(weights) == min(sample, len(everything))
     totals: Counter[str | None] = Counter()
@@ -322,17 +287,15 @@ def test_a_sample_has_its_size_and_segments_keep_their_weight(
 
 
 @given(strata, st.integers(1, 60), st.randoms())
-def test_the_order_of_the_rows_does_not_decide(
-    shape: list[tuple[int, int]], sample: int, random: object
-) -> None:
-    everything = heavy(shape)
+def test_the_order_of_the_rows_does_not_decide(shape, sample, random):
+    everything = segments(*shape)
     names = list(everything)
     random.shuffle(names)  # type: ignore[attr-defined]
     shuffled = choose({name: everything[name] for name in names}, sample, 3)
     assert shuffled.keys() == choose(everything, sample, 3).keys()
 
 
-def test_weights_keep_their_proportions_inside_a_segment() -> None:
+def test_weights_keep_their_proportions_inside_a_segment():
     rows = {"a": Entry(6.0, "s"), "b": Entry(2.0, "s"), "c": Entry(4.0, "s")}
     weights = choose(rows, 2, 0)
     first, second = weights
@@ -341,19 +304,19 @@ def test_weights_keep_their_proportions_inside_a_segment() -> None:
     assert weights[first] / weights[second] == pytest.approx(ratio)
 
 
-def test_without_a_sample_all_stay_as_they_are() -> None:
+def test_without_a_sample_all_stay_as_they_are():
     rows = {"a": Entry(6.0, "s"), "b": Entry(2.0, None)}
     assert choose(rows, None, 0) == choose(rows, 2, 0) == {"a": 6.0, "b": 2.0}
 
 
-def test_another_seed_chooses_others_and_the_order_stays() -> None:
-    everything = entries(a=50)
+def test_another_seed_chooses_others_and_the_order_stays():
+    everything = segments((50, 1))
     first, second = (list(choose(everything, 10, seed)) for seed in (0, 1))
     assert first != second
     assert first == [name for name in everything if name in first]
 
 
-def test_a_new_segment_of_equal_share_leaves_the_choice_within_the_others() -> None:
-    alone = set(choose(entries(a=50), 5, 0))
-    beside = set(choose(entries(a=50, b=50), 10, 0))
-    assert alone == {name for name in beside if name.startswith("a")}
+def test_a_new_segment_of_equal_share_leaves_the_choice_within_the_others():
+    alone = set(choose(segments((50, 1)), 5, 0))
+    beside = set(choose(segments((50, 1), (50, 1)), 10, 0))
+    assert alone == {name for name in beside if name.startswith("0-")}
