@@ -53,6 +53,12 @@ class Setting:
         """The most tokens that are drafted at any load."""
         return max((k for _, _, k in self.schedule), default=self.k)
 
+    @property
+    def sizes(self) -> str | None:
+        """The sizes of both vocabularies, where they are known to differ."""
+        target, draft = self.vocabularies or (0, 0)
+        return None if target == draft else f"{target} and {draft}"
+
 
 def setting_of(
     answer: Recommendation,
@@ -157,10 +163,9 @@ def _draft_name(name: str, manifest: Manifest, given: str | None) -> str | None:
         if given is not None:
             raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
         return None
-    if given is not None:
-        return given
-    if name in (manifest.specs or {}):
-        return (manifest.specs or {})[name]
+    spec = given or (manifest.specs or {}).get(name)
+    if spec is not None:
+        return spec
     # An older run kept no names: only a spec that can be no other's is taken.
     fitting = {spec for spec in manifest.question.drafts if name in (spec, short_name(spec))}
     if len(fitting) != 1:
@@ -191,11 +196,11 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
         return (), tuple(notes)
-    starts = [1, *(at for at, _ in firsts[1:])]
-    ends = [*(start - 1 for start in starts[1:]), lengths[-1][0]]
-    last = firsts[-1][1]
+    largest, last = lengths[-1]
     notes.append(
-        f"nothing was measured beyond {ends[-1]} concurrent requests: k = {last} is kept there"
+        f"nothing was measured beyond {largest} concurrent requests: k = {last} is kept there"
     )
-    schedule = zip(starts, ends, (length for _, length in firsts), strict=True)
-    return tuple(schedule), tuple(notes)
+    starts = [1, *(at for at, _ in firsts[1:]), largest + 1]
+    return tuple(
+        (starts[at], starts[at + 1] - 1, length) for at, (_, length) in enumerate(firsts)
+    ), tuple(notes)
