@@ -46,7 +46,9 @@ def rewind_obstacle(model: Any) -> str | None:
 
 
 class SlabLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values in memory allocated once, shaped like the first ones it sees."""
+    """One layer's keys and values [rows, heads, capacity, head] in memory allocated once, shaped
+    like the first ones it sees.
+    """
 
     def __init__(self, cache: SlabTransformersCache, *, sliding: bool) -> None:
         super().__init__()
@@ -54,7 +56,6 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
         self.is_sliding = sliding
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate [rows, heads, capacity, head] for keys and for values."""
         rows, capacity = len(self.owner.lengths), self.owner.capacity
         self.keys, self.values = (
             states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
@@ -103,7 +104,6 @@ class SlabTransformersCache(Cache):  # type: ignore[misc]
         )
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget everything after `length` tokens of a row."""
         self.lengths[row] = length
 
 
@@ -156,8 +156,10 @@ class TransformersRunner:
         self.vocab_size = config.vocab_size
         self.context_length = config.max_position_embeddings
         self.dtype, self.device = model.dtype, str(model.device)
-        self._layer_kinds = _layer_kinds(config)
         self._window = getattr(config, "sliding_window", None)
+        default = "sliding_attention" if self._window else "full_attention"
+        kinds = getattr(config, "layer_types", None) or [default] * config.num_hidden_layers
+        self._layer_kinds = list(kinds)
         self._side_by_side = config.model_type in SIDE_BY_SIDE
         if len({p.device for p in model.parameters()}) == 1:
             replace_linears(model, level, simulate=simulate, two_layouts=two_layouts)
@@ -169,11 +171,9 @@ class TransformersRunner:
         return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
-        """Every layer, for counting."""
         return self.model.modules()  # type: ignore[no-any-return]
 
     def tensors(self) -> Iterator[Tensor]:
-        """Weights that are not in a linear layer."""
         for module in self.model.modules():
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
@@ -193,20 +193,18 @@ class TransformersRunner:
         every: bool,
         counts: Sequence[int] | None = None,
     ) -> Tensor:
-        """Append tokens [n]; logits after every one, or after each row's last."""
-        counts = counts or [tokens.shape[0]]
+        counts = counts or [len(tokens)]
         if self._side_by_side and only_row(counts) is None:
             logits = self._several(tokens, cache, counts, every=every)
         else:
-            parts = enumerate(tokens.split(list(counts)))
-            logits = torch.cat([self._one(r, part, cache, every) for r, part in parts if len(part)])
+            parts = []
+            for row, part in enumerate(tokens.split(list(counts))):
+                if len(part):
+                    cache.place = row
+                    positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
+                    parts.append(self._pass(part[None], cache, positions[None], every)[0])
+            logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
-        return logits
-
-    def _one(self, row: int, tokens: Tensor, cache: SlabTransformersCache, every: bool) -> Tensor:
-        cache.place = row
-        positions = torch.arange(len(tokens), device=tokens.device) + cache.lengths[row]
-        logits: Tensor = self._pass(tokens[None], cache, positions[None], every)[0]
         return logits
 
     def _several(
@@ -231,7 +229,6 @@ class TransformersRunner:
         every: bool,
         mask: Tensor | dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """The model's forward pass over [rows, width] ids; logits of all or the last."""
         return self.model(  # type: ignore[no-any-return]
             input_ids=ids,
             attention_mask=mask,
@@ -242,14 +239,6 @@ class TransformersRunner:
         ).logits
 
 
-def _layer_kinds(config: Any) -> list[str]:
-    kinds = getattr(config, "layer_types", None)
-    if kinds:
-        return list(kinds)
-    window = getattr(config, "sliding_window", None)
-    return ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
-
-
 def replace_linears(
     model: nn.Module, level: str, *, simulate: bool, two_layouts: bool = True
 ) -> None:
@@ -258,12 +247,12 @@ def replace_linears(
     A head that is tied to the embedding becomes a separate layer; the embedding stays.
     """
     for parent in list(model.modules()):
-        for child_name, child in list(parent.named_children()):
-            plain, transposed = isinstance(child, nn.Linear), type(child).__name__ == "Conv1D"
-            if not plain and not transposed:
+        layer: Any
+        for name, layer in list(parent.named_children()):
+            transposed = type(layer).__name__ == "Conv1D"
+            if not transposed and not isinstance(layer, nn.Linear):
                 continue
-            layer: Any = child
             weight = layer.weight.detach().t().contiguous() if transposed else layer.weight.detach()
             bias = None if layer.bias is None else layer.bias.detach()
             linear = make_linear(weight, bias, level, simulate=simulate, two_layouts=two_layouts)
-            setattr(parent, child_name, linear)
+            setattr(parent, name, linear)

@@ -75,14 +75,10 @@ class RecordedPasses:
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
         self._tokens: dict[int, Tensor] = {}
         self._passes: dict[tuple[int, int], Pass] = {}
-
-    @property
-    def reaches(self) -> list[int]:
-        """Numbers of keys that passes are recorded for, each about twice the one before."""
-        reaches = [STRIDE]
-        while reaches[-1] < self.capacity:
-            reaches.append(min(2 * reaches[-1], self.capacity))
-        return reaches
+        # Numbers of keys that passes are recorded for, each about twice the one before.
+        self._reaches = [STRIDE]
+        while self._reaches[-1] < self.capacity:
+            self._reaches.append(min(2 * self._reaches[-1], self.capacity))
 
     @property
     def widest(self) -> int:
@@ -95,7 +91,7 @@ class RecordedPasses:
         self._starts.zero_()  # another cache's may lie too far for these
         for width in sorted(set(widths).difference(self._tokens)):
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
-            for reach in self.reaches:
+            for reach in self._reaches:
                 if reach >= width:
                     work = partial(append, reach, tokens, self._starts, self.slabs)
                     self._passes[width, reach] = self._recorder(work)
@@ -107,7 +103,7 @@ class RecordedPasses:
         """
         width = min(width for width in self._tokens if width >= max(counts))
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
-        reach = next(reach for reach in self.reaches if reach >= max(farthest, width))
+        reach = next(reach for reach in self._reaches if reach >= max(farthest, width))
         launch, place = self._passes[width, reach], self._tokens[width]
         self._starts.copy_(on_device(list(lengths), self._device))
         if min(counts) == width:
@@ -141,11 +137,10 @@ class Lender:
             # The surplus of its widest pass has to fit too, also where this cache has no such pass.
             if one.rows == rows and one.capacity >= max(room, capacity + one.widest)
         ]
-        passes = (
-            self.idle.pop()
-            if self.idle
-            else RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
-        )
+        if self.idle:
+            passes = self.idle.pop()
+        else:
+            passes = RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
         passes.record(widths, self.append)
         passes.slabs.zero_()
         return passes

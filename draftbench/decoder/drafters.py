@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from draftbench.decoder.runner import Runner, Task, on_device
 from draftbench.decoder.sampling import best, distribution, draw, temperature_only
 from draftbench.records import DraftingMode, Sampling
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Draft tokens [k'] and, where they were sampled, the distributions [k', vocab] that they were
     drawn from.
     """
@@ -29,8 +29,7 @@ class Proposal:
     q: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """A request for up to `k` tokens after the context (prompt and output so far) of one row."""
 
     row: int
@@ -43,11 +42,9 @@ class Drafter(Protocol):
 
     def open(self, rows: int, capacity: int) -> None:
         """Make room for `rows` sequences of `capacity` tokens each."""
-        ...
 
     def begin(self, row: int, task: Task) -> None:
         """Read the prompt of a row's next response."""
-        ...
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
         """For each ask a proposal, None where there is nothing to propose."""
@@ -55,7 +52,6 @@ class Drafter(Protocol):
 
     def keep(self, row: int, length: int) -> None:
         """Keep the first `length` tokens of a row's context and forget what was drafted beyond."""
-        ...
 
 
 class ModelDrafter:
@@ -66,36 +62,26 @@ class ModelDrafter:
         runner: the draft (or the target itself, for the control).
         mode: whether and how a row whose request samples is drafted by sampling.
         vocab_size: the target's; the draft's tokens beyond it are not proposed.
-        stop_below: drafting ends before the first token with a confidence below; None: never.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        mode: DraftingMode,
-        vocab_size: int,
-        stop_below: float | None = None,
-    ) -> None:
+    def __init__(self, runner: Runner, mode: DraftingMode, vocab_size: int) -> None:
         self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
-        self.stop_below = stop_below
 
     def open(self, rows: int, capacity: int) -> None:
-        """Allocate a cache as long as the responses, at most the draft's context."""
         self._room = min(capacity, self.runner.context_length)
         # A round reads one new token, or two after a full one.
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
         self._samplers: list[_Sampler | None] = [None] * rows
 
     def begin(self, row: int, task: Task) -> None:
-        """Prefill all of the prompt; the first round reads the first output token."""
         samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
-        self._samplers[row] = _Sampler.of(task, self.mode, self.runner.device) if samples else None
+        self._samplers[row] = _Sampler(task, self.mode, self.runner.device) if samples else None
         self.cache.rewind(row, 0)
+        # The first round reads the first output token.
         if len(task.prompt) <= self._room:
             self._forward([row], self._readable(task.prompt), [len(task.prompt)])
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
-        """Greedy or sampled tokens; fewer than k where the draft's context ends or it is unsure."""
         drafts = [
             _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._samplers[ask.row])
             for ask in asks
@@ -105,10 +91,11 @@ class ModelDrafter:
         tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
         while active:
             logits = self._forward([draft.ask.row for draft in active], tokens, counts)
-            active, logits = self._sure(active, logits)
-            if not active:
-                break
-            tokens = _choose(active, logits)
+            if any(draft.sampler for draft in active):
+                each = zip(active, logits.split(1), strict=True)
+                tokens = torch.cat([draft.next(row) for draft, row in each])
+            else:
+                tokens = best(logits)
             for draft, token in zip(active, tokens.split(1), strict=True):
                 draft.tokens.append(token)
             rest = [at for at, draft in enumerate(active) if len(draft.tokens) < draft.wanted]
@@ -117,7 +104,6 @@ class ModelDrafter:
         return [draft.proposal(self.vocab_size) for draft in drafts]
 
     def keep(self, row: int, length: int) -> None:
-        """Rewind the draft's cache to what the target kept."""
         if self.cache.lengths[row] > length:
             self.cache.rewind(row, length)
 
@@ -128,19 +114,19 @@ class ModelDrafter:
         logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
         return logits[:, : self.vocab_size]
 
-    def _sure(self, drafts: list[_Draft], logits: Tensor) -> tuple[list[_Draft], Tensor]:
-        """Those whose confidence, max q at temperature 1, reaches the threshold. It is looked at
-        before anything is drawn, or sampling would not be lossless; the host waits for it.
-        """
-        if self.stop_below is None:
-            return drafts, logits
-        confidence = logits.float().softmax(dim=-1).amax(dim=-1)
-        sure = (confidence >= self.stop_below).nonzero()[:, 0].tolist()
-        return [drafts[at] for at in sure], logits[sure]
-
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
         return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
+
+
+class _Sampler:
+    """The filters and the random numbers with which the draft samples along one response."""
+
+    def __init__(self, task: Task, mode: DraftingMode, device: str) -> None:
+        filtered = mode is DraftingMode.SAMPLED
+        self.filters: Sampling = task.sampling if filtered else temperature_only(task.sampling)
+        self.uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
+        self.prompt_length = len(task.prompt)
 
 
 @dataclass
@@ -153,51 +139,23 @@ class _Draft:
     tokens: list[Tensor] = field(default_factory=list)
     drawn_from: list[Tensor] = field(default_factory=list)
 
+    def next(self, logits: Tensor) -> Tensor:
+        """The token [1] after logits [1, vocab], drawn by the number of its position."""
+        if self.sampler is None:
+            return best(logits)
+        q = distribution(logits, self.sampler.filters)
+        self.drawn_from.append(q)
+        length = len(self.ask.context) + len(self.tokens)
+        return draw(q, self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1))
+
     def proposal(self, vocab_size: int) -> Proposal | None:
-        """The drafted tokens; None where there are none. Tokens that only the target has get
-        q = 0.
-        """
+        """The drafted tokens; tokens that only the target has get q = 0."""
         if not self.tokens:
             return None
         q = torch.cat(self.drawn_from) if self.drawn_from else None
         if q is not None and q.shape[1] < vocab_size:
-            q = torch.nn.functional.pad(q, (0, vocab_size - q.shape[1]))
+            q = functional.pad(q, (0, vocab_size - q.shape[1]))
         return Proposal(torch.cat(self.tokens), q)
-
-
-def _choose(drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
-    """The next token of each draft [n] after logits [n, vocab]."""
-    if not any(draft.sampler for draft in drafts):
-        return best(logits)
-    return torch.cat([_next(d, z) for d, z in zip(drafts, logits.split(1), strict=True)])
-
-
-def _next(draft: _Draft, logits: Tensor) -> Tensor:
-    if draft.sampler is None:
-        return best(logits)
-    q = distribution(logits, draft.sampler.filters)
-    draft.drawn_from.append(q)
-    return draw(q, draft.sampler.uniform(len(draft.ask.context) + len(draft.tokens)))
-
-
-@dataclass(frozen=True)
-class _Sampler:
-    """The filters and the random numbers with which the draft samples along one response."""
-
-    filters: Sampling
-    uniforms: Tensor
-    prompt_length: int
-
-    @classmethod
-    def of(cls, task: Task, mode: DraftingMode, device: str) -> _Sampler:
-        filtered = mode is DraftingMode.SAMPLED
-        filters = task.sampling if filtered else temperature_only(task.sampling)
-        uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
-        return cls(filters, uniforms, len(task.prompt))
-
-    def uniform(self, length: int) -> Tensor:
-        """The number [1] that belongs to the token after a context of `length`."""
-        return self.uniforms.narrow(0, length - self.prompt_length, 1)
 
 
 class LookupIndex:
@@ -240,23 +198,21 @@ class LookupDrafter:
         self.sizes, self.device = (longest, shortest), device
 
     def open(self, rows: int, capacity: int) -> None:
-        """One index a row."""
         self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
 
     def begin(self, row: int, task: Task) -> None:
-        """Index the prompt."""
         self.indexes[row] = LookupIndex(*self.sizes)
         self.indexes[row].extend(task.prompt)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
-        """A copied continuation for each, or None without a match."""
-        return [self._copied(ask) if ask.k > 0 else None for ask in asks]
-
-    def _copied(self, ask: Ask) -> Proposal | None:
-        index = self.indexes[ask.row]
-        index.extend(ask.context[len(index.tokens) :])
-        tokens = index.lookup(ask.k)
-        return Proposal(on_device(tokens, self.device)) if tokens else None
+        proposals: list[Proposal | None] = []
+        for ask in asks:
+            index, tokens = self.indexes[ask.row], []
+            if ask.k > 0:
+                index.extend(ask.context[len(index.tokens) :])
+                tokens = index.lookup(ask.k)
+            proposals.append(Proposal(on_device(tokens, self.device)) if tokens else None)
+        return proposals
 
     def keep(self, row: int, length: int) -> None:
         """Nothing drafted is stored."""

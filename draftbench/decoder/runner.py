@@ -32,7 +32,6 @@ class KVCache(Protocol):
 
     def rewind(self, row: int, length: int) -> None:
         """Forget everything after the first `length` tokens of a row. Nothing is copied."""
-        ...
 
 
 class Runner(Protocol):
@@ -51,8 +50,7 @@ class Runner(Protocol):
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
-            widths: tokens a row of passes that will be timed: traces and graphs for them are made
-                now.
+            widths: tokens a row of passes that will be timed: graphs for them are made now.
         """
         ...
 
@@ -123,19 +121,15 @@ class Response:
 
 
 class Clock(Protocol):
-    """Marks in a stream of work, and seconds between them; tests put a scripted one in its place.
+    """Marks in a stream of work, and seconds between them.
 
     A mark is cheap and never waits; `seconds` may wait for the device and is called after a round's
     synchronization.
     """
 
-    def mark(self) -> Any:
-        """A point in the stream of work."""
-        ...
+    def mark(self) -> Any: ...
 
-    def seconds(self, start: Any, end: Any) -> float:
-        """Seconds between two marks."""
-        ...
+    def seconds(self, start: Any, end: Any) -> float: ...
 
 
 class HostClock:

@@ -44,25 +44,22 @@ class Uniforms:
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Next-token probabilities [n, vocab] (float32) after the request's filters, from logits [n,
-    vocab].
-
-    Temperature must be above 0; the argmax is not a distribution here.
+    vocab]; the temperature must be above 0.
     """
     probs = torch.softmax(logits.float() / sampling.temperature, dim=-1)
     if sampling.top_k is not None and 0 < sampling.top_k < probs.shape[-1]:
-        least = torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:]
-        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+        probs = _from(torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:], probs)
     if sampling.top_p is not None and sampling.top_p < 1.0:
-        least = _least_of_nucleus(probs, sampling.top_p)
-        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+        probs = _from(_least_of_nucleus(probs, sampling.top_p), probs)
     if sampling.min_p is not None and sampling.min_p > 0.0:
-        least = sampling.min_p * probs.amax(dim=-1, keepdim=True)
-        probs = _renormalized(torch.where(probs >= least, probs, 0.0))
+        probs = _from(sampling.min_p * probs.amax(dim=-1, keepdim=True), probs)
     return probs
 
 
-def _renormalized(probs: Tensor) -> Tensor:
-    return probs / probs.sum(dim=-1, keepdim=True)
+def _from(least: Tensor, probs: Tensor) -> Tensor:
+    """The probabilities from `least` on, renormalized."""
+    kept = torch.where(probs >= least, probs, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def _least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
@@ -84,10 +81,8 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def best(logits: Tensor) -> Tensor:
-    """The token of the largest logit [n] of [n, vocab], the first of those that tie.
-
-    `max` finds it together with its value; a CPU's `argmax` reads bfloat16 one by one.
-    """
+    """The token of the largest logit [n] of [n, vocab], the first of those that tie."""
+    # `max` finds it together with its value; a CPU's `argmax` reads bfloat16 one by one.
     return logits.max(dim=-1).indices
 
 
@@ -128,16 +123,9 @@ def target_tokens(
     return torch.cat([torch.where(passed, proposed, tokens[:-1]), tokens[-1:]])
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How a round ended: the first `accepted` proposals are kept, then `token` follows."""
-
-    accepted: int
-    token: int
-
-
-def verify(target: Sequence[int], proposed: Sequence[int]) -> Verdict:
-    """Accept while the proposal [k] equals the target's tokens [k+1].
+def accepted_of(target: Sequence[int], proposed: Sequence[int]) -> int:
+    """How many of the proposed tokens [k] are kept: those before the first that differs from the
+    target's tokens [k+1], of which the one there then follows.
 
     For greedy drafting, at any temperature, these are drawn by the target alone (`choose`): a
     proposal that is certain (q is one-hot) is accepted with probability p(d) and its residual is p
@@ -147,4 +135,4 @@ def verify(target: Sequence[int], proposed: Sequence[int]) -> Verdict:
     accepted = 0
     while accepted < len(proposed) and target[accepted] == proposed[accepted]:
         accepted += 1
-    return Verdict(accepted, target[accepted])
+    return accepted

@@ -1,8 +1,8 @@
-"""A model that is a function, with a clock that only it moves: for tests with exact numbers.
+"""A model that is a function, with a clock that only it moves: for tests with exact numbers, of
+users of the library too.
 
-It ships with the package so that users of the library can test against it too. A script is any
-function from the tokens so far to next-token logits; every pass takes the scripted time, and
-nothing else does.
+A script is any function from the tokens so far to next-token logits; every pass takes the scripted
+time, and nothing else does.
 """
 
 from __future__ import annotations
@@ -13,24 +13,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.runner import last_of_each
+from draftbench.decoder.runner import HostClock, last_of_each
 
 Script = Callable[[Sequence[int]], Tensor]
 
 
 @dataclass
-class ScriptedClock:
+class ScriptedClock(HostClock):
     """Seconds that pass only when a scripted runner works."""
 
     now: float = 0.0
 
     def mark(self) -> float:
-        """The scripted time."""
         return self.now
-
-    def seconds(self, start: float, end: float) -> float:
-        """Scripted seconds between two marks."""
-        return end - start
 
 
 class ScriptedCache:
@@ -41,11 +36,9 @@ class ScriptedCache:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens read by each row."""
         return [len(tokens) for tokens in self.tokens]
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget a row's tokens after the first `length`."""
         del self.tokens[row][length:]
 
 
@@ -67,7 +60,6 @@ class ScriptedRunner:
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = ()
     ) -> ScriptedCache:
-        """An empty cache."""
         return ScriptedCache(rows)
 
     def forward(
@@ -78,24 +70,21 @@ class ScriptedRunner:
         every: bool,
         counts: Sequence[int] | None = None,
     ) -> Tensor:
-        """Append tokens [n]; the script's logits after every one or after each row's last."""
         self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
-        logits, new = [], tokens.tolist()
-        for row, count in enumerate(counts or [len(new)]):
+        logits, new, counts = [], tokens.tolist(), counts or [len(tokens)]
+        for row, count in enumerate(counts):
             have = cache.tokens[row]
             for token in new[:count]:
                 have.append(token)
                 logits.append(self.script(have))
             del new[:count]
             assert len(have) <= self.context_length
-        return torch.stack(logits)[... if every else last_of_each(counts or [len(tokens)])]
+        return torch.stack(logits)[... if every else last_of_each(counts)]
 
     def modules(self) -> Iterator[nn.Module]:
-        """A script has no layers."""
         return iter(())
 
     def tensors(self) -> Iterator[Tensor]:
-        """A script has no weights."""
         return iter(())
 
 

@@ -1,13 +1,11 @@
 """Monte Carlo check that speculative sampling leaves the target's distribution unchanged.
 
-At temperature 0 real models show it, by comparing outputs. Above it, a scripted pair is decoded
-many times, with a vocabulary so small that every output has a known probability.
+A scripted pair is decoded many times, with so few words that every output's probability is known.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import product
 from statistics import NormalDist
 
@@ -43,30 +41,22 @@ def distribution_fault(mode: DraftingMode) -> str | None:
         responses = decode_all(tasks, target, drafter, K, target.clock, ROWS)
         seen = Counter(tuple(response.tokens[:3]) for response in responses)
         step = distribution(table, sampling).double()
-        expected: dict[tuple[int, ...], float] = {
-            (a, b, c): OUTPUTS * float(step[0, a] * step[a, b] * step[b, c])
+        often = {
+            (a, b, c): n
             for a, b, c in product(range(VOCABULARY), repeat=3)
+            if (n := OUTPUTS * float(step[0, a] * step[a, b] * step[b, c])) >= LEAST_EXPECTED
         }
-        distance, limit = _chi_squared(seen, expected)
+        # Pearson's χ², and the value that chance exceeds with probability FALSE_ALARMS (Wilson and
+        # Hilferty 1931).
+        rare = OUTPUTS - sum(often.values())
+        rare_seen = OUTPUTS - sum(seen[outcome] for outcome in often)
+        distance = sum((seen[outcome] - n) ** 2 / n for outcome, n in often.items())
+        distance += (rare_seen - rare) ** 2 / max(rare, 1.0)
+        spread, z = 2 / (9 * len(often)), NormalDist().inv_cdf(1 - FALSE_ALARMS)
+        limit = len(often) * (1 - spread + z * spread**0.5) ** 3
         if distance > limit:
             return (
                 f"{OUTPUTS} outputs of {mode} drafting at temperature {sampling.temperature:g} "
                 f"differ from the target's distribution (χ² {distance:.0f}, limit {limit:.0f})"
             )
     return None
-
-
-def _chi_squared(
-    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
-) -> tuple[float, float]:
-    """Pearson's χ², and the value that chance exceeds with probability FALSE_ALARMS (Wilson and
-    Hilferty 1931).
-    """
-    often = {outcome: n for outcome, n in expected.items() if n >= LEAST_EXPECTED}
-    rest = OUTPUTS - sum(often.values())
-    rest_seen = OUTPUTS - sum(seen[outcome] for outcome in often)
-    distance = sum((seen[outcome] - n) ** 2 / n for outcome, n in often.items())
-    distance += (rest_seen - rest) ** 2 / max(rest, 1.0)
-    spread = 2 / (9 * len(often))
-    z = NormalDist().inv_cdf(1 - FALSE_ALARMS)
-    return distance, len(often) * (1 - spread + z * spread**0.5) ** 3

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -18,14 +17,8 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import Ask, Drafter, Proposal
-from draftbench.decoder.runner import Clock, KVCache, Response, Runner, Task, on_device
-from draftbench.decoder.sampling import (
-    Verdict,
-    choose,
-    distribution,
-    target_tokens,
-    verify,
-)
+from draftbench.decoder.runner import Clock, Response, Runner, Task, on_device
+from draftbench.decoder.sampling import accepted_of, choose, distribution, target_tokens
 
 
 def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:
@@ -61,18 +54,13 @@ class _Row:
         self.context = list(task.prompt)
         self.streams: dict[str, Tensor] = {}
         if task.sampling.temperature > 0:
-            purposes = ("target", "accept", "residual")
-            drawn = {p: torch.from_numpy(task.uniforms.stream(p)) for p in purposes}
-            self.streams = {p: uniforms.to(device) for p, uniforms in drawn.items()}
+            for purpose in ("target", "accept", "residual"):
+                uniforms = torch.from_numpy(task.uniforms.stream(purpose))
+                self.streams[purpose] = uniforms.to(device)
 
     @property
     def done(self) -> bool:
         return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
-
-    def ask(self, k: int) -> Ask:
-        """A request for up to k tokens, none beyond the length limit."""
-        left = self.task.limit - len(self.response.tokens)
-        return Ask(self.slot, self.context, min(k, left - 1))
 
     def answer(self, logits: Tensor, proposal: Proposal | None) -> Tensor:
         """The target's tokens [n] for n logits; beside a sampled proposal, the accepted tokens and
@@ -97,14 +85,6 @@ class _Row:
         return len(tokens)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """One row's proposal and its verdict."""
-
-    proposed: list[int]
-    verdict: Verdict
-
-
 class Batch:
     """Decodes tasks in `rows` rows of one target and one drafter."""
 
@@ -127,19 +107,10 @@ class Batch:
         # Widths between 1 and k + 1 occur in the last rounds of a response: too rare in a batch to
         # prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
-        self.cache: KVCache = target.new_cache(capacity, len(self.rows), widths)
+        self.cache = target.new_cache(capacity, len(self.rows), widths)
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
         self._mark: Any = None
-
-    def advance(self) -> bool:
-        """Fill the empty rows, then one round of all; False when every task is done."""
-        self._fill()
-        active = [row for row in self.rows if row is not None]
-        if active:
-            self._round(active)
-            self.rows = [None if row is None or row.done else row for row in self.rows]
-        return bool(active)
 
     @property
     def done_tokens(self) -> int:
@@ -150,7 +121,8 @@ class Batch:
         """Something else runs before the next round: the time until then is not this batch's."""
         self._mark = None
 
-    def _fill(self) -> None:
+    def advance(self) -> bool:
+        """Fill the empty rows, then one round of all; False when every task is done."""
         for slot, row in enumerate(self.rows):
             while row is None and self.waiting:
                 row = _Row(slot, *self.waiting.popleft(), self.target.device)
@@ -158,6 +130,11 @@ class Batch:
                 row = None if row.done else row
                 self._mark = None
             self.rows[slot] = row
+        active = [row for row in self.rows if row is not None]
+        if active:
+            self._round(active)
+            self.rows = [None if row is None or row.done else row for row in self.rows]
+        return bool(active)
 
     def _prefill(self, row: _Row) -> None:
         """Read the prompt with both models and emit the first token."""
@@ -175,27 +152,14 @@ class Batch:
         row.emit([first])
 
     def _round(self, active: list[_Row]) -> None:
+        """Draft, one target pass over the last token and the proposal of every row, settle."""
         start = self._mark or self.clock.mark()
-        proposals = self._draft(active)
-        drafted = self.clock.mark()
-        for row, outcome in zip(active, self._verify(active, proposals), strict=True):
-            self._settle(row, outcome)
-        self._mark = self.clock.mark()
-        halves = self.clock.seconds(start, drafted), self.clock.seconds(drafted, self._mark)
-        for row in active:
-            row.response.draft_seconds.append(halves[0])
-            row.response.verify_seconds.append(halves[1])
-            row.response.active.append(len(active))
-
-    def _draft(self, active: list[_Row]) -> list[Proposal | None]:
-        if self.drafter is None:
-            return [None] * len(active)
-        return self.drafter.propose([row.ask(self.k) for row in active])
-
-    def _verify(self, active: list[_Row], proposals: list[Proposal | None]) -> list[_Outcome]:
-        """One target pass over the last token and the proposal of every row."""
+        proposals: Sequence[Proposal | None] = [None] * len(active)
+        if self.drafter is not None:
+            proposals = self.drafter.propose([self._ask(row) for row in active])
+        between = self.clock.mark()
         lasts = on_device([row.context[-1] for row in active], self.target.device)
-        drafted = [p.tokens if p else lasts[:0] for p in proposals]
+        drafted = [proposal.tokens if proposal else lasts[:0] for proposal in proposals]
         sizes = [1 + len(tokens) for tokens in drafted]
         read = torch.cat(list(chain(*zip(lasts.split(1), drafted, strict=True))))
         counts = self._counts(active, sizes)
@@ -203,30 +167,35 @@ class Batch:
         answers = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
         # The host waits for the device here, once a round for any number of rows.
         tokens, answered = torch.stack([read, torch.cat(answers)]).tolist()
-        return [
-            _Outcome(
-                tokens[end - size + 1 : end],
-                verify(answered[end - size : end], tokens[end - size + 1 : end]),
-            )
-            for end, size in zip(accumulate(sizes), sizes, strict=True)
-        ]
+        for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
+            self._settle(row, tokens[end - size + 1 : end], answered[end - size : end])
+        self._mark = self.clock.mark()
+        halves = self.clock.seconds(start, between), self.clock.seconds(between, self._mark)
+        for row in active:
+            row.response.draft_seconds.append(halves[0])
+            row.response.verify_seconds.append(halves[1])
+            row.response.active.append(len(active))
 
-    def _settle(self, row: _Row, outcome: _Outcome) -> None:
-        """Emit the accepted tokens and forget the rest."""
-        verdict, response = outcome.verdict, row.response
-        emitted = row.emit([*outcome.proposed[: verdict.accepted], verdict.token])
-        proposed = len(outcome.proposed)
-        response.proposed.append(proposed)
-        response.accepted.append(min(emitted, verdict.accepted))
+    def _ask(self, row: _Row) -> Ask:
+        """A request for up to k tokens, none beyond the length limit."""
+        left = row.task.limit - len(row.response.tokens)
+        return Ask(row.slot, row.context, min(self.k, left - 1))
+
+    def _settle(self, row: _Row, proposed: list[int], answered: list[int]) -> None:
+        """Emit the accepted tokens and one of the target's, and forget the rest."""
+        response, accepted = row.response, accepted_of(answered, proposed)
+        emitted = row.emit([*proposed[:accepted], answered[accepted]])
+        response.proposed.append(len(proposed))
+        response.accepted.append(min(emitted, accepted))
         # Where the target's token was not emitted, the response ended inside the proposal: the rest
         # of it is cut, not rejected.
-        response.cut.append(proposed - emitted if emitted <= verdict.accepted else 0)
+        response.cut.append(len(proposed) - emitted if emitted <= accepted else 0)
         self.cache.rewind(row.slot, len(row.context) - 1)
         if self.drafter is not None:
             self.drafter.keep(row.slot, len(row.context) - 1)
 
     def _counts(self, active: Sequence[_Row], sizes: Sequence[int]) -> list[int]:
-        """Tokens per row of the cache."""
+        """Tokens for each row of the cache."""
         counts = [0] * len(self.rows)
         for row, size in zip(active, sizes, strict=True):
             counts[row.slot] = size

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from draftbench.decoder.sampling import (
     TOP_P_CANDIDATES,
     Uniforms,
-    Verdict,
+    accepted_of,
     best,
     choose,
     distribution,
     draw,
     target_tokens,
-    verify,
 )
 from draftbench.records import Sampling
 
@@ -80,16 +79,16 @@ def test_temperature_zero_is_the_argmax():
 
 
 @pytest.mark.parametrize(
-    ("target", "proposed", "verdict"),
+    ("target", "proposed", "accepted"),
     [
-        ([3, 1, 4, 1], [3, 1, 5], Verdict(accepted=2, token=4)),
-        ([3, 1, 4], [3, 1], Verdict(accepted=2, token=4)),
+        ([3, 1, 4, 1], [3, 1, 5], 2),
+        ([3, 1, 4], [3, 1], 2),
         # A later match does not revive a rejected proposal.
-        ([3, 1, 4], [2, 1], Verdict(accepted=0, token=3)),
+        ([3, 1, 4], [2, 1], 0),
     ],
 )
-def test_a_proposal_is_kept_up_to_the_first_difference(target, proposed, verdict):
-    assert verify(target, proposed) == verdict
+def test_a_proposal_is_kept_up_to_the_first_difference(target, proposed, accepted):
+    assert accepted_of(target, proposed) == accepted
 
 
 def at(value: float, n: int = 2) -> torch.Tensor:
@@ -97,36 +96,31 @@ def at(value: float, n: int = 2) -> torch.Tensor:
 
 
 def outcome(p, q, drafted, uniforms):
-    tokens = torch.tensor([drafted])
-    return verify(target_tokens(p, q, tokens, uniforms).tolist(), [drafted])
+    """How many of one drafted token are accepted, and the target's token that follows."""
+    tokens = target_tokens(p, q, torch.tensor([drafted]), uniforms).tolist()
+    accepted = accepted_of(tokens, [drafted])
+    return accepted, tokens[accepted]
 
 
-def test_a_sampled_proposal_is_accepted_exactly_below_p_over_q():
-    p = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
-    q = torch.tensor([[0.5, 0.5]])
-    below = outcome(p, q, 0, (at(0.399), at(0.5), at(0.5)))
-    above = outcome(p, q, 0, (at(0.401), at(0.5), at(0.5)))
-    assert (below.accepted, above.accepted) == (1, 0)
-
-
-def test_a_rejection_draws_from_the_residual():
-    # max(p - q, 0) = (0, 0, .3): only token 2 can follow a rejection.
-    p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.5, 0.3, 0.2]])
-    for u in (0.01, 0.5, 0.99):
-        assert outcome(p, q, 0, (at(0.9), at(u), at(0.5))) == Verdict(accepted=0, token=2)
-
-
-def test_a_full_round_draws_the_bonus_from_the_last_distribution():
-    p = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    q = torch.tensor([[0.0, 1.0, 0.0]])
-    assert outcome(p, q, 1, (at(0.999), at(0.5), at(0.5))) == Verdict(accepted=1, token=2)
-
-
-def test_a_token_outside_the_targets_support_is_always_rejected():
-    p = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    q = torch.tensor([[0.0, 1.0]])
-    assert outcome(p, q, 1, (at(0.0), at(0.5), at(0.5))) == Verdict(accepted=0, token=0)
+@pytest.mark.parametrize(
+    ("p", "q", "drafted", "numbers", "expected"),
+    [
+        # Accepted exactly below p/q = .4, and followed by a draw from the last distribution.
+        ([[0.2, 0.8], [0, 1]], [0.5, 0.5], 0, (0.399, 0.5, 0.5), (1, 1)),
+        ([[0.2, 0.8], [0, 1]], [0.5, 0.5], 0, (0.401, 0.5, 0.5), (0, 1)),
+        # max(p - q, 0) = (0, 0, .3): only token 2 can follow a rejection.
+        *(
+            ([[0.2, 0.3, 0.5], [1, 0, 0]], [0.5, 0.3, 0.2], 0, (0.9, u, 0.5), (0, 2))
+            for u in (0.01, 0.5, 0.99)
+        ),
+        ([[0, 1, 0], [0, 0, 1]], [0, 1, 0], 1, (0.999, 0.5, 0.5), (1, 2)),
+        # Outside the target's support.
+        ([[1, 0], [1, 0]], [0, 1], 1, (0, 0.5, 0.5), (0, 0)),
+    ],
+)
+def test_a_sampled_proposal_is_accepted_or_replaced(p, q, drafted, numbers, expected):
+    p, q = torch.tensor(p).float(), torch.tensor([q]).float()
+    assert outcome(p, q, drafted, tuple(map(at, numbers))) == expected
 
 
 def test_uniforms_belong_to_a_position_and_not_to_a_run():
@@ -149,8 +143,8 @@ def test_a_round_of_one_token_has_the_targets_law():
             # Without a rejection the residual's uniform is not looked at.
             rejected = accept * float(q[0, drafted]) >= float(p[0, drafted])
             for residual in grid if rejected else [0.5]:
-                verdict = outcome(p, q, drafted, (at(accept), at(residual), at(0.5)))
-                first = drafted if verdict.accepted else verdict.token
+                accepted, token = outcome(p, q, drafted, (at(accept), at(residual), at(0.5)))
+                first = drafted if accepted else token
                 law[first] += float(q[0, drafted]) / 100 / (100 if rejected else 1)
     assert law == pytest.approx(p[0].tolist(), abs=0.008)
 

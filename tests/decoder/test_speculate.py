@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
-from draftbench.acceptance.stopping import stopped
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
@@ -22,6 +21,11 @@ from draftbench.records import Candidate, DraftingMode, Request, Sampling, Traje
 
 VOCABULARY, END = 6, 5
 GREEDY = DraftingMode.GREEDY
+SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.8)]
+DRAFT = Candidate(draft="d")
+
+seeds, noises, draft_lengths = st.integers(0, 10_000), st.floats(0.0, 3.0), st.integers(1, 16)
+sometimes = settings(deadline=None, max_examples=60)
 
 
 def pair(seed: int, noise: float) -> tuple[ScriptedRunner, ScriptedRunner]:
@@ -35,103 +39,92 @@ def pair(seed: int, noise: float) -> tuple[ScriptedRunner, ScriptedRunner]:
     return target, ScriptedRunner(markov(other), VOCABULARY, clock, seconds_per_pass=0.25)
 
 
-def task(limit: int, sampling: Sampling, sample: int = 0) -> Task:
+def following(*order: int) -> ScriptedRunner:
+    """A model that continues token i with `order[i]`."""
+    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
+    table[range(VOCABULARY), order] = 0.0
+    return ScriptedRunner(markov(table), VOCABULARY)
+
+
+def twos() -> ScriptedRunner:
+    return following(*[2] * VOCABULARY)
+
+
+def task(limit: int, sampling: Sampling = SAMPLINGS[0], sample: int = 0) -> Task:
     uniforms = Uniforms("request", sample, limit + 1)
     return Task([0, 1], limit, sampling, uniforms, lambda output: output[-1] == END)
 
 
-def drafter(draft: ScriptedRunner, mode: DraftingMode) -> ModelDrafter:
+def endless(prompt: list[int], limit: int) -> Task:
+    return Task(prompt, limit, Sampling(), Uniforms("r", 0, limit + 1), lambda output: False)
+
+
+def drafter(draft: ScriptedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
     return ModelDrafter(draft, mode, VOCABULARY)
 
 
-def replayed(response, limit: int, sampling: Sampling) -> ScoredResponse:
+def alone(work: Task, target: ScriptedRunner, proposer=None, k: int = 0):
+    return decode(work, target, proposer, k, target.clock)
+
+
+def rounds_of(response):
+    return response.proposed, response.accepted, response.cut
+
+
+def scored(response, work: Task) -> ScoredResponse:
+    count = len(response.tokens)
     trajectory = Trajectory(
         request="r",
         sample=0,
         segment=None,
         weight=1.0,
-        sampling=sampling,
+        sampling=work.sampling,
         prompt_tokens=2,
-        output_tokens=len(response.tokens),
-        limit=limit,
+        output_tokens=count,
+        limit=work.limit,
         finish=response.finish,
         origin="target",
-        margins=(),
-        argmax=(),
+        margins=(1.0,) * count,
+        argmax=(1,) * count,
         digest="",
     )
-    request = Request(id="r", source="log.jsonl:1", prompt="", sampling=sampling)
-    return ScoredResponse(Prompt(request, (0, 1), limit), response.tokens, trajectory)
+    request = Request(id="r", source="log.jsonl:1", prompt="", sampling=work.sampling)
+    return ScoredResponse(Prompt(request, (0, 1), work.limit), response.tokens, trajectory)
 
 
 def assert_predicted(trajectory, record, k, response):
     rounds = expected_rounds([law_of(trajectory, record)], k)
     assert rounds.rounds[0] + rounds.plain[0] == pytest.approx(len(response.proposed))
-    assert rounds.proposed[0] == pytest.approx(sum(response.proposed))
-    assert rounds.accepted[0] == pytest.approx(sum(response.accepted))
-    assert rounds.cut[0] == pytest.approx(sum(response.cut))
+    found = rounds.proposed[0], rounds.accepted[0], rounds.cut[0]
+    assert found == pytest.approx(tuple(map(sum, rounds_of(response))))
 
 
-def always(token: int):
-    """A script that continues everything with this token."""
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    table[:, token] = 0.0
-    return markov(table)
-
-
-SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.8)]
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(0, 10_000),
-    st.floats(0.0, 3.0),
-    st.integers(1, 16),
-    st.integers(1, 40),
-    st.sampled_from(SAMPLINGS),
-)
-def test_greedy_drafting_leaves_the_output_unchanged_at_any_temperature(seed, noise, k, limit, how):
+@sometimes
+@given(seeds, noises, draft_lengths, st.integers(1, 40), st.sampled_from(SAMPLINGS))
+def test_greedy_drafting_leaves_the_output_unchanged_and_replay_predicts_its_rounds(
+    seed, noise, k, limit, how
+):
     target, draft = pair(seed, noise)
     work = task(limit, how, sample=seed)
-    plain = decode(work, target, None, 0, target.clock)
-    fast = decode(work, target, drafter(draft, GREEDY), k, target.clock)
-    assert fast.tokens == plain.tokens
-    assert fast.finish == plain.finish
+    plain, fast = alone(work, target), alone(work, target, drafter(draft), k)
+    assert (fast.tokens, fast.finish) == (plain.tokens, plain.finish)
+    if len(plain.tokens) > 1:
+        response = scored(plain, work)
+        ((record, _),) = replay_model(draft, target, [response], DRAFT, GREEDY)
+        assert_predicted(response.trajectory, record, k, fast)
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(0, 10_000),
-    st.floats(0.0, 3.0),
-    st.integers(1, 16),
-    st.integers(2, 40),
-    st.sampled_from(SAMPLINGS),
-)
-def test_replay_predicts_every_round_of_the_decoder(seed, noise, k, limit, how):
-    target, draft = pair(seed, noise)
-    work = task(limit, how, sample=seed)
-    plain = decode(work, target, None, 0, target.clock)
-    fast = decode(work, target, drafter(draft, GREEDY), k, target.clock)
-    response = replayed(plain, limit, how)
-    record = replay_model(draft, target, [response], Candidate(draft="d"), GREEDY)[0][0]
-    if len(plain.tokens) < 2:
-        return
-    assert_predicted(response.trajectory, record, k, fast)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 10_000), st.integers(1, 16), st.integers(2, 40))
+@sometimes
+@given(seeds, draft_lengths, st.integers(2, 40))
 def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
     target, _ = pair(seed, 0.0)
-    work = task(limit, Sampling())
-    plain = decode(work, target, None, 0, target.clock)
-    fast = decode(work, target, LookupDrafter(3, 1, "cpu"), k, target.clock)
+    work = task(limit)
+    plain, fast = alone(work, target), alone(work, target, LookupDrafter(3, 1, "cpu"), k)
     assert fast.tokens == plain.tokens
-    if len(plain.tokens) < 2:
-        return
-    response = replayed(plain, limit, Sampling())
-    record = replay_lookup(response, Candidate(draft="ngram"), (3, 1), 16)
-    assert_predicted(response.trajectory, record, k, fast)
+    if len(plain.tokens) > 1:
+        response = scored(plain, work)
+        record = replay_lookup(response, Candidate(draft="ngram"), (3, 1), 16)
+        assert_predicted(response.trajectory, record, k, fast)
 
 
 @pytest.mark.slow
@@ -144,56 +137,42 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
     means has a standard error near .13, so .8 is six of them.
     """
     target, draft = pair(11, 1.0)
-    how = Sampling(temperature=1.0, top_p=0.85)
     ran, predicted, runs = 0, 0.0, 500
     for sample in range(runs):
-        work = task(12, how, sample)
-        plain = decode(work, target, None, 0, target.clock)
-        ran += sum(decode(work, target, drafter(draft, mode), 3, target.clock).accepted)
-        if len(plain.tokens) < 2:
-            continue
-        response = replayed(plain, 12, how)
-        ((record, _),) = replay_model(draft, target, [response], Candidate(draft="d"), mode)
-        predicted += expected_rounds([law_of(response.trajectory, record)], 3).accepted[0]
+        work = task(12, Sampling(temperature=1.0, top_p=0.85), sample)
+        plain = alone(work, target)
+        ran += sum(alone(work, target, drafter(draft, mode), 3).accepted)
+        if len(plain.tokens) > 1:
+            response = scored(plain, work)
+            ((record, _),) = replay_model(draft, target, [response], DRAFT, mode)
+            predicted += expected_rounds([law_of(response.trajectory, record)], 3).accepted[0]
     assert abs(ran - predicted) / runs < 0.8
     assert ran > 0
 
 
 def test_nothing_is_drafted_past_the_limit():
-    target, _ = pair(0, 0.0)
-    target.script = always(2)
-    work = task(6, Sampling())
-    response = decode(work, target, drafter(target, GREEDY), 4, target.clock)
+    target = twos()
     # y0 by the prefill; 4 accepted + 1; with 6 of 6 tokens out nothing is left.
+    response = alone(task(6), target, drafter(target), 4)
     assert (response.tokens, response.proposed) == ([2] * 6, [4])
-    shorter = task(4, Sampling())
-    response = decode(shorter, target, drafter(target, GREEDY), 4, target.clock)
-    assert (response.proposed, response.accepted, response.cut) == ([2], [2], [0])
+    assert rounds_of(alone(task(4), target, drafter(target), 4)) == ([2], [2], [0])
 
 
 def test_proposals_after_an_accepted_end_are_cut():
     """0 1 | 2 3 END …: the draft proposes 3 END 0 1, of which two stand and two are cut."""
-    order = [1, 2, 3, END, 0, 0]
-    table = torch.full((VOCABULARY, VOCABULARY), -9.0)
-    for token, following in enumerate(order):
-        table[token, following] = 0.0
-    target = ScriptedRunner(markov(table), VOCABULARY)
-    work = task(20, Sampling())
-    response = decode(work, target, drafter(target, GREEDY), 4, target.clock)
-    assert response.tokens == [2, 3, END]
-    assert (response.proposed, response.accepted, response.cut) == ([4], [2], [2])
-    assert response.finish == "stop"
+    target = following(1, 2, 3, END, 0, 0)
+    response = alone(task(20), target, drafter(target), 4)
+    assert (response.tokens, response.finish) == ([2, 3, END], "stop")
+    assert rounds_of(response) == ([4], [2], [2])
 
 
 def test_times_are_those_of_the_passes():
     """Self-agreeing draft, k = 3, limit 9: two full rounds of 3 · 0.25 s drafting and one 1 s pass
     each.
     """
-    target, _ = pair(0, 0.0)
-    target.script = always(2)
-    draft = ScriptedRunner(always(2), VOCABULARY, target.clock, seconds_per_pass=0.25)
-    work = task(9, Sampling())
-    response = decode(work, target, drafter(draft, GREEDY), 3, target.clock)
+    target = twos()
+    draft = ScriptedRunner(target.script, VOCABULARY, target.clock, seconds_per_pass=0.25)
+    response = alone(task(9), target, drafter(draft), 3)
     assert response.draft_seconds == [0.75, 0.75]
     assert response.verify_seconds == [1.0, 1.0]
     assert (response.prefill_seconds, response.draft_prefill_seconds) == (1.0, 0.25)
@@ -203,8 +182,7 @@ def test_times_are_those_of_the_passes():
 def test_a_draft_stops_where_its_context_ends():
     target, draft = pair(1, 0.0)
     draft.context_length = 5
-    work = Task([0, 1], 10, Sampling(), Uniforms("r", 0, 11), lambda output: False)
-    response = decode(work, target, drafter(draft, GREEDY), 4, target.clock)
+    response = alone(endless([0, 1], 10), target, drafter(draft), 4)
     assert len(response.tokens) == 10
     # Context 5 = 2 of prompt + 3 outputs read: tokens 1 … 3 can be drafted, then plain steps
     # follow.
@@ -238,20 +216,15 @@ def test_each_purpose_has_its_own_uniforms():
     target, draft = (ScriptedRunner(lambda tokens, row=row: row, 3) for row in law)
     uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
-    proposer = ModelDrafter(draft, DraftingMode.SAMPLED, 3)
-    response = decode(work, target, proposer, 1, target.clock)
+    response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED, 3), 1)
     assert response.tokens == [0, 2, 0]
     assert (response.proposed, response.accepted) == ([1, 0], [0, 0])
 
 
-def rounds(response):
-    return response.tokens, response.finish, response.proposed, response.accepted, response.cut
-
-
-@settings(deadline=None, max_examples=60)
+@sometimes
 @given(
-    seed=st.integers(0, 10_000),
-    noise=st.floats(0.0, 3.0),
+    seed=seeds,
+    noise=noises,
     k=st.integers(0, 6),
     rows=st.integers(2, 5),
     limits=st.lists(st.integers(1, 15), min_size=1, max_size=9),
@@ -269,18 +242,19 @@ def test_every_row_of_a_batch_decodes_as_it_would_alone(seed, noise, k, rows, li
         return LookupDrafter(2, 1, "cpu") if mode is None else drafter(draft, mode)
 
     together = decode_all(tasks, target, fresh(), k, target.clock, rows)
-    alone = [decode(work, target, fresh(), k, target.clock) for work in tasks]
-    assert list(map(rounds, together)) == list(map(rounds, alone))
-    assert all(max(r.active, default=1) <= min(rows, len(tasks)) for r in together)
+    for work, response in zip(tasks, together, strict=True):
+        expected = alone(work, target, fresh(), k)
+        assert (response.tokens, response.finish) == (expected.tokens, expected.finish)
+        assert rounds_of(response) == rounds_of(expected)
+        assert max(response.active, default=1) <= min(rows, len(tasks))
 
 
 def test_a_finished_row_takes_the_next_task_at_once():
     """Limits 2, 5 and 4 in two rows, plain steps: the first ends after one round, the third has its
     place in the next one.
     """
-    target, _ = pair(0, 0.0)
-    target.script = always(2)
-    tasks = [task(limit, Sampling()) for limit in (2, 5, 4)]
+    target = twos()
+    tasks = [task(limit) for limit in (2, 5, 4)]
     first, second, third = decode_all(tasks, target, None, 0, target.clock, rows=2)
     assert (first.active, second.active, third.active) == ([2], [2, 2, 2, 2], [2, 2, 2])
     # A round is one pass of one second for both rows; the third's prompt is nobody's round.
@@ -289,31 +263,9 @@ def test_a_finished_row_takes_the_next_task_at_once():
 
 def test_rows_without_a_match_ride_along():
     """Prompt lookup in one row, nothing to copy in the other: one pass of 1 + 1 and 1 tokens."""
-    target, _ = pair(0, 0.0)
-    target.script, target.seconds_per_token = always(2), 0.25
-    sure = Task([2, 2, 2], 4, Sampling(), Uniforms("a", 0, 5), lambda output: False)
-    blind = Task([0, 1], 4, Sampling(), Uniforms("b", 0, 5), lambda output: False)
-    found, plain = decode_all([sure, blind], target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)
+    target = twos()
+    target.seconds_per_token = 0.25
+    tasks = [endless([2, 2, 2], 4), endless([0, 1], 4)]
+    found, plain = decode_all(tasks, target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)
     assert (found.proposed, plain.proposed[0]) == ([1, 0], 0)
     assert found.verify_seconds[0] == plain.verify_seconds[0] == 1.75
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(2, 40), st.floats(0.15, 0.9))
-def test_replay_predicts_the_rounds_of_a_draft_that_stops_when_unsure(seed, k, limit, threshold):
-    """Rounds and, for a draft that is right, steps; after a wrong token it drafts on unseen."""
-    target, draft = pair(seed, 1.0)
-    work = task(limit, Sampling())
-    plain = decode(work, target, None, 0, target.clock)
-    stopping = ModelDrafter(draft, GREEDY, VOCABULARY, stop_below=threshold)
-    fast = decode(work, target, stopping, k, target.clock)
-    assert fast.tokens == plain.tokens
-    response = replayed(plain, limit, Sampling())
-    ((record, _),) = replay_model(draft, target, [response], Candidate(draft="d"), GREEDY)
-    # A replay keeps three digits of a confidence.
-    if len(plain.tokens) < 2 or any(abs(c - threshold) < 0.001 for c in record.confidence):
-        return
-    tokens, steps, _ = stopped([(response.trajectory, record)], k, threshold)
-    assert tokens.value == pytest.approx((len(plain.tokens) - 1) / len(fast.proposed))
-    # The pass that finds the draft unsure is a step too: at most one a round.
-    assert steps.value <= sum(fast.proposed) / len(fast.proposed) + 1
