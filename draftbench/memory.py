@@ -10,19 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 
 # Where Linux says what a container may use.
 CGROUP = Path("/sys/fs/cgroup")
 
 # Powers of ten, and of two with an i.
-UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12} | {
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)}
+UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)}
 # An int4 level keeps a scale and an offset for so many inputs of an output.
 INT4_GROUP = 32
 # Engines keep the target's logits in 32 bits for sampling.
@@ -75,117 +70,18 @@ class Footprint:
     cache_bytes_per_token: float
 
 
-class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with and without its draft on a device of `device_bytes`.
+def bytes_to_serve(
+    target: Footprint, draft: Footprint, *, concurrency: int, context: int, k: int, vocabulary: int
+) -> float:
+    """Bytes of both while `concurrency` sequences of `context` tokens are decoded together.
 
-    `sequences` of `context` tokens each fit together with the draft, `sequences_alone` without it;
-    `max_model_len` is the longest context that `concurrency` sequences may have. 0: does not fit,
-    None: memory sets no limit (nothing is kept per token). `logits_bytes` are those of one
-    sequence's verification pass.
+    Counts weights, both caches and the target's logits of a verification pass of k + 1 tokens.
+    Other activations and what an engine and its allocator need besides are unknown. A draft of a
+    shorter context is counted with a cache as long as the target's.
     """
-
-    device_bytes: float
-    concurrency: int
-    context: int
-    target_weight_bytes: float
-    draft_weight_bytes: float
-    target_cache_bytes_per_token: float
-    draft_cache_bytes_per_token: float
-    logits_bytes: float
-    sequences_alone: int | None
-    sequences: int | None
-    max_model_len_alone: int | None
-    max_model_len: int | None
-
-    @property
-    def target_fits(self) -> bool:
-        """Whether the target alone fits at this load."""
-        return self.sequences_alone is None or self.sequences_alone >= self.concurrency
-
-    @property
-    def fits(self) -> bool:
-        """Whether target and draft fit at this load."""
-        return self.sequences is None or self.sequences >= self.concurrency
-
-    @property
-    def bytes_needed(self) -> float:
-        """Bytes of target and draft at this load."""
-        cache = self.target_cache_bytes_per_token + self.draft_cache_bytes_per_token
-        per_sequence = self.context * cache + self.logits_bytes
-        weights = self.target_weight_bytes + self.draft_weight_bytes
-        return weights + self.concurrency * per_sequence
-
-
-@dataclass(frozen=True)
-class Serving:
-    """The load on a device of `device_bytes`: sequences decoded together, tokens of each, the draft
-    length, and the entries of the target's vocabulary.
-    """
-
-    device_bytes: float
-    concurrency: int
-    context: int
-    k: int
-    vocabulary: int
-
-
-def plan_memory(
-    target: Footprint, draft: Footprint, serving: Serving, longest_context: int | None
-) -> MemoryPlan:
-    """Divide what the weights leave among the sequences.
-
-    Counts weights, both caches and the target's logits of a verification pass. Other activations
-    and what an engine and its allocator need besides are unknown; the caller leaves room for them.
-    A draft of a shorter context is counted with a cache as long as the target's.
-
-    Args:
-        longest_context: the target's context length, which no `max_model_len` exceeds; None where
-            unknown.
-    """
-    one_token = LOGIT_BYTES * serving.vocabulary
-    alone = _Room(
-        serving.device_bytes - target.weight_bytes, target.cache_bytes_per_token, one_token
-    )
-    both = _Room(
-        alone.free - draft.weight_bytes,
-        target.cache_bytes_per_token + draft.cache_bytes_per_token,
-        (serving.k + 1) * one_token,
-    )
-    return MemoryPlan(
-        device_bytes=serving.device_bytes,
-        concurrency=serving.concurrency,
-        context=serving.context,
-        target_weight_bytes=target.weight_bytes,
-        draft_weight_bytes=draft.weight_bytes,
-        target_cache_bytes_per_token=target.cache_bytes_per_token,
-        draft_cache_bytes_per_token=draft.cache_bytes_per_token,
-        logits_bytes=both.logits,
-        sequences_alone=alone.sequences(serving.context),
-        sequences=both.sequences(serving.context),
-        max_model_len_alone=alone.longest(serving.concurrency, longest_context),
-        max_model_len=both.longest(serving.concurrency, longest_context),
-    )
-
-
-@dataclass(frozen=True)
-class _Room:
-    """Bytes beside the weights, and what a sequence takes of them: per token, and for logits."""
-
-    free: float
-    per_token: float
-    logits: float
-
-    def sequences(self, context: int) -> int | None:
-        if not self.per_token and self.free >= 0:
-            return None
-        each = context * self.per_token + self.logits
-        return max(0, int(self.free // each))
-
-    def longest(self, concurrency: int, most: int | None) -> int | None:
-        if not self.per_token:
-            return most if self.free >= concurrency * self.logits else 0
-        tokens = max(0, int((self.free / concurrency - self.logits) // self.per_token))
-        return tokens if most is None else min(tokens, most)
+    cache = context * (target.cache_bytes_per_token + draft.cache_bytes_per_token)
+    logits = (k + 1) * LOGIT_BYTES * vocabulary
+    return target.weight_bytes + draft.weight_bytes + concurrency * (cache + logits)
 
 
 def memory_left() -> int:
@@ -214,7 +110,6 @@ def parse_size(text: str) -> int:
 
 def format_size(size: float) -> str:
     """Bytes in the largest power of ten (TB, GB, MB, kB) that they fill, with three digits."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if float(f"{size:.3g}") >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
+    rounded = float(f"{size:.3g}")
+    unit = next((unit for unit in ("TB", "GB", "MB") if rounded >= UNITS[unit.lower()]), "kB")
+    return f"{size / UNITS[unit.lower()]:.3g} {unit}"

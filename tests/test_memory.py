@@ -1,86 +1,27 @@
-"""Bytes of weights, caches and pairs on a device: sums by hand. Sizes as text."""
+"""Bytes of weights, caches and pairs: sums by hand. Sizes as text."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from draftbench.memory import (
     LEVELS,
     Footprint,
-    Serving,
+    bytes_to_serve,
     format_size,
     kv_bytes_per_token,
     matrix_bytes,
     parse_size,
-    plan_memory,
 )
 
-# 1000 bytes: 400 of the target and 2 a token, 100 of the draft and 1 a token; a vocabulary of 5
-# entries of 4 bytes, so 20 bytes of logits a position.
-TARGET, DRAFT = Footprint(400, 2), Footprint(100, 1)
 
-
-def serving(**changes: Any) -> Serving:
-    fields = {"device_bytes": 1000, "concurrency": 2, "context": 50, "k": 1, "vocabulary": 5}
-    return Serving(**fields | changes)
-
-
-def test_a_draft_costs_sequences_and_context() -> None:
-    found = plan_memory(TARGET, DRAFT, serving(), None)
-    # Alone 600 / (50 · 2 + 20) = 5 sequences; with the draft 500 / (50 · 3 + 2 · 20) = 2.6.
-    assert (found.sequences_alone, found.sequences) == (5, 2)
-    # Alone (600 / 2 - 20) / 2 tokens each, together (500 / 2 - 40) / 3.
-    assert (found.max_model_len_alone, found.max_model_len) == (140, 70)
-    assert found.bytes_needed == 400 + 100 + 2 * (50 * 3 + 40)
-    assert found.target_fits
-    assert found.fits
-
-
-def test_no_context_is_longer_than_the_targets_own() -> None:
-    found = plan_memory(TARGET, DRAFT, serving(), 100)
-    assert (found.max_model_len_alone, found.max_model_len) == (100, 70)
-
-
-@pytest.mark.parametrize(
-    ("device", "fitting"),
-    # The target at this load is 400 + 2 · 120, both are 500 + 2 · 190.
-    [(639, (False, False)), (640, (True, False)), (879, (True, False)), (880, (True, True))],
-)
-def test_what_does_not_fit_is_said_to_the_byte(device: int, fitting: tuple[bool, bool]) -> None:
-    found = plan_memory(TARGET, DRAFT, serving(device_bytes=device), None)
-    assert (found.target_fits, found.fits) == fitting
-
-
-def test_weights_that_do_not_fit_leave_no_context() -> None:
-    found = plan_memory(TARGET, DRAFT, serving(device_bytes=300), None)
-    assert (found.sequences, found.max_model_len, found.fits) == (0, 0, False)
-
-
-def test_models_without_a_cache_are_limited_by_their_weights_alone() -> None:
-    found = plan_memory(Footprint(400, 0), Footprint(100, 0), serving(), None)
-    assert (found.sequences, found.max_model_len, found.fits) == (None, None, True)
-    tight = plan_memory(Footprint(400, 0), Footprint(100, 0), serving(device_bytes=450), None)
-    assert (tight.target_fits, tight.fits, tight.max_model_len) == (True, False, 0)
-
-
-@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 200), st.integers(0, 8))
-def test_a_planned_context_fits_and_one_token_more_does_not(
-    device: int, concurrency: int, context: int, k: int
-) -> None:
-    asked = serving(device_bytes=device, concurrency=concurrency, context=context, k=k)
-    longest = plan_memory(TARGET, DRAFT, asked, None).max_model_len
-    assert longest is not None
-
-    def needed(tokens: int) -> float:
-        return 500 + concurrency * (tokens * 3 + (k + 1) * 20)
-
-    assert needed(longest) <= device or longest == 0
-    assert needed(longest + 1) > device
+def test_a_pair_takes_its_weights_and_for_each_sequence_both_caches_and_the_logits() -> None:
+    load = {"concurrency": 2, "context": 50, "k": 1, "vocabulary": 5}
+    # Logits of two positions: 2 · 5 entries of 4 bytes.
+    assert bytes_to_serve(Footprint(400, 2), Footprint(100, 1), **load) == 500 + 2 * (50 * 3 + 40)
+    assert bytes_to_serve(Footprint(400, 0), Footprint(0, 0), **load) == 400 + 2 * 40
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import draftbench
+from draftbench import notebook
 
 KEPT = Path(__file__).parents[1] / "results/reference"
 
@@ -13,7 +13,7 @@ def best_of(answer):
 
 
 def test_the_draft_that_is_accepted_most_loses_where_it_costs_too_much():
-    answer = draftbench.Run(KEPT / "qwen2.5-coder").recommend()
+    answer = notebook.recommend(notebook.read(KEPT / "qwen2.5-coder"))
     best = best_of(answer)
     chosen, target = best["qwen0.5", "int4"], best["self", "none"]
     assert answer.choice.quant == "int4"
@@ -23,13 +23,13 @@ def test_the_draft_that_is_accepted_most_loses_where_it_costs_too_much():
 
 def test_a_draft_for_stories_is_not_worth_it_on_math():
     """α 0.28 and 1.2 ×: not what 1.3 × asks for, though it breaks even."""
-    run = draftbench.Run(KEPT / "tinyllama-gsm8k")
-    assert run.recommend().decision == "speculate"
-    assert run.recommend(min_speedup=1.3).decision == "do_not_speculate"
+    run = notebook.read(KEPT / "tinyllama-gsm8k")
+    assert notebook.recommend(run).decision == "speculate"
+    assert notebook.recommend(run, min_speedup=1.3).decision == "do_not_speculate"
 
 
 def test_predictions_on_real_models_are_a_few_percent_off():
-    error = draftbench.Run(KEPT / "qwen2.5-coder").recommend().prediction_error
+    error = notebook.recommend(notebook.read(KEPT / "qwen2.5-coder")).prediction_error
     assert error.configurations >= 12
     assert error.median <= 0.05
     assert error.worst <= 0.12

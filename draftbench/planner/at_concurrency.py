@@ -16,7 +16,7 @@ from itertools import dropwhile, pairwise
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
-from draftbench.memory import Footprint, Serving, format_size, plan_memory
+from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.measured import Measurement, measurements
@@ -67,15 +67,14 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
     target, draft = run.facts_of(None), draft_footprint(run, candidate)
     if target is None or draft is None:
         return None
-    serving = Serving(
-        device_bytes=0,
+    return bytes_to_serve(
+        Footprint(target.weight_bytes, target.kv_bytes_per_token),
+        draft,
         concurrency=concurrency,
         context=longest_context(run),
-        k=max(run.manifest.question.ks, default=0),
+        k=max(run.manifest.question.ks),
         vocabulary=target.vocab_size,
     )
-    own = Footprint(target.weight_bytes, target.kv_bytes_per_token)
-    return plan_memory(own, draft, serving, None).bytes_needed
 
 
 @dataclass(frozen=True, eq=False)

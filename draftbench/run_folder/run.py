@@ -9,7 +9,8 @@ was decoded again with other cells); other repeated measurements are all kept. C
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from draftbench.errors import RunFolderError
@@ -34,7 +35,7 @@ SHORTEST_DECODED = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run measured."""
+    """Everything a run measured; `path` is its folder, where it was read from one."""
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
@@ -44,6 +45,7 @@ class Run:
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
     states: tuple[MachineState, ...] = ()
+    path: Path | None = None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -64,7 +66,7 @@ def read_run(folder: RunFolder) -> Run:
         RunFolderError: a file that cannot be read, a measurement of a response that is not there or
         of another length, or prompt lookup over fewer tokens than the run's largest k.
     """
-    run = run_of(folder.manifest, folder.observations())
+    run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     lengths = {(t.request, t.sample): t.output_tokens for t in run.trajectories}
     for row in (*run.replays, *run.decodes):
         length = lengths.get((row.request, row.sample))
