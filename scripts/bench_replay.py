@@ -23,7 +23,7 @@ from draftbench.decoder.runner import HostClock, set_threads
 from draftbench.decoder.speculate import decode
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay_model
-from draftbench.measure.trajectories import Given, generate, score, task_of
+from draftbench.measure.trajectories import generate, score, task_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, Sampling
@@ -69,12 +69,9 @@ def main() -> None:
     prompts = greedy_prompts(options, text, target.context_length)
     generate([(prompts[0], 0)], target, text, clock)
     start = time.perf_counter()
-    answers = generate([(prompt, 0) for prompt in prompts], target, text, clock)
-    given = [
-        Given(prompt, 0, tokens, finish, "target", "")
-        for prompt, (tokens, finish) in zip(prompts, answers, strict=True)
-    ]
-    material = score(given, target)
+    asked = [(prompt, 0) for prompt in prompts]
+    outputs = generate(asked, target, text, clock)
+    material = score(asked, outputs, target, "target", lambda tokens: "")
     responses = time.perf_counter() - start
     tie = NEAR_TIE_MARGIN[options.dtype]
     replay_seconds = decode_seconds = 0.0

@@ -40,8 +40,10 @@ class LoadedCandidate:
     candidate: Candidate
     runner: Runner | None
 
-    def drafter(self, bench: Bench) -> Drafter:
-        """A fresh drafter, with no cache of any request."""
+    def drafter(self, bench: Bench, k: int) -> Drafter | None:
+        """A fresh drafter, with no cache of any request; none for the baseline, k = 0."""
+        if k == 0:
+            return None
         if self.runner is None:
             return LookupDrafter(*bench.lookup, bench.target.device)
         return ModelDrafter(self.runner, bench.mode, bench.target.vocab_size)

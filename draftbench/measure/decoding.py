@@ -8,9 +8,9 @@ timed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import zip_longest
 
-from draftbench.decoder.drafters import Drafter
 from draftbench.decoder.runner import Response, Task
 from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.candidate import Bench, LoadedCandidate
@@ -37,15 +37,12 @@ def decode_requests(
     """The baseline and each k on some requests. For one row a list per request, without those that
     are done; for several a list per k, of which all or none are worth something.
     """
-    every = (0, *ks)
-    once = [_Turn(response, turn=turn) for turn, response in enumerate(responses)]
-    left = [one for one in once if one.response.key not in done]
+    if all(response.key in done for response in responses):
+        return
     if batch == 1:
-        yield from _request_by_request(loaded, bench, left, every)
-    elif left:
-        repeats = range(repeats_of(len(once), batch))
-        often = [replace(one, repeat=repeat) for repeat in repeats for one in once]
-        yield from _side_by_side(loaded, bench, often, every, batch)
+        yield from _request_by_request(loaded, bench, responses, (0, *ks), done)
+    else:
+        yield from _side_by_side(loaded, bench, responses, (0, *ks), batch)
 
 
 def repeats_of(requests: int, batch: int) -> int:
@@ -55,54 +52,50 @@ def repeats_of(requests: int, batch: int) -> int:
     return 1 if batch == 1 else -(-FILLS * batch // requests)
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """A response that is decoded again; `repeat` counts how often it was before, `turn` is its
-    place among all that are.
-    """
-
-    response: ScoredResponse
-    repeat: int = 0
-    turn: int = 0
-
-    def task(self, bench: Bench) -> Task:
-        return task_of(self.response.prompt, self.response.trajectory.sample, bench.text)
-
-
-def _drafter(loaded: LoadedCandidate, bench: Bench, k: int) -> Drafter | None:
-    return loaded.drafter(bench) if k > 0 else None
-
-
 def _request_by_request(
-    loaded: LoadedCandidate, bench: Bench, runs: Sequence[_Turn], ks: Sequence[int]
+    loaded: LoadedCandidate,
+    bench: Bench,
+    responses: Sequence[ScoredResponse],
+    ks: Sequence[int],
+    done: Collection[Key],
 ) -> Iterator[list[Decode]]:
     """One row: every k once for each request, in an order that turns by one with every request. One
     list per request: only together can its runs be compared.
     """
-    for number, one in enumerate(runs):
-        at = one.turn % len(ks)
-        task = one.task(bench)
-        if number == 0:
+    warm = False
+    for turn, one in enumerate(responses):
+        if one.key in done:
+            continue
+        task = task_of(one.prompt, one.trajectory.sample, bench.text)
+        if not warm:
             _warm(loaded, bench, [task], ks, rows=1)
+            warm = True
+        at = turn % len(ks)
         rows = []
         for k in (*ks[at:], *ks[:at]):
             bench.between(0)
-            response = decode(task, bench.target, _drafter(loaded, bench, k), k, bench.clock)
-            rows.append(_record(loaded, bench, k, one, response, 1))
+            output = decode(task, bench.target, loaded.drafter(bench, k), k, bench.clock)
+            rows.append(_record(loaded, bench, k, one, output, batch=1, repeat=0))
         yield rows
         bench.between(1)
 
 
 def _side_by_side(
-    loaded: LoadedCandidate, bench: Bench, runs: Sequence[_Turn], ks: Sequence[int], rows: int
+    loaded: LoadedCandidate,
+    bench: Bench,
+    responses: Sequence[ScoredResponse],
+    ks: Sequence[int],
+    rows: int,
 ) -> Iterator[list[Decode]]:
     """`rows` rows: every k decodes all requests, for a moment of each k in turn. One list per k,
     when all are done: a response at any k is a finished unit.
     """
-    tasks = [one.task(bench) for one in runs]
+    repeats = range(repeats_of(len(responses), rows))
+    runs = [(repeat, one) for repeat in repeats for one in responses]
+    tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for _, one in runs]
     _warm(loaded, bench, tasks[:rows], ks, rows)
     batches = [
-        Batch(tasks, bench.target, _drafter(loaded, bench, k), k, bench.clock, rows) for k in ks
+        Batch(tasks, bench.target, loaded.drafter(bench, k), k, bench.clock, rows) for k in ks
     ]
     left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
@@ -116,8 +109,10 @@ def _side_by_side(
             bench.between(finished - done)
             done = finished
     for k, batch in zip(ks, batches, strict=True):
-        decoded = zip(runs, batch.responses, strict=True)
-        yield [_record(loaded, bench, k, one, response, rows) for one, response in decoded]
+        yield [
+            _record(loaded, bench, k, one, output, rows, repeat)
+            for (repeat, one), output in zip(runs, batch.responses, strict=True)
+        ]
     bench.between(every - done)
 
 
@@ -143,53 +138,48 @@ def _warm(
     """Run every shape once, untimed."""
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
-        decode_all(short, bench.target, _drafter(loaded, bench, k), k, bench.clock, rows)
+        decode_all(short, bench.target, loaded.drafter(bench, k), k, bench.clock, rows)
 
 
 def _record(
-    loaded: LoadedCandidate, bench: Bench, k: int, one: _Turn, response: Response, batch: int
+    loaded: LoadedCandidate,
+    bench: Bench,
+    k: int,
+    one: ScoredResponse,
+    output: Response,
+    batch: int,
+    repeat: int,
 ) -> Decode:
-    trajectory = one.response.trajectory
-    difference = _first_difference(response.tokens, one.response.tokens)
-    if trajectory.sampling.temperature > 0:
-        difference = None
-    tie = None
+    trajectory = one.trajectory
+    difference = tie = None
+    if trajectory.sampling.temperature == 0:
+        pairs = enumerate(zip_longest(output.tokens, one.tokens))
+        difference = next((position for position, (a, b) in pairs if a != b), None)
     if difference is not None:
-        beyond = difference >= len(trajectory.margins)
-        tie = not beyond and trajectory.margins[difference] <= NEAR_TIE_MARGIN[bench.dtype]
+        margin = trajectory.margins[difference : difference + 1]
+        tie = bool(margin) and margin[0] <= NEAR_TIE_MARGIN[bench.dtype]
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
         candidate=loaded.candidate if k > 0 else None,
         k=k,
         mode=bench.mode,
-        repeat=one.repeat,
-        proposed=tuple(response.proposed),
-        accepted=tuple(response.accepted),
-        cut=tuple(response.cut),
-        draft_seconds=_to_tenth_of_microsecond(response.draft_seconds),
-        verify_seconds=_to_tenth_of_microsecond(response.verify_seconds),
-        prefill_seconds=response.prefill_seconds,
-        draft_prefill_seconds=response.draft_prefill_seconds,
-        decode_seconds=response.decode_seconds,
-        output_tokens=len(response.tokens),
-        digest=bench.digest(tuple(response.tokens)),
+        repeat=repeat,
+        proposed=tuple(output.proposed),
+        accepted=tuple(output.accepted),
+        cut=tuple(output.cut),
+        # Clocks do not tell more than a tenth of a microsecond, and a run folder is kept for long.
+        draft_seconds=tuple(round(seconds, 7) for seconds in output.draft_seconds),
+        verify_seconds=tuple(round(seconds, 7) for seconds in output.verify_seconds),
+        prefill_seconds=output.prefill_seconds,
+        draft_prefill_seconds=output.draft_prefill_seconds,
+        decode_seconds=output.decode_seconds,
+        output_tokens=len(output.tokens),
+        digest=bench.digest(tuple(output.tokens)),
         first_difference=difference,
         tie=tie,
         block=str(loaded.candidate),
         batch=batch,
         process=bench.process,
-        active=() if batch == 1 else tuple(response.active),
+        active=() if batch == 1 else tuple(output.active),
     )
-
-
-def _to_tenth_of_microsecond(seconds: list[float]) -> tuple[float, ...]:
-    """Clocks do not tell more, and a run folder is kept for long."""
-    return tuple(round(value, 7) for value in seconds)
-
-
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    for position, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return position
-    return None if len(one) == len(other) else min(len(one), len(other))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace as with_fields
+import msgspec
 
 from draftbench.errors import TrafficError
 from draftbench.measure.templates import Renderer
@@ -61,25 +61,24 @@ class TextSide:
 
         Args:
             longest: most tokens of a response, also where the request allows more.
-        """
-        tokens = self._render(request)
-        room = context_length - len(tokens)
-        if not tokens or room < 1:
-            return None
-        settings = with_fields(
-            request, prompt=None, messages=None, tools=None, template={}, response=None
-        )
-        limit = min(request.max_tokens or longest, longest, room)
-        return Prompt(settings, array("i", tokens), limit)
 
-    def _render(self, request: Request) -> list[int]:
-        chat = request.messages is not None
-        if chat and not getattr(self.tokenizer, "chat_template", None):
+        Raises:
+            TrafficError, ModelError: the tokenizer or its template refuses it, or does not end.
+        """
+        if request.messages is not None and not getattr(self.tokenizer, "chat_template", None):
             raise TrafficError(
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
                 hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
             )
-        return self._renderer.tokens(request)
+        tokens = self._renderer.tokens(request)
+        room = context_length - len(tokens)
+        if not tokens or room < 1:
+            return None
+        settings = msgspec.structs.replace(
+            request, prompt=None, messages=None, tools=None, template={}, response=None
+        )
+        limit = min(request.max_tokens or longest, longest, room)
+        return Prompt(settings, array("i", tokens), limit)
 
     def answer(self, request: Request) -> list[int]:
         """The logged answer as the target's tokens.

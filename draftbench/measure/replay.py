@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, repeat, takewhile
 
 import torch
 from torch import Tensor
@@ -35,23 +35,22 @@ def replay(
     """One pass along some responses side by side; with it, for the private part, what a model
     drafted.
     """
-    if loaded.runner is not None:
-        made = replay_model(loaded.runner, bench.target, group, loaded.candidate, bench.mode)
-        return [*made]
+    runner, candidate = loaded.runner, loaded.candidate
+    if runner is not None:
+        return [*replay_model(runner, bench.target, group, candidate, bench.mode)]
     window = max(bench.ks)
-    return [
-        (replay_lookup(response, loaded.candidate, bench.lookup, window), None)
-        for response in group
-    ]
+    return [(replay_lookup(response, candidate, bench.lookup, window), None) for response in group]
 
 
 @dataclass
 class _Columns:
+    """Values of one response by position, as far as the draft could draft."""
+
     accept: list[float] = field(default_factory=list)
+    overlap: list[float] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     margin: list[float] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
-    overlap: list[float] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
 
 
@@ -73,86 +72,61 @@ def replay_model(
     samples = mode is not DraftingMode.GREEDY and any(
         response.trajectory.sampling.temperature > 0 for response in group
     )
-    own = teacher_forced(target, texts, 1, draft.context_length) if samples else repeat(None)
-    drafts = teacher_forced(draft, texts, 1, target.context_length)
-    for (row, start, logits), beside in zip(drafts, own, strict=False):
+    verified = teacher_forced(target, texts, 1, draft.context_length) if samples else repeat(None)
+    drafted = teacher_forced(draft, texts, 1, target.context_length)
+    for (row, start, logits), beside in zip(drafted, verified, strict=False):
         logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
-        tokens, trajectory = group[row].tokens, group[row].trajectory
+        tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
-        _fill(columns[row], logits, chosen)
-        if beside is None or trajectory.sampling.temperature == 0:
-            columns[row].accept += (best(logits) == chosen).double().tolist()
+        if beside is None or sampling.temperature == 0:
+            accept = overlap = (best(logits) == chosen).double()
         else:
-            _sample(columns[row], (logits, beside[2]), chosen, trajectory.sampling, mode)
-    return [
-        _records(found, response, candidate, mode, draft)
-        for found, response in zip(columns, group, strict=True)
-    ]
+            accept, overlap = _sampled(logits, beside[2], chosen, sampling, mode)
+        known = chosen < logits.shape[1]  # a token that the draft lacks is behind all it has
+        own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
+        rank = torch.where(known, (logits > own).sum(dim=-1), logits.shape[1])
+        confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
+        found = columns[row]
+        found.accept += accept.tolist()
+        found.overlap += overlap.tolist()
+        found.confidence += confidence.tolist()
+        found.margin += top_two_margin(logits).tolist()
+        found.rank += rank.tolist()
+        found.drafted += best(logits).tolist()
+    made = []
+    for found, response in zip(columns, group, strict=True):
+        request, sample = response.key
+        missing = len(response.tokens) - 1 - len(found.accept)
+        record = Replay(
+            request=request,
+            sample=sample,
+            candidate=candidate,
+            mode=mode,
+            draftable=max(0, draft.context_length - len(response.prompt.tokens)),
+            accept=_rounded(found.accept, missing),
+            confidence=_rounded(found.confidence, missing),
+            margin=_rounded(found.margin, missing),
+            rank=tuple(found.rank + [draft.vocab_size] * missing),
+            overlap=None if mode is DraftingMode.GREEDY else _rounded(found.overlap, missing),
+        )
+        drafted_tokens = tuple(found.drafted)
+        private = PrivateDraft(
+            request=request, sample=sample, candidate=candidate, tokens=drafted_tokens
+        )
+        made.append((record, private))
+    return made
 
 
-def _sample(
-    columns: _Columns,
-    both: tuple[Tensor, Tensor],
-    chosen: Tensor,
-    sampling: Sampling,
-    mode: DraftingMode,
-) -> None:
+def _sampled(
+    logits: Tensor, beside: Tensor, chosen: Tensor, sampling: Sampling, mode: DraftingMode
+) -> tuple[Tensor, Tensor]:
     """min(1, q/p) at the tokens that came out, and Σ min(p, q), from logits of draft and target."""
-    logits, beside = both
     filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-    q = _over(distribution(logits, filters), beside.shape[1])
+    q = distribution(logits, filters)
+    q = functional.pad(q, (0, beside.shape[1] - q.shape[1]))  # 0 for tokens that the draft lacks
     p = distribution(beside.to(q.device), sampling)
-    columns.overlap += torch.minimum(p, q).sum(dim=-1).tolist()
     ratio = q.gather(1, chosen[:, None]).double() / p.gather(1, chosen[:, None]).double()
-    columns.accept += ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0).tolist()
-
-
-def _records(
-    columns: _Columns,
-    response: ScoredResponse,
-    candidate: Candidate,
-    mode: DraftingMode,
-    draft: Runner,
-) -> tuple[Replay, PrivateDraft]:
-    trajectory = response.trajectory
-    missing = trajectory.output_tokens - 1 - len(columns.accept)
-    overlap = columns.overlap if trajectory.sampling.temperature > 0 else columns.accept
-    record = Replay(
-        request=trajectory.request,
-        sample=trajectory.sample,
-        candidate=candidate,
-        mode=mode,
-        draftable=max(0, draft.context_length - len(response.prompt.tokens)),
-        accept=_rounded(columns.accept, missing),
-        confidence=_rounded(columns.confidence, missing),
-        margin=_rounded(columns.margin, missing),
-        rank=tuple(columns.rank + [draft.vocab_size] * missing),
-        overlap=None if mode is DraftingMode.GREEDY else _rounded(overlap, missing),
-    )
-    private = PrivateDraft(
-        request=trajectory.request,
-        sample=trajectory.sample,
-        candidate=candidate,
-        tokens=tuple(columns.drafted),
-    )
-    return record, private
-
-
-def _fill(columns: _Columns, logits: Tensor, chosen: Tensor) -> None:
-    """What is kept of a chunk of the draft's logits [n, vocab] whatever the mode."""
-    inside = chosen < logits.shape[1]
-    own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
-    confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
-    rank = torch.where(inside, (logits > own).sum(dim=-1), logits.shape[1])
-    columns.drafted += best(logits).tolist()
-    columns.confidence += confidence.tolist()
-    columns.margin += top_two_margin(logits).tolist()
-    columns.rank += rank.tolist()
-
-
-def _over(q: Tensor, vocab_size: int) -> Tensor:
-    """Draft probabilities over the target's vocabulary: 0 for tokens that the draft lacks."""
-    return functional.pad(q, (0, vocab_size - q.shape[1]))
+    return ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0), torch.minimum(p, q).sum(dim=-1)
 
 
 def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
@@ -179,13 +153,9 @@ def replay_lookup(
     for start in range(1, len(tokens)):
         index.extend([tokens[start - 1]])
         found = index.lookup(window)
-        hits = 0
-        for guess, token in zip(found, tokens[start:], strict=False):
-            if guess != token:
-                break
-            hits += 1
+        pairs = zip(found, tokens[start:], strict=False)
         proposed.append(len(found))
-        matched.append(hits)
+        matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return LookupReplay(
         request=response.trajectory.request,
         sample=response.trajectory.sample,
@@ -203,18 +173,19 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
     Above a few percent the level's activations depend on their neighbours, and replay does not
     predict the decoder. None for a response too short to step through.
     """
-    prompt, tokens = response.prompt.tokens, response.tokens[: STEPPED_POSITIONS + 1]
-    room = runner.context_length - len(prompt)
-    tokens = tokens[: max(0, room)]
+    prompt = response.prompt.tokens
+    room = max(0, runner.context_length - len(prompt))
+    tokens = response.tokens[: min(room, STEPPED_POSITIONS + 1)]
     if len(tokens) < 2:
         return None
-    once = [
-        int(t) for _, _, z in teacher_forced(runner, [(prompt, tokens)], first=1) for t in best(z)
-    ]
+    parts = teacher_forced(runner, [(prompt, tokens)], first=1)
+    once = chain.from_iterable(best(logits).tolist() for _, _, logits in parts)
     cache = runner.new_cache(len(prompt) + len(tokens))
-    runner.forward(torch.tensor(prompt, device=runner.device), cache, every=False)
-    stepped = [
-        int(best(runner.forward(torch.tensor([t], device=runner.device), cache, every=False)))
-        for t in tokens[:-1]
-    ]
-    return sum(a != b for a, b in zip(once, stepped, strict=True)) / len(stepped)
+
+    def stepped(read: Sequence[int]) -> int:
+        known = torch.tensor(read, device=runner.device)
+        return int(best(runner.forward(known, cache, every=False)))
+
+    stepped(prompt)
+    steps = [stepped([token]) for token in tokens[:-1]]
+    return sum(a != b for a, b in zip(once, steps, strict=True)) / len(steps)

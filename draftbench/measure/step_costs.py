@@ -7,15 +7,18 @@ it is timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from draftbench.decoder.drafters import LookupDrafter, LookupIndex
-from draftbench.decoder.runner import Clock, KVCache, Runner
+from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.runner import KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, CostPoint
 
 REPEATS = 6
@@ -58,35 +61,35 @@ class CostGrid:
 
 
 def grid_for(
-    spans: Sequence[tuple[int, int]], text: Sequence[int], ks: Sequence[int], room: int, batch: int
+    responses: Sequence[ScoredResponse], ks: Sequence[int], room: int, batch: int
 ) -> CostGrid:
     """Contexts and prompt lengths that this traffic has: its ends and its middle; for several rows,
     whose passes take long, the ends alone and no prompts.
 
     Args:
-        spans: prompt and output tokens of every response.
-        text: real tokens to step through.
         room: the target's context length.
     """
-    prompts = sorted(prompt for prompt, _ in spans)
-    middles = sorted(prompt + output // 2 for prompt, output in spans)
-    longest = max(prompt + output for prompt, output in spans)
-    contexts = [middles[0], middles[len(middles) // 2], longest]
-    lengths = {prompts[0], prompts[len(prompts) // 2], prompts[-1]}
+    prompts = sorted(len(response.prompt.tokens) for response in responses)
+    middles = sorted(len(r.prompt.tokens) + len(r.tokens) // 2 for r in responses)
+    longest = max(responses, key=lambda response: response.length)
     most = room - max(ks) - 1
-    used = contexts if batch == 1 else [contexts[0], contexts[-1]]
+    contexts = {middles[0], longest.length}
+    lengths = set()
+    if batch == 1:
+        contexts.add(middles[len(middles) // 2])
+        lengths = {prompts[0], prompts[len(prompts) // 2], prompts[-1]}
     return CostGrid(
-        contexts=tuple(sorted({min(c, most) for c in used if min(c, most) > 0})),
+        contexts=tuple(sorted({min(c, most) for c in contexts if min(c, most) > 0})),
         largest_k=max(ks),
-        prompts=tuple(sorted(lengths)) if batch == 1 else (),
-        text=tuple(text),
+        prompts=tuple(sorted(lengths)),
+        text=(*longest.prompt.tokens, *longest.tokens),
         batch=batch,
     )
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """One point: what to record, and the work of one repeat."""
+class _Point:
+    """What to record, the work of one repeat, and the seconds it took."""
 
     candidate: Candidate | None
     what: str
@@ -94,45 +97,32 @@ class _Timed:
     context: int
     batch: int
     runner: str
-    work: Callable[[], None]
+    work: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
 
 
 def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[CostPoint]:
-    """Time a candidate's passes beside the target's; as its own draft the target has no others."""
-    draft: Runner | LookupDrafter | None = loaded.runner
-    if loaded.runner is None:
-        draft = LookupDrafter(*bench.lookup, bench.target.device)
-    elif loaded.runner is bench.target:
-        draft = None
-    timing = bench.clock, bench.process
-    return measure_costs(bench.target, draft, loaded.candidate, grid, timing, bench.between)
-
-
-def measure_costs(
-    target: Runner,
-    draft: Runner | LookupDrafter | None,
-    candidate: Candidate | None,
-    grid: CostGrid,
-    timing: tuple[Clock, str],
-    between: Callable[[int], None] = lambda done: None,
-) -> list[CostPoint]:
-    """Time the target beside one draft.
-
-    Args:
-        draft: a model, prompt lookup, or None for the target alone.
-        timing: the clock and this process's id.
-        between: called with 1 between two of the grid's turns; what it raises ends the work.
+    """Time a candidate's passes beside the target's; as its own draft the target has no others.
+    Between two of the grid's turns the bench may end the work.
     """
-    clock, process = timing
-    points = _points(target, draft, candidate, grid)
-    seconds: list[list[float]] = [[] for _ in points]
+    clock, draft, candidate = bench.clock, loaded.runner, loaded.candidate
+    points = [*_passes(bench.target, None, grid, grid.verify_sizes)]
+    if draft is None:
+        points += _proposals(candidate, grid, bench.lookup)
+    elif draft is not bench.target:
+        points += _passes(draft, candidate, grid, (1, 2))
     for turn in range(grid.turns):
         if turn > 0:
-            between(1)
-        for point, samples in zip(points, seconds, strict=True):
-            # Prompts are read once a request and take long.
-            if point.what != "prefill" or turn < PREFILL_REPEATS:
-                samples += _visit(point, clock)
+            bench.between(1)
+        for point in points:
+            prefill = point.what == "prefill"
+            if prefill and turn >= PREFILL_REPEATS:
+                continue  # prompts are read once a request and take long
+            point.work()
+            for _ in range(1 if prefill else SAMPLES_PER_VISIT):
+                start = clock.mark()
+                point.work()
+                point.seconds.append(clock.seconds(start, clock.mark()))
     return [
         CostPoint(
             candidate=point.candidate,
@@ -140,109 +130,65 @@ def measure_costs(
             batch=point.batch,
             new_tokens=point.new_tokens,
             context=point.context,
-            seconds=tuple(samples),
-            block="target" if candidate is None else str(candidate),
+            seconds=tuple(point.seconds),
+            block=str(candidate),
             runner=point.runner,
-            process=process,
+            process=bench.process,
         )
-        for point, samples in zip(points, seconds, strict=True)
+        for point in points
     ]
 
 
-def _points(
-    target: Runner,
-    draft: Runner | LookupDrafter | None,
-    candidate: Candidate | None,
-    grid: CostGrid,
-) -> list[_Timed]:
-    """What is visited in each turn."""
-    points = [*_step_points(target, None, grid, grid.verify_sizes)]
-    points += _prefill_points(target, None, grid)
-    if isinstance(draft, LookupDrafter):
-        points += _proposal_points(draft, candidate, grid)
-    elif draft is not None:
-        sizes = (1, 2)
-        points += _step_points(draft, candidate, grid, sizes)
-        points += _prefill_points(draft, candidate, grid)
-    return points
-
-
-def _visit(point: _Timed, clock: Clock) -> list[float]:
-    """Run the work once, then time it."""
-    point.work()
-    samples = []
-    for _ in range(SAMPLES_PER_VISIT if point.what != "prefill" else 1):
-        start = clock.mark()
-        point.work()
-        samples.append(clock.seconds(start, clock.mark()))
-    return samples
-
-
-def _step_points(
+def _passes(
     runner: Runner, candidate: Candidate | None, grid: CostGrid, sizes: tuple[int, ...]
-) -> list[_Timed]:
-    """Times a pass over n tokens a row at each context, and the choice of tokens: one per position
-    for the target, which verifies, and one per row for a draft, which continues from the last.
+) -> Iterator[_Point]:
+    """Passes over n tokens a row at each context, with the choice of tokens: one per position for
+    the target, which verifies, and one per row for a draft, which continues from the last. Then
+    passes over whole prompts.
     """
-    points = []
+    rows, name = grid.batch, runner.name
     for context in grid.contexts:
         if context + max(sizes) > runner.context_length:
             continue
-        cache = runner.new_cache(context + max(sizes), grid.batch, sizes)
+        cache = runner.new_cache(context + max(sizes), rows, sizes)
         filled = torch.tensor(grid.tokens(0, context), device=runner.device)
-        for row in range(grid.batch):
-            only = [context if at == row else 0 for at in range(grid.batch)]
+        for row in range(rows):
+            only = [context if at == row else 0 for at in range(rows)]
             runner.forward(filled, cache, every=False, counts=only)
         for size in sizes:
-            tokens = torch.tensor(grid.tokens(context, size) * grid.batch, device=runner.device)
-
-            def work(
-                cache: KVCache = cache,
-                tokens: torch.Tensor = tokens,
-                context: int = context,
-                size: int = size,
-            ) -> None:
-                for row in range(grid.batch):
-                    cache.rewind(row, context)
-                counts = [size] * grid.batch
-                logits = runner.forward(tokens, cache, every=candidate is None, counts=counts)
-                best(logits).tolist()
-
-            points.append(_Timed(candidate, "step", size, context, grid.batch, runner.name, work))
-    return points
-
-
-def _prefill_points(runner: Runner, candidate: Candidate | None, grid: CostGrid) -> list[_Timed]:
-    points = []
+            tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
+            every = candidate is None
+            work = partial(_step, runner, tokens, cache, context, [size] * rows, every)
+            yield _Point(candidate, "step", size, context, rows, name, work)
     for length in grid.prompts:
-        if length > runner.context_length:
-            continue
-        tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
-
-        def work(tokens: torch.Tensor = tokens) -> None:
-            cache = runner.new_cache(len(tokens))
-            best(runner.forward(tokens, cache, every=False)).tolist()
-
-        points.append(_Timed(candidate, "prefill", length, 0, 1, runner.name, work))
-    return points
+        if length <= runner.context_length:
+            tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
+            work = partial(_read_prompt, runner, tokens)
+            yield _Point(candidate, "prefill", length, 0, 1, name, work)
 
 
-def _proposal_points(
-    draft: LookupDrafter, candidate: Candidate | None, grid: CostGrid
-) -> list[_Timed]:
+def _step(
+    runner: Runner, tokens: Tensor, cache: KVCache, context: int, counts: list[int], every: bool
+) -> None:
+    for row in range(len(counts)):
+        cache.rewind(row, context)
+    best(runner.forward(tokens, cache, every=every, counts=counts)).tolist()
+
+
+def _read_prompt(runner: Runner, tokens: Tensor) -> None:
+    cache = runner.new_cache(len(tokens))
+    best(runner.forward(tokens, cache, every=False)).tolist()
+
+
+def _proposals(candidate: Candidate, grid: CostGrid, lookup: tuple[int, int]) -> Iterator[_Point]:
     """Indexing one new token of each row and looking up a continuation."""
-    points = []
     for context in grid.contexts:
-        text = grid.tokens(0, context)
-        index = LookupIndex(*draft.sizes)
-        index.extend(text)
+        index = LookupIndex(*lookup)
+        index.extend(grid.tokens(0, context))
 
-        def work(index: LookupIndex = index, text: list[int] = text) -> None:
+        def work(index: LookupIndex = index) -> None:
             for _ in range(grid.batch):
-                del index.tokens[-1:]
-                index.extend(text[-1:])
+                index.extend([index.tokens.pop()])
                 index.lookup(grid.largest_k)
 
-        what = ("proposal", grid.largest_k, context, grid.batch, "host")
-        points.append(_Timed(candidate, *what, work))
-    return points
+        yield _Point(candidate, "proposal", grid.largest_k, context, grid.batch, "host", work)

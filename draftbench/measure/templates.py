@@ -1,5 +1,5 @@
-"""A request → the token ids that a model's chat template and tokenizer make of it, in a process
-apart.
+"""A request → the token ids that a model's chat template and tokenizer make of it, in a separate
+process.
 
 A template is a stranger's program, and so is a tokenizer's pattern. Jinja's sandbox keeps the first
 from files and from Python, not from looping without end, nor from multiplying a text to gigabytes,
@@ -30,19 +30,22 @@ from draftbench.errors import ModelError, TrafficError
 from draftbench.records import Request
 
 SECONDS = 30.0
+# What the parent waits beyond those, in which the child's alarm should have ended it.
 SLACK = 5.0
-"""Seconds that the parent waits beyond those, in which the child's alarm should have ended it."""
+# For one chat, and beyond what this process has already.
 MEMORY_BYTES = 2 << 30
-"""For one chat, and beyond what this process has already."""
 
-_REFUSED = {
-    "chat template": "it may not know these roles or tools; leave such rows out of the traffic",
-    "tokenizer": "it cannot read this text; leave such rows out of the traffic",
-}
-_EXCESSIVE = {
-    "chat template": "it is a program of whoever made the model: read chat_template.jinja or "
-    "tokenizer_config.json, or give plain prompts",
-    "tokenizer": "its patterns are a program of whoever made the model: read tokenizer.json",
+# What a request is given to, with a hint where it is refused and where it takes too much.
+_HINTS = {
+    "chat template": (
+        "it may not know these roles or tools; leave such rows out of the traffic",
+        "it is a program of whoever made the model: read chat_template.jinja or "
+        "tokenizer_config.json, or give plain prompts",
+    ),
+    "tokenizer": (
+        "it cannot read this text; leave such rows out of the traffic",
+        "its patterns are a program of whoever made the model: read tokenizer.json",
+    ),
 }
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _ANSWER = msgspec.msgpack.Decoder(list[int] | str)
@@ -86,36 +89,30 @@ class Renderer:
         return self._asked(request, "tokenizer", plain)
 
     def _asked(self, request: Request, what: str, arguments: dict[str, Any]) -> list[int]:
-        answer = self._answer(request, what, arguments)
-        if isinstance(answer, list):
-            return answer
-        if answer == MemoryError.__name__:
-            raise self._excess(f"needs more than {MEMORY_BYTES >> 30} GiB of memory", request, what)
-        raise TrafficError(
-            f"the {what} of `{self._name}` refuses {request.source} ({answer})",
-            hint=_REFUSED[what],
-        )
-
-    def _answer(self, request: Request, what: str, arguments: dict[str, Any]) -> list[int] | str:
-        """Token ids, or the name of what was raised."""
         pipe = self._pipe or self._start()
+        answer: list[int] | str | None = None
         try:
             pipe.send(arguments)
             if pipe.poll(SECONDS + SLACK):
-                return _ANSWER.decode(pipe.recv_bytes())
+                answer = _ANSWER.decode(pipe.recv_bytes())
         except RecursionError as error:  # nested more deeply than can be sent
             self._stop()
-            return type(error).__name__
+            answer = type(error).__name__
         except (EOFError, ConnectionError):
             pass
         except BaseException:  # an answer still to come would be taken for the next request's
             self._stop()
             raise
-        raise self._excess(self._death(), request, what)
-
-    def _excess(self, excess: str, request: Request, what: str) -> ModelError:
-        return ModelError(
-            f"the {what} of `{self._name}` {excess} on {request.source}", hint=_EXCESSIVE[what]
+        if isinstance(answer, list):
+            return answer
+        refused, excessive = _HINTS[what]
+        if answer is not None and answer != MemoryError.__name__:
+            raise TrafficError(
+                f"the {what} of `{self._name}` refuses {request.source} ({answer})", hint=refused
+            )
+        excess = f"needs more than {MEMORY_BYTES >> 30} GiB of memory" if answer else self._death()
+        raise ModelError(
+            f"the {what} of `{self._name}` {excess} on {request.source}", hint=excessive
         )
 
     def _start(self) -> Connection:
@@ -132,7 +129,7 @@ class Renderer:
         return ours
 
     def _stop(self) -> None:
-        """Ends the process; the next chat starts another."""
+        """Ends the process; the next request starts another."""
         self._pipe = None
         self._end()
 
@@ -165,7 +162,13 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
     for stream in (1, 2):  # native code says there why it aborts, and a chat may be quoted
         os.dup2(nowhere, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the chat
-    _limit_memory()
+    # Of memory only addresses are limited; nothing is where it cannot be.
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        most = min([pages * resource.getpagesize() + MEMORY_BYTES, *known])
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     while True:
         try:
             arguments = pipe.recv()
@@ -189,13 +192,3 @@ def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
     # A template raises what it likes, and what it says may quote the chat.
     except Exception as error:
         return msgspec.msgpack.encode(type(error).__name__)
-
-
-def _limit_memory() -> None:
-    """Of addresses, since only these are limited; nothing is limited where it cannot be."""
-    with contextlib.suppress(OSError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MEMORY_BYTES
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(resource.RLIMIT_AS, (min([most, *allowed]), hard))

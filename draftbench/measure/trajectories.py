@@ -8,7 +8,7 @@ visible in the record (`argmax`, `log_p`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from draftbench.decoder.runner import Clock, Runner, Task
 from draftbench.decoder.sampling import Uniforms, best, distribution
 from draftbench.decoder.speculate import decode_all
+from draftbench.errors import TrafficError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
 from draftbench.records import Trajectory
@@ -29,9 +30,18 @@ RESPONSE_ROWS = 8
 WIDEST_MARGIN = 1.0
 # log 0 for a token that the request's filters exclude; JSON has no infinity.
 EXCLUDED = -1e9
+# The longest passage that is looked for as a loop, and how often it must stand in a row.
+LONGEST_LOOP, LEAST_TURNS = 32, 3
+# A log below these was not written by this target: fewer of its tokens are the argmax at
+# temperature 0, more of them impossible above it, or less likely (nats a token) than the target's
+# own would be.
+LEAST_ARGMAX = 0.95
+MOST_IMPOSSIBLE = 0.01
+MOST_SURPRISE = 0.3
 
-
+# A prompt and the number of a sample; a response's tokens and why it ended ("stop" or "length").
 Asked = tuple[Prompt, int]
+Output = tuple[tuple[int, ...], str]
 
 
 def plan(prompts: Iterable[Prompt], samples: int) -> list[list[Asked]]:
@@ -58,36 +68,17 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
     )
 
 
-def generate(
-    asked: Sequence[tuple[Prompt, int]], target: Runner, text: TextSide, clock: Clock
-) -> list[tuple[tuple[int, ...], str]]:
-    """The target's own response to each prompt and sample, and its finish reason; decoded side by
-    side.
-    """
+def generate(asked: Sequence[Asked], target: Runner, text: TextSide, clock: Clock) -> list[Output]:
+    """The target's own responses, decoded side by side."""
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
-    longest = max(task.capacity for task in tasks)
-    rows = max(1, min(RESPONSE_ROWS, TOKENS_AT_ONCE // longest))
-    responses = decode_all(tasks, target, None, 0, clock, rows)
+    rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)
+    responses = decode_all(tasks, target, None, 0, clock, max(1, min(RESPONSE_ROWS, rows)))
     return [(tuple(response.tokens), response.finish) for response in responses]
 
 
-def logged(prompt: Prompt) -> tuple[tuple[int, ...], str]:
-    """The logged response, cut at the limit, and its finish reason."""
+def logged(prompt: Prompt) -> Output:
+    """The logged response, cut at the limit."""
     return tuple(prompt.logged), "length" if len(prompt.logged) >= prompt.limit else "stop"
-
-
-@dataclass(frozen=True)
-class Given:
-    """A response to be scored: its prompt, tokens, why it ended, where it came from, and its keyed
-    hash.
-    """
-
-    prompt: Prompt
-    sample: int
-    tokens: tuple[int, ...]
-    finish: str
-    origin: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -107,6 +98,11 @@ class ScoredResponse:
     def key(self) -> Key:
         """Request and sample."""
         return self.trajectory.request, self.trajectory.sample
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and response together."""
+        return len(self.prompt.tokens) + len(self.tokens)
 
     @classmethod
     def kept(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
@@ -134,52 +130,54 @@ class _Scores:
     expected: list[float] = field(default_factory=list)
 
 
-def score(group: Sequence[Given], target: Runner) -> list[ScoredResponse]:
-    """What the target thinks of every token of some responses, in one pass over all of them."""
-    scores = [_Scores() for _ in group]
-    texts = [(list(given.prompt.tokens), given.tokens) for given in group]
+def score(
+    asked: Sequence[Asked],
+    outputs: Sequence[Output],
+    target: Runner,
+    origin: str,
+    digest: Callable[[tuple[int, ...]], str],
+) -> list[ScoredResponse]:
+    """What the target thinks of every token of some responses, in one pass over all of them.
+
+    Args:
+        origin: where the responses came from, "target" or "log".
+        digest: the keyed hash of an output.
+    """
+    scores = [_Scores() for _ in asked]
+    texts = [
+        (prompt.tokens, tokens) for (prompt, _), (tokens, _) in zip(asked, outputs, strict=True)
+    ]
     for row, start, logits in teacher_forced(target, texts, first=0):
-        given, found = group[row], scores[row]
-        chosen = torch.tensor(given.tokens[start : start + len(logits)], device=logits.device)
+        found, sampling = scores[row], asked[row][0].request.sampling
+        chosen = torch.tensor(texts[row][1][start : start + len(logits)], device=logits.device)
         found.margins += top_two_margin(logits).tolist()
         found.argmax += (best(logits) == chosen).long().tolist()
-        sampling = given.prompt.request.sampling
         if sampling.temperature > 0:
             p = distribution(logits, sampling)
             found.log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
             found.expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
-    return [_scored(given, found) for given, found in zip(group, scores, strict=True)]
-
-
-def _scored(given: Given, scores: _Scores) -> ScoredResponse:
-    request = given.prompt.request
-    trajectory = Trajectory(
-        request=request.id,
-        sample=given.sample,
-        segment=request.segment,
-        weight=request.weight,
-        sampling=request.sampling,
-        prompt_tokens=len(given.prompt.tokens),
-        output_tokens=len(given.tokens),
-        limit=given.prompt.limit,
-        finish=given.finish,
-        origin=given.origin,
-        margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in scores.margins),
-        argmax=tuple(scores.argmax),
-        digest=given.digest,
-        looping=looping(given.tokens),
-    )
-    return ScoredResponse(
-        given.prompt,
-        array("i", given.tokens),
-        trajectory,
-        array("d", [round(value, 5) for value in scores.log_p]),
-        round(sum(scores.expected), 3) if scores.expected else None,
-    )
-
-
-# The longest passage that is looked for, and how often it must stand in a row.
-LONGEST_LOOP, LEAST_TURNS = 32, 3
+    made = []
+    for (prompt, sample), (tokens, finish), found in zip(asked, outputs, scores, strict=True):
+        trajectory = Trajectory(
+            request=prompt.request.id,
+            sample=sample,
+            segment=prompt.request.segment,
+            weight=prompt.request.weight,
+            sampling=prompt.request.sampling,
+            prompt_tokens=len(prompt.tokens),
+            output_tokens=len(tokens),
+            limit=prompt.limit,
+            finish=finish,
+            origin=origin,
+            margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in found.margins),
+            argmax=tuple(found.argmax),
+            digest=digest(tokens),
+            looping=looping(tokens),
+        )
+        log_p = array("d", [round(value, 5) for value in found.log_p])
+        expected = round(sum(found.expected), 3) if found.expected else None
+        made.append(ScoredResponse(prompt, array("i", tokens), trajectory, log_p, expected))
+    return made
 
 
 def looping(tokens: Sequence[int]) -> int:
@@ -196,49 +194,31 @@ def looping(tokens: Sequence[int]) -> int:
     return longest
 
 
-# A log below these was not written by this target: fewer of its tokens are the argmax at
-# temperature 0, more of them impossible above it, or less likely (nats a token) than the target's
-# own would be.
-LEAST_ARGMAX = 0.95
-MOST_IMPOSSIBLE = 0.01
-MOST_SURPRISE = 0.3
-
-
-@dataclass
-class LogCheck:
-    """Whether logged responses can be the target's own, from their scores, one after the other."""
-
-    greedy: int = 0
-    best: int = 0
-    sampled: int = 0
-    impossible: int = 0
-    surprise: float = 0.0
-
-    def add(self, response: ScoredResponse) -> None:
-        """Count one scored response."""
+def refuse_foreign_log(responses: Iterable[ScoredResponse]) -> None:
+    """Raise a TrafficError if, pooled, the logged responses cannot be the target's own."""
+    greedy = argmax = sampled = impossible = 0
+    surprise = 0.0
+    for response in responses:
         trajectory = response.trajectory
         if trajectory.sampling.temperature == 0:
-            self.greedy += trajectory.output_tokens
-            self.best += sum(trajectory.argmax)
+            greedy += trajectory.output_tokens
+            argmax += sum(trajectory.argmax)
         elif response.expected_log_p is not None:
             possible = [value for value in response.log_p if value > EXCLUDED]
-            self.sampled += len(response.log_p)
-            self.impossible += len(response.log_p) - len(possible)
-            self.surprise += response.expected_log_p - sum(possible)
-
-    def objection(self) -> str | None:
-        """Why they cannot be, with the figures, or None."""
-        if self.best < LEAST_ARGMAX * self.greedy:
-            share = self.best / self.greedy
-            return (
-                f"only {share:.0%} of {self.greedy} tokens logged at temperature 0 are the argmax"
-            )
-        if self.impossible > MOST_IMPOSSIBLE * self.sampled:
-            return (
-                f"{self.impossible} of {self.sampled} logged tokens have probability 0 under the "
-                "target"
-            )
-        if self.surprise > MOST_SURPRISE * self.sampled:
-            each = self.surprise / self.sampled
-            return f"the logged tokens are {each:.2f} nats each less likely than the target's own"
-        return None
+            sampled += len(response.log_p)
+            impossible += len(response.log_p) - len(possible)
+            surprise += response.expected_log_p - sum(possible)
+    if argmax < LEAST_ARGMAX * greedy:
+        share = f"{argmax / greedy:.0%} of {greedy} tokens"
+        objection = f"only {share} logged at temperature 0 are the argmax"
+    elif impossible > MOST_IMPOSSIBLE * sampled:
+        objection = f"{impossible} of {sampled} logged tokens have probability 0 under the target"
+    elif surprise > MOST_SURPRISE * sampled:
+        each = f"{surprise / sampled:.2f} nats each"
+        objection = f"the logged tokens are {each} less likely than the target's own"
+    else:
+        return
+    raise TrafficError(
+        f"the logged responses are not this target's: {objection}",
+        hint="let the target answer itself: `--responses target`",
+    )

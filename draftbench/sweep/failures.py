@@ -18,7 +18,6 @@ from draftbench.records import Candidate, Failure
 from draftbench.run_folder.manifest import portable
 
 MOST_CHARACTERS = 300
-_AGAIN = "the same command tries this candidate again"
 _KNOWN = re.compile(
     r"size mismatch for [\w.]+"
     r"|mat1 and mat2 shapes cannot be multiplied \([\dx]+ and [\dx]+\)"
@@ -32,15 +31,15 @@ _KNOWN = re.compile(
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
 
-def failure(candidate: Candidate, error: BaseException, stage: str = "measure") -> Failure:
+def failure(candidate: Candidate, error: Exception, stage: str = "measure") -> Failure:
     """The record of a candidate that could not be measured."""
     reason, hint = describe(error)
-    return Failure(
-        candidate=candidate,
-        stage=stage,
-        reason=portable(reason),
-        hint=hint,
-    )
+    return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=hint)
+
+
+def model_named(draft: str | None) -> str:
+    """What a model is called in an error; None is the target."""
+    return "the target" if draft is None else f"the draft `{draft}`"
 
 
 def timed_out(limit: float | None) -> ModelError:
@@ -59,18 +58,17 @@ def known_error(what: str, error: Exception) -> DraftbenchError:
     return ModelError(f"{what}: {reason}", hint=hint)
 
 
-def describe(error: BaseException) -> tuple[str, str]:
+def describe(error: Exception) -> tuple[str, str]:
     """Reason and hint."""
-    said = _repeatable(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        sign in str(error).lower() for sign in _OUT_OF_MEMORY
-    ):
-        reason = f"out of memory: {said}" if said else "out of memory"
+    words = _repeatable(error)
+    no_memory = any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
+    if no_memory or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        reason = f"out of memory: {words}" if words else "out of memory"
         return reason, "a smaller draft or quantization may fit"
     if isinstance(error, DraftbenchError):
         return error.message, error.hint
-    if said:
-        return said, _AGAIN
+    if words:
+        return words, "the same command tries this candidate again"
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" in {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
     return (
@@ -79,14 +77,15 @@ def describe(error: BaseException) -> tuple[str, str]:
     )
 
 
-def _repeatable(error: BaseException) -> str:
+def _repeatable(error: Exception) -> str:
     """What of a message may be repeated; empty where nothing may."""
+    words = ""
     if isinstance(error, DraftbenchError):
-        return error.message.splitlines()[0][:MOST_CHARACTERS]
-    if isinstance(error, OSError) and error.errno is not None:
-        name = Path(os.fsdecode(error.filename)).name if isinstance(error.filename, str) else ""
-        return os.strerror(error.errno) + (f": {name[:MOST_CHARACTERS]}" if name else "")
-    if isinstance(error, (RuntimeError, OSError)):
-        found = _KNOWN.search(str(error))
-        return found.group()[:MOST_CHARACTERS] if found else ""
-    return ""
+        words = error.message.splitlines()[0]
+    elif isinstance(error, OSError) and error.errno is not None:
+        words = os.strerror(error.errno)
+        if isinstance(error.filename, str):
+            words += f": {Path(error.filename).name}"
+    elif isinstance(error, (RuntimeError, OSError)) and (found := _KNOWN.search(str(error))):
+        words = found.group()
+    return words[:MOST_CHARACTERS]

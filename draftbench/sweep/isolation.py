@@ -2,7 +2,7 @@
 out-of-memory killer or a pass that never ends costs one candidate and not the sweep.
 
 The child measures and sends its records through a pipe; the parent, which loads no model and holds
-the run folder's lock, appends them. A child whose parent is gone ends at its next record. Every
+the run folder's lock, writes them. A child whose parent is gone ends at its next record. Every
 child loads the target again: that is the price.
 """
 
@@ -12,7 +12,7 @@ import math
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,12 +22,12 @@ from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure, Observation
-from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
+from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.failures import failure, timed_out
-from draftbench.sweep.grid import Worker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Measured
+from draftbench.sweep.worker import Keep, Private, Worker
 
 _LOOK_SECONDS = 5.0
 
@@ -37,14 +37,11 @@ _FATAL: dict[str, type[DraftbenchError]] = {
 }
 
 
-class Isolated:
-    """Stands where a `Worker` does and gives every piece of work to a new process."""
+class IsolatedWorker:
+    """Stands where a `Worker` does and gives every piece of work to one in a new process."""
 
-    def __init__(
-        self, prepared: Prepared, folder: RunFolder, writer: RunWriter, watcher: Watcher
-    ) -> None:
-        self.folder, self.writer, self.watcher = folder, writer, watcher
-        self.limit = prepared.options.cell_timeout
+    def __init__(self, prepared: Prepared, folder: RunFolder, keep: Keep, watcher: Watcher) -> None:
+        self.folder, self.keep, self.watcher = folder, keep, watcher
         # Configurations and tokenizers that were read already stay here: code of a checkpoint
         # does not pickle.
         trust = prepared.options.trust
@@ -63,6 +60,7 @@ class Isolated:
             return failure(candidate, error)
 
     def _in_child(self, candidate: Candidate | None) -> Failure | None:
+        """A child measures a candidate; given none, it writes the target's responses alone."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         arguments = (self.prepared, self.folder, candidate, theirs)
@@ -73,57 +71,49 @@ class Isolated:
             return self._serve(ours, child)
         except (EOFError, ConnectionError):
             child.join()
-            raise _DiedError(candidate, child.exitcode) from None
+            raise _died("its process" if candidate else "the target's process", child) from None
         finally:
             child.kill()
             child.join()
             ours.close()
 
     def _serve(self, pipe: Connection, child: BaseProcess) -> Failure | None:
-        """Answer the child until it is done."""
-        deadline = math.inf
+        """Do what the child asks until it is done."""
+        limit, deadline = self.prepared.options.cell_timeout, math.inf
         while True:
             while not pipe.poll(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
-                    raise timed_out(self.limit)
+                    raise timed_out(limit)
                 # A process that it left behind holds the pipe, and would hold this one with it.
                 if not child.is_alive() and not pipe.poll():
                     raise EOFError
-            what, value = pipe.recv()
-            if what == "done":
-                return value
-            if what == "fatal":
-                kind, message, hint = value
-                raise _FATAL.get(kind, ModelError)(message, hint=hint)
-            if what == "begin":
-                deadline = math.inf if self.limit is None else time.monotonic() + self.limit
-            elif what == "append":
-                self.writer.append(value)
-                self.watcher.kept(value)
-            elif what == "append_private":
-                self.writer.append_private(value)
-            else:
-                getattr(self.watcher, what)(*value)
+            match pipe.recv():
+                case "done", failed:
+                    return failed
+                case "fatal", (kind, message, hint):
+                    raise _FATAL.get(kind, ModelError)(message, hint=hint)
+                case "begin", _:
+                    deadline = math.inf if limit is None else time.monotonic() + limit
+                case "keep", (records, private):
+                    self.keep(records, private)
+                case what, values:
+                    getattr(self.watcher, what)(*values)
             pipe.send(None)
 
 
-class _DiedError(ModelError):
-    """A child that ended without a word."""
-
-    def __init__(self, candidate: Candidate | None, code: int | None) -> None:
+def _died(who: str, child: BaseProcess) -> ModelError:
+    """Of a child that ended without a word."""
+    how = f"with exit code {child.exitcode}"
+    hint = "nothing of draftbench ends it so: look at what `--trust-remote-code` opened"
+    if child.exitcode is not None and child.exitcode < 0:
+        how = f"by {signal.Signals(-child.exitcode).name}"
         hint = "a crash in native code: try another quantization, dtype or device"
-        if code == -signal.SIGKILL:
-            hint = "the kernel's out-of-memory killer does this: a smaller model may fit"
-        how = f"with exit code {code}"
-        if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
-        else:
-            hint = "nothing of draftbench ends it so: look at what `--trust-remote-code` opened"
-        who = "its process" if candidate else "the target's process"
-        super().__init__(f"{who} was ended {how}", hint=hint)
+    if child.exitcode == -signal.SIGKILL:
+        hint = "the kernel's out-of-memory killer does this: a smaller model may fit"
+    return ModelError(f"{who} was ended {how}", hint=hint)
 
 
-class _Remote:
+class _Parent:
     """The parent's run folder and watcher, seen from the child."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -139,14 +129,11 @@ class _Remote:
         except (EOFError, OSError) as error:
             raise SystemExit(1) from error
 
-    def append(self, records: Iterable[Observation]) -> None:
-        self.call("append", list(records))
-
-    def append_private(self, texts: Sequence[PrivateText] | Sequence[PrivateDraft]) -> None:
-        self.call("append_private", texts)
+    def keep(self, records: Sequence[Observation], private: Private = ()) -> None:
+        self.call("keep", (records, private))
 
     def kept(self, records: Sequence[Observation]) -> None:
-        """The parent sees them as it appends them."""
+        """The parent sees them as it keeps them."""
 
     def stage(self, what: str, total: int) -> None:
         self.call("stage", (what, total))
@@ -162,13 +149,13 @@ def _work(
     prepared: Prepared, folder: RunFolder, candidate: Candidate | None, pipe: Connection
 ) -> None:
     """The child: load the target, read or make its responses, measure one candidate."""
-    remote = _Remote(pipe)
+    parent = _Parent(pipe)
     try:
         set_threads(prepared.options.threads)
-        worker = Worker(prepared, Measured.read(prepared, folder), remote, remote)
-        remote.call("begin", None)
-        remote.call("done", worker.attempt(candidate) if candidate else None)
+        worker = Worker(prepared, Measured.read(prepared, folder), parent.keep, parent)
+        parent.call("begin", None)
+        parent.call("done", worker.attempt(candidate) if candidate else None)
     except DraftbenchError as error:
-        remote.call("fatal", (type(error).__name__, error.message, error.hint))
+        parent.call("fatal", (type(error).__name__, error.message, error.hint))
     except KeyboardInterrupt:
         pass  # the parent was interrupted too, and says so

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,11 +41,14 @@ from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
 DEFAULT_LIMIT = 256
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights."""
+    """A sweep that passed every check that needs no weights. `drafts` and their `caveats` go by the
+    names under which the run calls them; the refused ones are `failures` alone.
+    """
 
     options: SweepOptions
     target: ModelSource
@@ -71,38 +74,46 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     """
     device = _device(options.device)
     threads = set_threads(options.threads)
-    dtype = _dtype(options.dtype, device)
+    build = Build(
+        _dtype(options.dtype, device),
+        options.target_quant,
+        device,
+        simulate=options.simulate_quant,
+        two_layouts=not options.one_layout,
+    )
     target = ModelSource(options.target, options.trust)
+    named = _named(options)
     traffic = _read_traffic(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
-    _tell_fetches(options, watcher)
+    for source in (target, *named.values()):
+        if source is not None and source.on_hub:
+            watcher.note(f"{source.spec} is fetched from the model hub where it is not cached")
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     prompts, left_out = _prompts(options, traffic, TextSide(target))
-    found = _check_candidates(options, target, device)
-    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
+    found = _check_drafts(options, target, named, device)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=portable(command),
         key_id=key_id(options.traffic.key),
-        question=_question(options, traffic, str(dtype).removeprefix("torch."), device),
-        traffic=_facts(traffic, len(prompts), left_out),
-        environment=environment(threads, accelerator),
+        question=_question(options, traffic, build),
+        traffic=TrafficFacts(
+            form=traffic.form,
+            rows=traffic.rows,
+            requests=len(prompts),
+            merged=traffic.merged,
+            dropped={**traffic.dropped, **left_out},
+            revision=traffic.revision,
+        ),
+        environment=environment(threads, None if device == "cpu" else torch.cuda.get_device_name()),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
         ),
-        specs={name: portable(source.spec) for name, source in _named(options) if source},
-    )
-    build = Build(
-        dtype,
-        options.target_quant,
-        device,
-        simulate=options.simulate_quant,
-        two_layouts=not options.one_layout,
+        specs={name: portable(source.spec) for name, source in named.items() if source},
     )
     return Prepared(
         options,
@@ -114,110 +125,6 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         prompts=prompts,
         manifest=manifest,
         build=build,
-    )
-
-
-@dataclass
-class _Drafts:
-    """What is known of the drafts: sources and caveats by name, candidates in order, the refused
-    ones as records, and the first reason as an error for the case that nothing is left.
-    """
-
-    sources: dict[str, ModelSource] = field(default_factory=dict)
-    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    candidates: dict[Candidate, None] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    reason: DraftbenchError | None = None
-
-
-def _check_candidates(options: SweepOptions, target: ModelSource, device: str) -> _Drafts:
-    """Which drafts can be measured at which levels, from configurations and tokenizers alone.
-
-    Raises:
-        DraftbenchError: none can, or a level cannot be had here.
-    """
-    for level in options.quants:
-        check_level(level, device, simulate=options.simulate_quant)
-    found = _Drafts()
-    for name, source in _named(options):
-        if source is None:
-            found.candidates[Candidate(draft=name)] = None
-        else:
-            _check_draft(name, source, target, options.quants, found)
-    if not found.candidates:
-        raise found.reason or UsageError("no draft is given", hint="name one with --drafts")
-    if options.controls:
-        found.candidates.update({Candidate(draft=LOOKUP): None, Candidate(draft=SELF): None})
-    return found
-
-
-def _named(options: SweepOptions) -> Iterator[tuple[str, ModelSource | None]]:
-    """Each draft under the name by which the run calls it, the short one where no other has it; the
-    drafts that are no files come without a source.
-    """
-    taken = {LOOKUP, SELF}
-    for spec in options.drafts:
-        if spec in (LOOKUP, SELF):
-            yield spec, None
-            continue
-        source = ModelSource(spec, options.trust)
-        name = source.name if source.name not in taken else portable(spec)
-        taken.add(name)
-        yield name, source
-
-
-def _check_draft(
-    name: str, source: ModelSource, target: ModelSource, levels: tuple[str, ...], found: _Drafts
-) -> None:
-    """Add the draft to what is found, at its own level where it is stored quantized."""
-    try:
-        caveats = check_pair(target, source)
-        stored = stored_level(source)
-    # Configurations and tokenizers are read by code that raises what it likes.
-    except Exception as error:
-        found.reason = found.reason or known_error(f"the draft {name}", error)
-        stage = "pair" if isinstance(error, PairError) else "load"
-        own = (Candidate(draft=name, quant=level) for level in levels)
-        found.failures += [failure(candidate, error, stage) for candidate in own]
-        return
-    found.sources[name], found.caveats[name] = source, caveats
-    kept = levels if stored is None else (stored,)
-    found.candidates.update({Candidate(draft=name, quant=level): None for level in kept})
-
-
-def _tell_fetches(options: SweepOptions, watcher: Watcher) -> None:
-    for spec in (options.target, *options.drafts):
-        if spec not in (LOOKUP, SELF) and ModelSource(spec).on_hub:
-            watcher.note(f"{spec} is fetched from the model hub where it is not cached")
-
-
-def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
-    """The requests; says which rows are bad.
-
-    Raises:
-        TrafficError: there is none.
-    """
-    watcher.note(f"reading traffic from {options.traffic.source}")
-    if options.traffic.on_hub:
-        watcher.note("it is fetched from the hub of data sets where it is not cached")
-    traffic = load(options.traffic)
-    for row in traffic.bad_rows:
-        watcher.note(f"bad row {row}")
-    if not traffic.requests:
-        raise TrafficError(
-            "the traffic holds no request that can be replayed", hint=_dropped(traffic)
-        )
-    return traffic
-
-
-def _facts(traffic: Traffic, requests: int, left_out: dict[str, int]) -> TrafficFacts:
-    return TrafficFacts(
-        form=traffic.form,
-        rows=traffic.rows,
-        requests=requests,
-        merged=traffic.merged,
-        dropped={**traffic.dropped, **left_out},
-        revision=traffic.revision,
     )
 
 
@@ -241,41 +148,47 @@ def _device(name: str | None) -> str:
 def _dtype(name: str | None, device: str) -> torch.dtype:
     if name is None:
         return default_dtype(device)
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in known or (name == "float16" and device == "cpu"):
+    if name not in _DTYPES or (name == "float16" and device == "cpu"):
         raise UsageError(f"dtype `{name}` cannot be used on {device}", hint="bfloat16 or float32")
-    return known[name]
+    return _DTYPES[name]
 
 
-def _dropped(traffic: Traffic) -> str:
-    reasons = "; ".join(f"{reason}: {count}" for reason, count in traffic.dropped.items())
-    return (
-        f"all {traffic.rows} rows were left out ({reasons})" if reasons else "the source is empty"
-    )
+def _named(options: SweepOptions) -> dict[str, ModelSource | None]:
+    """Each draft under the name by which the run calls it, the short one where no other has it; the
+    drafts that are no files come without a source.
+    """
+    named: dict[str, ModelSource | None] = {}
+    for spec in options.drafts:
+        if spec in (LOOKUP, SELF):
+            named[spec] = None
+            continue
+        source = ModelSource(spec, options.trust)
+        taken = source.name in named or source.name in (LOOKUP, SELF)
+        named[portable(spec) if taken else source.name] = source
+    return named
 
 
-def _question(options: SweepOptions, traffic: Traffic, dtype: str, device: str) -> Question:
-    chosen = "".join(request.id for request in traffic.requests)
-    return Question(
-        target=portable(options.target),
-        target_quant=options.target_quant,
-        dtype=dtype,
-        device=device,
-        drafts=tuple(map(portable, options.drafts)),
-        quants=options.quants,
-        simulate_quant=options.simulate_quant,
-        ks=options.ks,
-        mode=options.mode,
-        lookup_longest=options.lookup[0],
-        lookup_shortest=options.lookup[1],
-        traffic=Path(options.traffic.source).name,
-        traffic_digest=keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
-        responses=options.responses,
-        samples=options.samples,
-        max_new_tokens=options.max_new_tokens,
-        temperature=options.temperature,
-        batches=options.batches,
-    )
+def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
+    """The requests; says which rows are bad.
+
+    Raises:
+        TrafficError: there is none.
+    """
+    watcher.note(f"reading traffic from {options.traffic.source}")
+    if options.traffic.on_hub:
+        watcher.note("it is fetched from the hub of data sets where it is not cached")
+    traffic = load(options.traffic)
+    for row in traffic.bad_rows:
+        watcher.note(f"bad row {row}")
+    if not traffic.requests:
+        reasons = _listed(traffic.dropped)
+        raise TrafficError(
+            "the traffic holds no request that can be replayed",
+            hint=f"all {traffic.rows} rows were left out ({reasons})"
+            if reasons
+            else "the source is empty",
+        )
+    return traffic
 
 
 def _prompts(
@@ -311,9 +224,83 @@ def _prompts(
                 continue
         prompts.append(prompt)
     if not prompts:
-        why = "; ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise TrafficError(
-            f"no request can be replayed ({why})",
+            f"no request can be replayed ({_listed(dropped)})",
             hint=f"the target reads {context} tokens; `--responses log` needs logged answers",
         )
     return tuple(prompts), dict(dropped)
+
+
+def _listed(reasons: Mapping[str, int]) -> str:
+    return "; ".join(f"{reason}: {count}" for reason, count in reasons.items())
+
+
+@dataclass
+class _Checked:
+    """Sources and caveats of the drafts by name, candidates in order, refused ones as records."""
+
+    sources: dict[str, ModelSource] = field(default_factory=dict)
+    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    candidates: dict[Candidate, None] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def _check_drafts(
+    options: SweepOptions, target: ModelSource, named: dict[str, ModelSource | None], device: str
+) -> _Checked:
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone; one
+    that is stored quantized at its own level.
+
+    Raises:
+        DraftbenchError: none can, or a level cannot be had here.
+    """
+    for level in options.quants:
+        check_level(level, device, simulate=options.simulate_quant)
+    found, refusals = _Checked(), list[DraftbenchError]()
+    for name, source in named.items():
+        if source is None:
+            found.candidates[Candidate(draft=name)] = None
+            continue
+        levels = options.quants
+        try:
+            caveats = check_pair(target, source)
+            if stored := stored_level(source):
+                levels = (stored,)
+        # Configurations and tokenizers are read by code that raises what it likes.
+        except Exception as error:
+            refusals.append(known_error(f"the draft {name}", error))
+            stage = "pair" if isinstance(error, PairError) else "load"
+            refused = (Candidate(draft=name, quant=level) for level in levels)
+            found.failures += [failure(candidate, error, stage) for candidate in refused]
+            continue
+        found.sources[name], found.caveats[name] = source, caveats
+        found.candidates |= dict.fromkeys(Candidate(draft=name, quant=level) for level in levels)
+    if not found.candidates:
+        raise next(iter(refusals), UsageError("no draft is given", hint="name one with --drafts"))
+    if options.controls:
+        found.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
+    return found
+
+
+def _question(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
+    chosen = "".join(request.id for request in traffic.requests)
+    return Question(
+        target=portable(options.target),
+        target_quant=options.target_quant,
+        dtype=str(build.dtype).removeprefix("torch."),
+        device=build.device,
+        drafts=tuple(map(portable, options.drafts)),
+        quants=options.quants,
+        simulate_quant=options.simulate_quant,
+        ks=options.ks,
+        mode=options.mode,
+        lookup_longest=options.lookup[0],
+        lookup_shortest=options.lookup[1],
+        traffic=Path(options.traffic.source).name,
+        traffic_digest=keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
+        responses=options.responses,
+        samples=options.samples,
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        batches=options.batches,
+    )

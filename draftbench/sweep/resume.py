@@ -6,6 +6,7 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,9 +31,12 @@ from draftbench.sweep.preparation import Prepared
 
 @dataclass
 class Measured:
-    """What there is of a sweep; `add` takes note of what was appended to its folder."""
+    """What there is of a sweep; `add` takes note of what was written to its folder. `groups` are
+    all responses of the sweep as they are written together; costs and decodes are kept by block.
+    """
 
     prepared: Prepared
+    groups: list[list[Asked]]
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -48,7 +52,7 @@ class Measured:
         Raises:
             RunFolderError: a file that cannot be read.
         """
-        found = cls(prepared)
+        found = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {(text.request, text.sample): text for text in folder.private_texts()}
         for record in folder.observations():
@@ -93,23 +97,19 @@ class Measured:
         self.costs.pop(str(candidate), None)
         self.decodes.pop(str(candidate), None)
 
-    def groups(self) -> list[list[Asked]]:
-        """All responses of the sweep, in the groups in which they are written."""
-        return plan(self.prepared.prompts, self.prepared.options.samples)
-
     def unanswered(self) -> list[list[Asked]]:
         """The groups of which any response is missing: they are written again as a whole."""
         return [
             group
-            for group in self.groups()
+            for group in self.groups
             if any((prompt.request.id, sample) not in self.responses for prompt, sample in group)
         ]
 
     def drafted(self) -> list[list[ScoredResponse]]:
         """The responses that have a token to draft, in their groups."""
-        keys = ([(prompt.request.id, sample) for prompt, sample in g] for g in self.groups())
+        keys = ([(prompt.request.id, sample) for prompt, sample in g] for g in self.groups)
         groups = ([self.responses[key] for key in group if key in self.responses] for group in keys)
-        drafted = ([r for r in group if r.trajectory.output_tokens > 1] for group in groups)
+        drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
     def chosen(self) -> list[ScoredResponse]:
@@ -117,19 +117,6 @@ class Measured:
         trajectories = (response.trajectory for response in self.responses.values())
         count = self.prepared.options.measure_requests
         return [self.responses[t.request, t.sample] for t in to_decode(trajectories, count)]
-
-    def left(self) -> tuple[Candidate, ...]:
-        """The candidates of which something is left to measure, or whose failure stands."""
-        candidates = self.prepared.candidates
-        drafted = {response.key for group in self.drafted() for response in group}
-        if self.unanswered() or not drafted:
-            return candidates
-        chosen = {response.key for response in self.chosen()}
-        return tuple(
-            candidate
-            for candidate in candidates
-            if candidate in self.failures or not self._whole(candidate, drafted, chosen)
-        )
 
     def to_time(self, candidate: Candidate) -> bool:
         """Whether seconds are wanted: those of a level without a kernel say nothing of it."""
@@ -160,29 +147,30 @@ class Measured:
     def decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
         """The responses that were decoded at every k, the baseline's among them."""
         rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
-        seen: dict[Key, set[int]] = {}
+        seen = defaultdict[Key, set[int]](set)
         for row in comparable(rows):
-            seen.setdefault((row.request, row.sample), set()).add(row.k)
-        return {key for key, found in seen.items() if not {0, *ks} - found}
+            seen[row.request, row.sample].add(row.k)
+        return {key for key, found in seen.items() if found >= {0, *ks}}
 
-    def _whole(self, candidate: Candidate, drafted: set[Key], chosen: set[Key]) -> bool:
-        """Whether nothing of a candidate is left to measure.
+    def left(self) -> tuple[Candidate, ...]:
+        """The candidates of which something is left to measure, or whose failure stands."""
+        candidates = self.prepared.candidates
+        drafted = {response.key for group in self.drafted() for response in group}
+        if self.unanswered() or not drafted:
+            return candidates
+        chosen = {response.key for response in self.chosen()}
 
-        Args:
-            drafted: the responses that have a token to draft.
-            chosen: those of them that are decoded.
-        """
-        models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
-        if any(model not in self.facts for model in models):
-            return False
-        if drafted - self.replays.get(candidate, {}).keys():
-            return False
-        if not self.to_time(candidate):
+        def whole(candidate: Candidate) -> bool:
+            models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
+            replayed = self.replays.get(candidate, {}).keys()
+            if any(model not in self.facts for model in models) or drafted - replayed:
+                return False
+            for batch in self.prepared.options.batches if self.to_time(candidate) else ():
+                if not self.timed(candidate, batch):
+                    return False
+                ks = self.to_decode(candidate, batch)
+                if ks and chosen - self.decoded(candidate, ks, batch):
+                    return False
             return True
-        for batch in self.prepared.options.batches:
-            if not self.timed(candidate, batch):
-                return False
-            ks = self.to_decode(candidate, batch)
-            if ks and chosen - self.decoded(candidate, ks, batch):
-                return False
-        return True
+
+        return tuple(c for c in candidates if c in self.failures or not whole(c))

@@ -20,7 +20,7 @@ from draftbench.records import Replay
 from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.append_log import cannot_write
 from draftbench.run_folder.folder import RunWriter
-from draftbench.sweep import grid
+from draftbench.sweep import worker
 from draftbench.sweep.failures import timed_out
 
 PATIENCE = 120
@@ -191,13 +191,13 @@ def late(contender, setting, group):
 def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
     command, small_words, monkeypatch
 ):
-    replay = grid.replay
+    replay = worker.replay
 
     def late_for_models(contender, setting, group):
         return (late if contender.runner else replay)(contender, setting, group)
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "replay", late_for_models)
+        patch.setattr(worker, "replay", late_for_models)
         outcome = command(*small_words)
     assert outcome.code == 1
     said = [line for line in outcome.err.splitlines() if line]
@@ -210,20 +210,20 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
 def test_the_command_that_goes_on_has_not_the_limit_that_ended_it(
     command, small_words, monkeypatch
 ):
-    monkeypatch.setattr(grid, "replay", late)
+    monkeypatch.setattr(worker, "replay", late)
     outcome = command("sweep", "--cell-timeout", 1, *small_words[1:])
     assert f"not completely measured: draft, ngram; {goes_on(small_words)}\n" in outcome.err
 
 
 def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkeypatch):
-    build = grid.build_runner
+    build = worker.build_runner
 
     def without_drafts(source, asked, draft):
         if draft is not None:
             raise ModelError("touched no layer", hint="another level")
         return build(source, asked, draft)
 
-    monkeypatch.setattr(grid, "build_runner", without_drafts)
+    monkeypatch.setattr(worker, "build_runner", without_drafts)
     outcome = command(*small_words)
     assert outcome.code == 1
     assert "draft failed: touched no layer" in outcome.err
@@ -231,7 +231,7 @@ def test_what_cannot_be_loaded_is_not_said_to_go_on(command, small_words, monkey
 
 
 def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch):
-    monkeypatch.setattr(grid, "replay", late)
+    monkeypatch.setattr(worker, "replay", late)
     outcome = command(*small_words)
     assert (outcome.code, outcome.out) == (2, "")
     said = [line for line in outcome.err.splitlines() if line]

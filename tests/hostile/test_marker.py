@@ -182,7 +182,7 @@ def test_a_candidate_that_crashes_on_a_text_does_not_keep_it(tmp_path, monkeypat
     def crash(self, *_):
         raise raised(f"cannot read {MARKER}")
 
-    monkeypatch.setattr("draftbench.sweep.grid.Worker._measure", crash)
+    monkeypatch.setattr("draftbench.sweep.worker.Worker._measure", crash)
     (tmp_path / "log.jsonl").write_text('{"prompt": "a"}\n')
     models = ["--target", str(EMBEDDED / "target"), "--drafts", str(EMBEDDED / "draft")]
     effort = ["--max-new-tokens", "4", "--out", str(tmp_path / "run")]

@@ -12,7 +12,7 @@ import pytest
 
 import draftbench
 from draftbench.records import CostPoint, DraftingMode
-from draftbench.sweep import SweepOptions, grid, prepare
+from draftbench.sweep import SweepOptions, prepare, worker
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
@@ -74,7 +74,7 @@ def made_up_costs(loaded, bench, sizes):
 @pytest.fixture
 def small(monkeypatch):
     """What the tests of a sweep start from."""
-    monkeypatch.setattr(grid, "time_steps", made_up_costs)
+    monkeypatch.setattr(worker, "time_steps", made_up_costs)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
     def prepared(*drafts, **changes):

@@ -16,7 +16,7 @@ from draftbench.errors import ModelError, RunFolderError
 from draftbench.measure import decoding, trajectories
 from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import grid, run
+from draftbench.sweep import run, worker
 from draftbench.sweep.failures import describe
 
 pytestmark = pytest.mark.slow
@@ -146,21 +146,21 @@ def test_an_exception_is_told_in_words_without_what_it_was_given(error, reason, 
 
 
 def test_a_candidate_out_of_memory_leaves_the_next_one_its_turn(tmp_path, small, monkeypatch):
-    measure = grid.replay
+    measure = worker.replay
 
     def hungry(loaded, bench, group):
         if loaded.runner is not None:
             raise MemoryError
         return measure(loaded, bench, group)
 
-    monkeypatch.setattr(grid, "replay", hungry)
+    monkeypatch.setattr(worker, "replay", hungry)
     found = read_run(run(small.prepared(), tmp_path / "run", small.notes()))
     assert [(str(f.candidate), f.reason) for f in found.failures] == [("draft", "out of memory")]
     assert found.candidates == (Candidate(draft="ngram"),)
 
 
 def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, monkeypatch):
-    measure = grid.replay
+    measure = worker.replay
 
     def slow(loaded, bench, group):
         time.sleep(0.2 if loaded.runner is not None else 0)
@@ -169,7 +169,7 @@ def test_a_candidate_over_its_time_stops_and_goes_on_with_more(tmp_path, small, 
     # One response a group, so that the time is looked at between the two.
     monkeypatch.setattr(trajectories, "GROUP", 1)
 
-    monkeypatch.setattr(grid, "replay", slow)
+    monkeypatch.setattr(worker, "replay", slow)
     limited = small.prepared(cell_timeout=0.1, measure="none")
     found = read_run(run(limited, tmp_path / "run", small.notes()))
     assert "longer than the 0.1 seconds of --cell-timeout" in found.failures[0].reason
@@ -192,7 +192,7 @@ def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(
 
     monkeypatch.setattr(decoding, "_take_turn", slow)
     monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
-    monkeypatch.setattr(grid, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     batch = {"batches": (2,), "measure_requests": 2}
     limited = small.prepared(small.models / "draft", cell_timeout=95.0, **batch)
     found = read_run(run(limited, tmp_path / "run", small.notes()))
@@ -215,12 +215,12 @@ def test_a_target_that_cannot_be_loaded_ends_the_sweep_in_words(tmp_path, small)
 
 def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, monkeypatch):
     prepared = small.prepared("ngram")
-    measure = grid.replay
+    measure = worker.replay
 
     def unplugged(loaded, bench, left):
         (tmp_path / "run" / "observations").rename(tmp_path / "gone")
         return measure(loaded, bench, left)
 
-    monkeypatch.setattr(grid, "replay", unplugged)
+    monkeypatch.setattr(worker, "replay", unplugged)
     with pytest.raises(RunFolderError, match="cannot write"):
         run(prepared, tmp_path / "run", small.notes())

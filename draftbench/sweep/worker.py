@@ -1,0 +1,220 @@
+"""The built-in decoder at work: it writes the target's responses once, then loads, checks, replays,
+times and decodes one candidate after the other.
+
+Whoever measures candidates in another way offers the same: `attempt` hands observations to `keep`
+as soon as they are made, and returns what was wrong with the candidate alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import msgspec
+import torch
+
+from draftbench.decoder.runner import clock_for
+from draftbench.errors import DraftbenchError, ModelError, TrafficError
+from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.decoding import decode_requests, repeats_of
+from draftbench.measure.prompts import TextSide
+from draftbench.measure.replay import replay, stepping_disagreement
+from draftbench.measure.step_costs import grid_for, time_steps
+from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
+from draftbench.models.quantize import build_runner
+from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Observation
+from draftbench.run_folder.folder import PrivateDraft, PrivateText
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.machine import Watch
+from draftbench.sweep.failures import failure, known_error, model_named, timed_out
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.resume import Measured
+
+Private = Sequence[PrivateText] | Sequence[PrivateDraft]
+# Writes observations, and the private part of them, to the run folder.
+Keep = Callable[[Sequence[Observation], Private], None]
+
+
+class Worker:
+    """The loaded target with its responses, ready for candidates.
+
+    Raises:
+        ModelError: the target cannot be loaded or run.
+        TrafficError: nothing to measure on, or logged responses that are not the target's.
+    """
+
+    def __init__(
+        self, prepared: Prepared, measured: Measured, keep: Keep, watcher: Watcher
+    ) -> None:
+        self.prepared, self.options = prepared, prepared.options
+        self.measured, self.keep, self.watcher = measured, keep, watcher
+        self.deadline: float | None = None
+        watcher.note(f"loading the target {prepared.target.name}")
+        try:
+            process = uuid.uuid4().hex[:8]
+            self.machine = Watch(process)
+            target, facts = build_runner(prepared.target, prepared.build, None)
+            self._keep_facts(facts)
+            self.bench = Bench(
+                target=target,
+                text=TextSide(prepared.target),
+                mode=self.options.mode,
+                ks=self.options.ks,
+                lookup=self.options.lookup,
+                dtype=prepared.manifest.question.dtype,
+                clock=clock_for(target.device),
+                process=process,
+                digest=lambda tokens: keyed_hash(self.options.traffic.key, repr(tokens).encode()),
+                between=self._between,
+            )
+            self._answer_requests()
+        except DraftbenchError:
+            raise
+        # Whatever a library raises here ends the sweep, but in words.
+        except Exception as error:
+            raise known_error(f"the target {prepared.target.name}", error) from error
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Measure one candidate; what is wrong with it alone is returned, not raised.
+
+        Raises:
+            DraftbenchError: the run folder cannot be written.
+        """
+        limit = self.options.cell_timeout
+        self.deadline = None if limit is None else time.monotonic() + limit
+        loaded, stage = None, "load"
+        try:
+            loaded = self._load(candidate)
+            stage = "measure"
+            self._measure(loaded)
+        # A model's code and its libraries raise what they like; none of it ends the sweep.
+        except Exception as error:
+            if isinstance(error, DraftbenchError) and not isinstance(error, ModelError):
+                raise
+            return failure(candidate, error, stage)
+        finally:
+            loaded = None  # or its weights would be in memory beside the next one's
+            self.measured.forget(candidate)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        return None
+
+    def _answer_requests(self) -> None:
+        """Write the responses that are missing, or take them from the log, and score them, group by
+        group.
+        """
+        bench, origin, missing = self.bench, self.options.responses, self.measured.unanswered()
+        self.watcher.stage("responses of the target", sum(map(len, missing)))
+        for group in missing:
+            if origin == "log":
+                outputs = [logged(prompt) for prompt, _ in group]
+            else:
+                outputs = generate(group, bench.target, bench.text, bench.clock)
+            made = score(group, outputs, bench.target, origin, bench.digest)
+            self._keep([r.trajectory for r in made], [r.private() for r in made])
+            self.measured.responses.update({response.key: response for response in made})
+            self._between(len(made))
+        self.groups = self.measured.drafted()
+        self.drafted = list(chain.from_iterable(self.groups))
+        if origin == "log":
+            refuse_foreign_log(self.drafted)
+        if not self.drafted:
+            raise TrafficError(
+                "no response is longer than one token, so none has a token to draft",
+                hint="raise the limits, or look at the prompts: the target ends at once",
+            )
+        too_short = len(self.measured.responses) - len(self.drafted)
+        if too_short:
+            self.watcher.note(f"{too_short} responses of one token have nothing to draft: left out")
+
+    def _load(self, candidate: Candidate) -> LoadedCandidate:
+        """The candidate's model, after a check that one pass over a text chooses the same tokens as
+        stepping through it.
+        """
+        if candidate.draft == LOOKUP:
+            return LoadedCandidate(candidate, None)
+        if candidate.draft == SELF:
+            return LoadedCandidate(candidate, self.bench.target)
+        self.watcher.note(f"loading {candidate}")
+        build = replace(self.prepared.build, level=candidate.quant)
+        runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
+        longest = max(self.drafted, key=lambda response: response.length)
+        facts = msgspec.structs.replace(
+            facts,
+            replay_disagreement=stepping_disagreement(runner, longest),
+            caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
+        )
+        self._keep_facts(facts)
+        return LoadedCandidate(candidate, runner)
+
+    def _measure(self, loaded: LoadedCandidate) -> None:
+        """Replay the candidate along all responses, then for each batch size time its steps and
+        decode where that is worth it; without what is measured already.
+        """
+        bench, measured, candidate = self.bench, self.measured, loaded.candidate
+        done = {*measured.replays.get(candidate, ())}
+        self.watcher.stage(f"{candidate}: replay", max(len(self.drafted) - len(done), 0))
+        for group in self.groups:
+            if any(response.key not in done for response in group):
+                made = replay(loaded, bench, group)
+                self._keep([record for record, _ in made], [text for _, text in made if text])
+                self._between(len(made))
+        if not measured.to_time(candidate):
+            return
+        for batch in self.options.batches:
+            rows = "" if batch == 1 else f", {batch} rows"
+            if not measured.timed(candidate, batch):
+                room = bench.target.context_length
+                grid = grid_for(self.drafted, self.options.ks, room, batch)
+                self.watcher.stage(f"{candidate}: step times{rows}", grid.turns)
+                self._keep(time_steps(loaded, bench, grid))
+                self._between(1)
+            ks = measured.to_decode(candidate, batch)
+            if not ks:
+                continue
+            # What was interleaved is made and kept all or none, its baseline among it: only that
+            # can be compared.
+            chosen, done = measured.chosen(), measured.decoded(candidate, ks, batch)
+            left = sum(response.key not in done for response in chosen)
+            if batch > 1 and left:
+                left = (1 + len(ks)) * len(chosen) * repeats_of(len(chosen), batch)
+            listed = ", ".join(map(str, ks))
+            self.watcher.stage(f"{candidate}: decoding at k = {listed}{rows}", left)
+            for decodes in decode_requests(loaded, bench, chosen, ks, batch, done):
+                self._keep(decodes)
+
+    def _between(self, done: int) -> None:
+        """Between two pieces of work, `done` units further: the time is looked at.
+
+        Raises:
+            ModelError: the candidate has had all of it.
+        """
+        if done > 0:
+            self.watcher.advance(done)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise timed_out(self.options.cell_timeout)
+
+    def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
+        """Keep what was measured, and what else the machine did meanwhile."""
+        state = self.machine.look()
+        self.keep(records if state is None else [*records, state], private)
+        self.measured.add(records)
+
+    def _keep_facts(self, facts: ModelFacts) -> None:
+        """Keep them, once. A model must not be timed with two kernels."""
+        candidate, kept = facts.candidate, self.measured.facts.get(facts.candidate, [])
+        timed = kept[-1].runner if kept and candidate in self.measured.timed_models else None
+        if timed not in (None, facts.runner):
+            who = model_named(candidate.draft if candidate else None)
+            raise ModelError(
+                f"{who} runs as `{facts.runner}` now and was timed as `{timed}`",
+                hint="give it the memory and the options that it had, or use another --out",
+            )
+        if facts not in kept:
+            self._keep([facts])
