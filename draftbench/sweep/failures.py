@@ -37,11 +37,6 @@ def failure(candidate: Candidate, error: Exception, stage: str = "measure") -> F
     return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=hint)
 
 
-def model_named(draft: str | None) -> str:
-    """What a model is called in an error; None is the target."""
-    return "the target" if draft is None else f"the draft `{draft}`"
-
-
 def timed_out(limit: float | None) -> ModelError:
     """A candidate that took longer than the user allows."""
     return ModelError(

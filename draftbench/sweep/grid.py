@@ -14,7 +14,6 @@ from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
-from draftbench.sweep.failures import model_named
 from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -86,17 +85,20 @@ def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[
     passes with one layout of the weights are not timed beside some with two.
     """
     latest = {candidate: facts[-1] for candidate, facts in measured.facts.items()}
-    known = {candidate and candidate.draft: facts for candidate, facts in latest.items()}
+    prints = {
+        candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()
+    }
     for name, source in [(None, prepared.target), *prepared.drafts.items()]:
-        if name in known and source.fingerprint() != known[name].fingerprint:
+        if name in prints and source.fingerprint() != prints[name]:
+            who = "the target" if name is None else f"the draft `{name}`"
             raise RunFolderError(
-                f"{model_named(name)} changed since this run measured it",
+                f"{who} changed since this run measured it",
                 hint="bring the old files back, or measure the new ones with another --out",
             )
-    for candidate in (None, *left) if left and prepared.options.one_layout else ():
-        if candidate in measured.timed_models and latest[candidate].second_layout_bytes:
-            raise RunFolderError(
-                f"{model_named(candidate.draft if candidate else None)} was timed with two layouts of its "
-                "weights, and `--one-layout` asks for one",
-                hint="leave `--one-layout` out, or use another --out",
-            )
+    timed = measured.timed_models.intersection((None, *left), latest)
+    twice = any(latest[candidate].second_layout_bytes for candidate in timed)
+    if left and prepared.options.one_layout and twice:
+        raise RunFolderError(
+            "this run was timed with two layouts of the weights, and `--one-layout` asks for one",
+            hint="leave `--one-layout` out, or use another --out",
+        )

@@ -30,7 +30,7 @@ from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Obs
 from draftbench.run_folder.folder import PrivateDraft, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.sweep.failures import failure, known_error, model_named, timed_out
+from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Measured
@@ -211,7 +211,7 @@ class Worker:
         candidate, kept = facts.candidate, self.measured.facts.get(facts.candidate, [])
         timed = kept[-1].runner if kept and candidate in self.measured.timed_models else None
         if timed not in (None, facts.runner):
-            who = model_named(candidate.draft if candidate else None)
+            who = f"the draft `{candidate.draft}`" if candidate else "the target"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was timed as `{timed}`",
                 hint="give it the memory and the options that it had, or use another --out",

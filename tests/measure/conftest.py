@@ -1,15 +1,20 @@
-"""The embedded pair in float32, its text side, and requests made from a few words."""
+"""The embedded pair in float32, its text side, requests of a few words, and scripted models."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import scenes
 import torch
 
-from draftbench.measure.prompts import TextSide
+from draftbench.decoder.runner import HostClock
+from draftbench.decoder.scripted_model import ScriptedRunner
+from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.trajectories import ScoredResponse, generate, score
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import Request, Sampling
@@ -40,12 +45,33 @@ def text():
     return TextSide(_source("target"))
 
 
+def _request(prompt: str | None = "import os\n\n\ndef main():\n", **fields: Any) -> Request:
+    known = {"id": "r", "source": "log.jsonl:3", "sampling": Sampling(), "max_tokens": 24}
+    return Request(**{**known, "prompt": prompt, **fields})
+
+
+def _unscored(tokens, prompt=(0,), sampling=None):
+    """A response whose own scores play no part."""
+    asked = _request(sampling=sampling or Sampling())
+    lengths = {"prompt_tokens": len(prompt), "sampling": asked.sampling}
+    trajectory = scenes.trajectory("r", len(tokens), **lengths)
+    return ScoredResponse(Prompt(asked, prompt, len(tokens)), tokens, trajectory)
+
+
+def _written(asked, target, text):
+    """What the target writes, with its scores."""
+    return score(asked, generate(asked, target, text, HostClock()), target, "target", str)
+
+
+def _constant(*probabilities, context_length=64):
+    """A model that thinks the same after every token."""
+    logits = torch.tensor(probabilities).log()
+    return ScriptedRunner(lambda tokens: logits, len(probabilities), context_length=context_length)
+
+
 @pytest.fixture(scope="session")
-def make_request():
-    """Requests by what a test is about."""
-
-    def request(prompt: str | None = "import os\n\n\ndef main():\n", **fields: Any) -> Request:
-        known = {"id": "r", "source": "log.jsonl:3", "sampling": Sampling(), "max_tokens": 24}
-        return Request(**{**known, "prompt": prompt, **fields})
-
-    return request
+def make():
+    """Requests, responses and models by what a test is about."""
+    return SimpleNamespace(
+        request=_request, unscored=_unscored, written=_written, constant=_constant
+    )

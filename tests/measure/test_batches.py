@@ -1,5 +1,5 @@
 """Real models in float32: rows of a batch, at their own lengths and with their own acceptance,
-decode what they decode alone.
+decode what they decode alone, and replays side by side are those of each alone.
 """
 
 import pytest
@@ -7,8 +7,9 @@ import pytest
 from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay_model
-from draftbench.measure.trajectories import Given, generate, score, task_of
+from draftbench.measure.trajectories import task_of
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 PROMPTS = [
@@ -22,16 +23,12 @@ SAMPLED = Sampling(temperature=0.8, top_p=0.9)
 
 
 @pytest.fixture(scope="module")
-def asked(text_source, make_request):
+def asked(text_source, make):
     """Five requests of different prompts and limits, two of them sampled."""
-    from draftbench.measure.prompts import TextSide
-
-    text = TextSide(text_source)
+    text, how = TextSide(text_source), [Sampling(), SAMPLED]
     requests = [
-        make_request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how)
-        for at, (prompt, how) in enumerate(
-            zip(PROMPTS, [Sampling(), SAMPLED, Sampling(), SAMPLED, Sampling()], strict=True)
-        )
+        make.request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how[at % 2])
+        for at, prompt in enumerate(PROMPTS)
     ]
     return text, [(text.prompt(request, 64, 512), 0) for request in requests]
 
@@ -58,16 +55,14 @@ def test_rows_of_a_batch_decode_what_they_decode_alone(asked, target, draft, mod
 
 
 @pytest.mark.parametrize("mode", [DraftingMode.GREEDY, DraftingMode.SAMPLED])
-def test_responses_replayed_side_by_side_give_the_records_of_each_alone(asked, target, draft, mode):
+def test_responses_replayed_side_by_side_give_the_records_of_each_alone(
+    asked, target, draft, make, mode
+):
     text, prompts = asked
-    answers = generate(prompts, target, text, HostClock())
-    given = [
-        Given(prompt, sample, tokens, finish, "target", "d")
-        for (prompt, sample), (tokens, finish) in zip(prompts, answers, strict=True)
-    ]
-    together = score(given, target)
-    for one, response in zip(given, together, strict=True):
-        assert score([one], target)[0].trajectory.argmax == response.trajectory.argmax
+    together = make.written(prompts, target, text)
+    for one, response in zip(prompts, together, strict=True):
+        (alone,) = make.written([one], target, text)
+        assert alone.trajectory.argmax == response.trajectory.argmax
     candidate = Candidate(draft="draft")
     replays = replay_model(draft, target, together, candidate, mode)
     for scored, (replay, drafted) in zip(together, replays, strict=True):

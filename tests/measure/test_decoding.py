@@ -1,6 +1,7 @@
 """Decoding runs of a scripted pair: which cells run, in which order, and what is recorded."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,21 +10,12 @@ from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, mar
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.step_costs import grid_for
-from draftbench.measure.trajectories import Given, score
+from draftbench.measure.trajectories import score
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="small")
 # After token t comes t + 1 of five; the draft believes so too, except that after 3 comes 0.
 NEXT, WRONG = [1, 2, 3, 4, 0], [1, 2, 3, 0, 0]
-
-
-@dataclass(frozen=True)
-class NoEnd:
-    """A text side whose responses end by their limit alone."""
-
-    def ends(self, output, stop):
-        return False
 
 
 def chain(following, clock, seconds):
@@ -38,7 +30,7 @@ def bench():
     clock = ScriptedClock()
     return Bench(
         target=chain(NEXT, clock, 1.0),
-        text=NoEnd(),
+        text=SimpleNamespace(ends=lambda output, stop: False),  # responses end by their limit
         mode=DraftingMode.GREEDY,
         ks=(2, 4),
         lookup=(2, 1),
@@ -55,43 +47,45 @@ def loaded(bench):
 
 
 @pytest.fixture
-def material_of(make_request, bench):
-    def material(names, tokens=(1, 2, 3, 4, 0, 1), sampling=None):
-        made = []
-        for name in names:
-            request = make_request(id=name, sampling=sampling or Sampling())
-            prompt = Prompt(request, [0], len(tokens))
-            digest = bench.digest(tokens)
-            given = Given(prompt, 0, tokens, "length", "target", digest)
-            made += score([given], bench.target)
-        return made
+def responses(make, bench):
+    """One response a letter, scored by the target."""
 
-    return material
+    def responses(names, tokens=(1, 2, 3, 4, 0, 1), sampling=None):
+        requests = [make.request(id=name, sampling=sampling or Sampling()) for name in names]
+        asked = [(Prompt(request, [0], len(tokens)), 0) for request in requests]
+        outputs = [(tokens, "length")] * len(asked)
+        return score(asked, outputs, bench.target, "target", bench.digest)
+
+    return responses
 
 
 def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
-    bench, loaded, material_of
+    bench, loaded, responses
 ):
-    requests = decode_requests(loaded, bench, material_of("abcd"), (2, 4), 1)
-    assert [[(row.request, row.k) for row in rows] for rows in requests] == [
+    every = responses("abcd")
+    order = [
         [("a", 0), ("a", 2), ("a", 4)],
         [("b", 2), ("b", 4), ("b", 0)],
         [("c", 4), ("c", 0), ("c", 2)],
         [("d", 0), ("d", 2), ("d", 4)],
     ]
 
+    def cells(done):
+        lists = decode_requests(loaded, bench, every, (2, 4), 1, done)
+        return [[(row.request, row.k) for row in rows] for rows in lists]
 
-def test_without_requests_nothing_runs(bench, loaded):
+    assert cells(done=()) == order
+    assert cells(done={("b", 0)}) == [order[0], *order[2:]]
     before = bench.clock.now
-    assert list(decode_requests(loaded, bench, [], (2,), 1)) == []
+    assert cells(done={response.key for response in every}) == []
     assert bench.clock.now == before
 
 
-def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, material_of):
+def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, responses):
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
-    ((plain, fast),) = decode_requests(loaded, bench, material_of("a"), (4,), 1)
+    ((plain, fast),) = decode_requests(loaded, bench, responses("a"), (4,), 1)
     assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
     assert fast.draft_seconds == (1.0, 0.25)
     assert fast.verify_seconds == (1.0, 1.0)
@@ -103,36 +97,27 @@ def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, material_of):
     assert plain.block == fast.block == "small"
     assert plain.digest == fast.digest == "1-2-3-4-0-1"
     assert plain.first_difference is fast.first_difference is None
+    # Every shape ran once before, and its seconds are on the clock too.
+    timed = (1.0 + 5.0) + (1.0 + 0.25 + 3.25)
+    assert bench.clock.now > 2 * timed
 
 
-def test_an_output_that_leaves_the_response_is_a_tie_or_not(bench, loaded, material_of):
+def test_an_output_that_leaves_the_response_is_a_tie_or_not(bench, loaded, responses):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
-    ((row, _),) = decode_requests(loaded, bench, material_of("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, bench, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
     bench.target.script = markov(table)
-    ((row, _),) = decode_requests(loaded, bench, material_of("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, bench, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
-def test_a_sampled_output_is_not_compared_with_the_response(bench, loaded, material_of):
-    material = material_of("a", (1, 2, 0, 1), Sampling(temperature=0.1))
-    (rows,) = decode_requests(loaded, bench, material, (2,), 1)
+def test_a_sampled_output_is_not_compared_with_the_response(bench, loaded, responses):
+    sampled = responses("a", (1, 2, 0, 1), Sampling(temperature=0.1))
+    (rows,) = decode_requests(loaded, bench, sampled, (2,), 1)
     assert {row.first_difference for row in rows} == {None}
-
-
-def test_shapes_run_once_before_anything_is_timed(bench, loaded, material_of):
-    requests = decode_requests(loaded, bench, material_of("a"), (2,), 1)
-    before = bench.clock.now
-    rows = next(requests)
-    timed = sum(
-        row.prefill_seconds + (row.draft_prefill_seconds or 0.0) + row.decode_seconds
-        for row in rows
-    )
-    # The warm runs' seconds are on the clock beside those of the rows.
-    assert bench.clock.now - before > timed
 
 
 class TiringClock(ScriptedClock):
@@ -143,88 +128,73 @@ class TiringClock(ScriptedClock):
         super().__setattr__(name, before + (value - before) * (1 + before / 50))
 
 
-def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(bench, material_of):
+def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(bench, responses):
     clock = TiringClock()
     tiring = replace(bench, clock=clock, target=chain(NEXT, clock, 1.0))
     loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25))
-    cells = list(decode_requests(loaded, tiring, material_of("abcdefgh"), (2,), 2))
+    cells = list(decode_requests(loaded, tiring, responses("abcdefgh"), (2,), 2))
     # In the order of time, as each takes longer than the one before; rows share them.
     plain, fast = (sorted({s for row in rows for s in row.verify_seconds}) for rows in cells)
     assert fast[-1] > 1.5 * fast[0]
     assert sum(plain) / len(plain) == pytest.approx(sum(fast) / len(fast), rel=0.1)
 
 
-def test_costs_are_timed_where_the_traffic_is():
-    """Prompts of 1, 3 and 9 tokens, responses of 4: contexts from the shortest middle, 1 + 2, over
-    the median, 3 + 2, to the longest end, 9 + 4.
-    """
-    spans = [(9, 4), (1, 4), (3, 4)]
-    grid = grid_for(spans, (0, 1), ks=(2, 4), room=100, batch=1)
-    assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
-    # A context of 15 leaves room for 10 tokens before the 4 + 1 of the largest pass.
-    assert grid_for(spans, (0, 1), ks=(2, 4), room=15, batch=1).contexts == (3, 5, 10)
-    several = grid_for(spans, (0, 1), ks=(2, 4), room=100, batch=8)
-    assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)
-
-
 class OutOfTimeError(Exception):
     """What a sweep raises between two turns."""
 
 
-def test_between_two_turns_of_a_batch_the_finished_responses_are_told(bench, loaded, material_of):
+@pytest.fixture
+def watched(bench):
+    """The bench with a list of what it is told, and an error once that is enough."""
+
+    def watched(enough=lambda calls: False):
+        calls = []
+
+        def between(done):
+            calls.append(done)
+            if enough(calls):
+                raise OutOfTimeError
+
+        return replace(bench, between=between), calls
+
+    return watched
+
+
+def test_between_two_turns_of_a_batch_the_finished_responses_are_counted(
+    loaded, responses, watched
+):
     """Six requests, each once in two rows, plainly and at k = 2. A round of a second is a turn."""
-    told = []
-    watched = replace(bench, between=told.append)
-    cells = list(decode_requests(loaded, watched, material_of("abcdef"), (2,), 2))
-    assert sum(told) == sum(map(len, cells)) == 2 * 6
-    # Of two rows no more than two end in a turn; what is told last ended with the last of them.
-    assert max(told) <= 2
-    assert len(told) > 12
+    bench, calls = watched()
+    cells = list(decode_requests(loaded, bench, responses("abcdef"), (2,), 2))
+    assert sum(calls) == sum(map(len, cells)) == 2 * 6
+    # Of two rows no more than two end in a turn; what comes last ended with the last of them.
+    assert max(calls) <= 2
+    assert len(calls) > 12
 
 
 def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(
-    bench, loaded, material_of
+    loaded, responses, watched
 ):
-    turns = []
+    bench, _ = watched(lambda calls: len(calls) == 5)
+    with pytest.raises(OutOfTimeError):
+        next(decode_requests(loaded, bench, responses("ab"), (2,), 2))
 
-    def stopped(done):
-        turns.append(done)
-        if len(turns) == 5:
-            raise OutOfTimeError
 
-    cells = decode_requests(loaded, replace(bench, between=stopped), material_of("ab"), (2,), 2)
+def test_a_batch_that_is_done_is_kept_however_late_it_is(loaded, responses, watched):
+    bench, _ = watched(lambda calls: sum(calls) == 2 * 6)
+    cells = decode_requests(loaded, bench, responses("abcdef"), (2,), 2)
+    assert [[row.k for row in next(cells)] for _ in range(2)] == [[0] * 6, [2] * 6]
     with pytest.raises(OutOfTimeError):
         next(cells)
-
-
-def test_a_batch_that_is_done_is_kept_however_late_it_is(bench, loaded, material_of):
-    told, found = [], []
-
-    def late(done):
-        told.append(done)
-        if sum(told) == 2 * 6:
-            raise OutOfTimeError
-
-    cells = decode_requests(loaded, replace(bench, between=late), material_of("abcdef"), (2,), 2)
-    with pytest.raises(OutOfTimeError):
-        found.extend([row.k for row in rows] for rows in cells)
-    assert found == [[0] * 6, [2] * 6]
 
 
 def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_it_is_at(
-    bench, loaded, material_of
+    loaded, responses, watched
 ):
-    told = []
-
-    def stopped(done):
-        told.append(done)
-        if len(told) == 6:
-            raise OutOfTimeError
-
-    cells = decode_requests(loaded, replace(bench, between=stopped), material_of("ab"), (2, 4), 1)
-    kept = next(cells)
+    bench, calls = watched(lambda calls: len(calls) == 6)
+    cells = decode_requests(loaded, bench, responses("ab"), (2, 4), 1)
+    assert [row.request for row in next(cells)] == ["a", "a", "a"]
     with pytest.raises(OutOfTimeError):
         next(cells)
-    assert [row.request for row in kept] == ["a", "a", "a"]
     # Three cells of the first request, the request, and the second one's first two cells.
-    assert told == [0, 0, 0, 1, 0, 0]
+    assert calls == [0, 0, 0, 1, 0, 0]

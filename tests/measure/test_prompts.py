@@ -11,59 +11,48 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 CHAT = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"})
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
 
 
-def read(text, request):
-    return text.tokenizer.decode(text.prompt(request, 64, 512).tokens)
-
-
-def test_a_plain_prompt_is_read_as_it_is(text, make_request):
-    assert read(text, make_request("  def f(x):\n")) == "  def f(x):\n"
-
-
-def test_a_chat_is_rendered_by_the_targets_template(text, make_request):
+@pytest.mark.parametrize(
+    ("asked", "read"),
+    [
+        ({"prompt": "  def f(x):\n"}, "  def f(x):\n"),
+        ({"messages": CHAT}, "<system>be brief<user>hello<assistant>"),
+        (
+            {"messages": CHAT[1:], "tools": (TOOL, TOOL), "template": {"mood": "calm"}},
+            "[2 tools][calm]<user>hello<assistant>",
+        ),
+    ],
+)
+def test_a_prompt_is_read_as_it_is_and_a_chat_by_the_targets_template(text, make, asked, read):
     text.tokenizer.chat_template = TEMPLATE
-    chat = make_request(None, messages=CHAT)
-    assert read(text, chat) == "<system>be brief<user>hello<assistant>"
+    prompt = text.prompt(make.request(**{"prompt": None, **asked}), 64, 512)
+    assert text.tokenizer.decode(prompt.tokens) == read
 
 
-def test_tools_and_the_requests_own_template_settings_are_given_to_it(text, make_request):
-    text.tokenizer.chat_template = TEMPLATE
-    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
-    chat = make_request(None, messages=CHAT[1:], tools=(tool, tool), template={"mood": "calm"})
-    assert read(text, chat) == "[2 tools][calm]<user>hello<assistant>"
-
-
-def test_a_chat_without_a_template_names_the_row_and_what_to_do(text, make_request):
+def test_a_chat_without_a_template_names_the_row_and_what_to_do(text, make):
     with pytest.raises(TrafficError, match=r"log\.jsonl:3 is a chat, and `target`") as caught:
-        text.prompt(make_request(None, messages=CHAT), 64, 512)
+        text.prompt(make.request(None, messages=CHAT), 64, 512)
     assert "suite:completion" in caught.value.hint
 
 
-def test_a_template_that_refuses_names_the_row_and_not_its_text(text, make_request):
+def test_a_template_that_refuses_names_the_row_and_not_its_text(text, make):
     text.tokenizer.chat_template = "{{ raise_exception('no such role: ' + messages[0].content) }}"
     with pytest.raises(TrafficError, match=r"refuses log\.jsonl:3") as caught:
-        text.prompt(make_request(None, messages=CHAT), 64, 512)
+        text.prompt(make.request(None, messages=CHAT), 64, 512)
     assert "be brief" not in caught.value.message + caught.value.hint
-
-
-def test_a_prompt_that_leaves_no_room_for_a_token_is_left_out(text, make_request):
-    request = make_request("import os\n")
-    length = len(text.prompt(request, 64, 512).tokens)
-    assert text.prompt(request, 64, length) is None
-    assert text.prompt(request, 64, length + 1).limit == 1
 
 
 @pytest.mark.parametrize(
     ("asked", "longest", "room", "limit"),
-    [(24, 64, 100, 24), (24, 16, 100, 16), (None, 64, 100, 64), (24, 64, 5, 5)],
+    [(24, 64, 100, 24), (24, 16, 100, 16), (None, 64, 100, 64), (24, 64, 5, 5), (24, 64, 1, 1)],
 )
-def test_the_limit_is_the_least_of_request_run_and_context(
-    text, make_request, asked, longest, room, limit
-):
-    request = make_request("import os\n", max_tokens=asked)
+def test_the_limit_is_the_least_of_request_run_and_context(text, make, asked, longest, room, limit):
+    request = make.request("import os\n", max_tokens=asked)
     length = len(text.tokenizer("import os\n")["input_ids"])
     assert text.prompt(request, longest, length + room).limit == limit
+    assert text.prompt(request, longest, length) is None  # no room for a token
 
 
 def ends_at(text, written, stop):

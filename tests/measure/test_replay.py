@@ -3,51 +3,22 @@
 import pytest
 import torch
 
-from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import ScriptedRunner
-from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import replay_lookup, replay_model, stepping_disagreement
-from draftbench.measure.trajectories import Given, ScoredResponse, generate, score
-from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
+from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
+SAMPLED = Sampling(temperature=1.0)
 
 
-def material(tokens, prompt=(0,), sampling=None):
-    request = Request(id="r", source="log.jsonl:1", prompt="", sampling=sampling or Sampling())
-    trajectory = Trajectory(
-        request="r",
-        sample=0,
-        segment=None,
-        weight=1.0,
-        sampling=sampling or Sampling(),
-        prompt_tokens=len(prompt),
-        output_tokens=len(tokens),
-        limit=len(tokens),
-        finish="length",
-        origin="target",
-        margins=(1.0,) * len(tokens),
-        argmax=(1,) * len(tokens),
-        digest="",
-    )
-    return ScoredResponse(Prompt(request, prompt, len(tokens)), tokens, trajectory)
+def replayed(draft, target, response, mode):
+    ((record, _),) = replay_model(draft, target, [response], DRAFT, mode)
+    return record
 
 
-def one_replay(draft, target, scored, candidate, mode):
-    ((record, private),) = replay_model(draft, target, [scored], candidate, mode)
-    return record, private
-
-
-def constant(*probabilities, context_length=64):
-    logits = torch.tensor(probabilities).log()
-    runner = ScriptedRunner(lambda tokens: logits, len(probabilities))
-    runner.context_length = context_length
-    return runner
-
-
-def test_a_greedy_draft_is_accepted_where_it_would_have_said_the_same():
-    q = constant(0.2, 0.5, 0.3)
-    record, _ = one_replay(q, q, material((0, 1, 2, 1)), DRAFT, DraftingMode.GREEDY)
+def test_a_greedy_draft_is_accepted_where_it_would_have_said_the_same(make):
+    q = make.constant(0.2, 0.5, 0.3)
+    record = replayed(q, q, make.unscored((0, 1, 2, 1)), DraftingMode.GREEDY)
     assert record.accept == (1.0, 0.0, 1.0)
     assert record.confidence == (0.5, 0.5, 0.5)
     assert record.rank == (0, 1, 0)
@@ -56,76 +27,69 @@ def test_a_greedy_draft_is_accepted_where_it_would_have_said_the_same():
     assert record.overlap is None
 
 
-def test_a_sampling_draft_is_accepted_by_the_ratio_of_probabilities():
+def test_a_sampling_draft_is_accepted_by_the_ratio_of_probabilities(make):
     """p = (.5, .25, .25), q = (.2, .5, .3): a = .4, 1 and 1; Σ min(p, q) = .2 + .25 + .25."""
-    p, q = constant(0.5, 0.25, 0.25), constant(0.2, 0.5, 0.3)
-    given = material((0, 0, 1, 2), sampling=Sampling(temperature=1.0))
-    record, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED)
+    p, q = make.constant(0.5, 0.25, 0.25), make.constant(0.2, 0.5, 0.3)
+    response = make.unscored((0, 0, 1, 2), sampling=SAMPLED)
+    record = replayed(q, p, response, DraftingMode.SAMPLED)
     assert record.accept == (0.4, 1.0, 1.0)
     assert record.overlap == (0.7, 0.7, 0.7)
 
 
-def test_a_draft_samples_with_or_without_the_requests_filters():
+@pytest.mark.parametrize(
+    ("mode", "accept"),
+    [(DraftingMode.SAMPLED, (1.0,)), (DraftingMode.SAMPLED_TEMPERATURE_ONLY, (0.5,))],
+)
+def test_a_draft_samples_with_or_without_the_requests_filters(make, mode, accept):
     """top-k 1 leaves q no choice but token 1; without it q(1) = .5, while p(1) = 1 after top-k."""
-    p, q = constant(0.25, 0.75), constant(0.5, 0.5001)
-    given = material((0, 1), sampling=Sampling(temperature=1.0, top_k=1))
-    filtered, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED)
-    bare, _ = one_replay(q, p, given, DRAFT, DraftingMode.SAMPLED_TEMPERATURE_ONLY)
-    assert (filtered.accept, bare.accept) == ((1.0,), (0.5,))
+    p, q = make.constant(0.25, 0.75), make.constant(0.5, 0.5001)
+    response = make.unscored((0, 1), sampling=Sampling(temperature=1.0, top_k=1))
+    assert replayed(q, p, response, mode).accept == accept
 
 
 @pytest.mark.parametrize("mode", list(DraftingMode))
-def test_rows_that_only_the_draft_has_are_never_proposed(mode):
+def test_rows_that_only_one_of_both_models_has(make, mode):
     """The decoder looks at the target's rows alone, and so does its replay: of (.1, .3, .6) are
-    left (.25, .75), the target's own law.
+    left (.25, .75), the target's own law. A token that the draft lacks is never accepted.
     """
-    p, q = constant(0.25, 0.75), constant(0.1, 0.3, 0.6)
-    given = material((0, 1, 0), sampling=Sampling(temperature=1.0))
-    record, _ = one_replay(q, p, given, DRAFT, mode)
+    p, q = make.constant(0.25, 0.75), make.constant(0.1, 0.3, 0.6)
+    record = replayed(q, p, make.unscored((0, 1, 0), sampling=SAMPLED), mode)
     assert record.accept == ((1.0, 0.0) if mode is DraftingMode.GREEDY else (1.0, 1.0))
+    p, q = make.constant(0.2, 0.3, 0.5), make.constant(0.5, 0.5)
+    record = replayed(q, p, make.unscored((0, 2, 0), sampling=SAMPLED), mode)
+    assert (record.accept[0], record.rank[0]) == (0.0, 2)
 
 
-def test_a_token_that_the_draft_lacks_is_never_accepted():
-    p, q = constant(0.2, 0.3, 0.5), constant(0.5, 0.5)
-    given = material((0, 2, 0), sampling=Sampling(temperature=1.0))
-    for mode in DraftingMode:
-        assert one_replay(q, p, given, DRAFT, mode)[0].accept[0] == 0.0
-
-
-def test_nothing_is_accepted_beyond_the_drafts_context():
-    q = constant(0.2, 0.8, context_length=4)
-    given = material((1, 1, 1, 1, 1, 1), prompt=(0, 0))
-    record, _ = one_replay(q, constant(0.2, 0.8), given, DRAFT, DraftingMode.GREEDY)
+def test_nothing_is_accepted_beyond_the_drafts_context(make):
+    q = make.constant(0.2, 0.8, context_length=4)
+    response = make.unscored((1, 1, 1, 1, 1, 1), prompt=(0, 0))
+    record = replayed(q, make.constant(0.2, 0.8), response, DraftingMode.GREEDY)
     # 4 = 2 of prompt and 2 of the response: the tokens 1 and 2 can be drafted.
     assert record.draftable == 2
     assert record.accept == (1.0, 1.0, 0.0, 0.0, 0.0)
     assert len(record.rank) == len(record.margin) == len(record.confidence) == 5
 
 
-def test_prompt_lookup_is_recorded_per_start_of_a_round():
+def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
     """Prompt 1 2 3 4, response 1 2 3 9: after 1 the pair (4, 1) is new; after 1 2 follow 3 4 1 2 of
     which 3 is right; after 1 2 3 follows 4, which is wrong.
     """
-    response = material((1, 2, 3, 9), prompt=(1, 2, 3, 4))
+    response = make.unscored((1, 2, 3, 9), prompt=(1, 2, 3, 4))
     record = replay_lookup(response, Candidate(draft="ngram"), (2, 2), 3)
     assert record.proposed == (0, 3, 3)
     assert record.matched == (0, 1, 0)
     assert record.window == 3
 
 
-def written(target, text, make_request):
-    prompt = text.prompt(make_request(max_tokens=60), 64, 512)
-    ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
-    return score([Given(prompt, 0, tokens, finish, "target", "d")], target)[0]
-
-
-def test_in_float32_stepping_agrees_with_the_single_pass(target, draft, text, make_request):
-    response = written(target, text, make_request)
+def test_real_models_step_as_they_pass_and_the_target_accepts_itself(target, draft, text, make):
+    prompt = text.prompt(make.request(max_tokens=60), 64, 512)
+    (response,) = make.written([(prompt, 0)], target, text)
     assert stepping_disagreement(target, response) == 0.0
     assert stepping_disagreement(draft, response) == 0.0
+    assert set(replayed(target, target, response, DraftingMode.GREEDY).accept) == {1.0}
 
 
-def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
+def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out(make):
     """One that answers by the size of the pass: 1 when it reads one token, 0 when several."""
 
     class Fickle(ScriptedRunner):
@@ -135,11 +99,5 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out():
             return logits
 
     runner = Fickle(lambda tokens: torch.ones(2), 2)
-    assert stepping_disagreement(runner, material((0, 0, 0, 0, 0))) == 1.0
-    assert stepping_disagreement(constant(0.5, 0.5), material((0,))) is None
-
-
-def test_the_self_draft_is_accepted_everywhere(target, text, make_request):
-    given = written(target, text, make_request)
-    record, _ = one_replay(target, target, given, Candidate(draft="self"), DraftingMode.GREEDY)
-    assert set(record.accept) == {1.0}
+    assert stepping_disagreement(runner, make.unscored((0, 0, 0, 0, 0))) == 1.0
+    assert stepping_disagreement(make.constant(0.5, 0.5), make.unscored((0,))) is None

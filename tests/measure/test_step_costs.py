@@ -3,16 +3,19 @@
 A target pass over n tokens takes 1 + n/8 seconds, a draft pass 1/4 + n/16.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from draftbench.decoder.drafters import LookupDrafter
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner
-from draftbench.measure.step_costs import CostGrid, measure_costs
-from draftbench.records import Candidate
+from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
+from draftbench.records import Candidate, DraftingMode
 
 DRAFT, NGRAM = Candidate(draft="small", quant="int4"), Candidate(draft="ngram")
 GRID = CostGrid(contexts=(10, 20), largest_k=4, prompts=(8, 24), text=(0, 1, 1, 0, 1))
+ONE_POINT = CostGrid((10,), 1, (8,), (0, 1))
 
 
 def runner(clock, a_pass, a_token):
@@ -21,23 +24,25 @@ def runner(clock, a_pass, a_token):
 
 
 @pytest.fixture
-def target():
-    return runner(ScriptedClock(), 1.0, 0.125)
+def bench():
+    clock = ScriptedClock()
+    target = runner(clock, 1.0, 0.125)
+    return Bench(target, None, DraftingMode.GREEDY, (4,), (2, 1), "float32", clock, "process", str)
 
 
-def small(target):
-    return runner(target.clock, 0.25, 0.0625)
+@pytest.fixture
+def small(bench):
+    return LoadedCandidate(DRAFT, runner(bench.clock, 0.25, 0.0625))
 
 
-def measured(target, draft, candidate, grid=GRID):
-    points = measure_costs(target, draft, candidate, grid, (target.clock, "process"))
+def seconds(points):
     return {
         (p.candidate and p.candidate.draft, p.what, p.new_tokens, p.context): p.seconds
         for p in points
     }
 
 
-def test_every_point_has_its_exact_seconds(target):
+def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small):
     expected = {}
     for context in (10, 20):
         for n in (1, 2, 3, 4, 5):
@@ -48,22 +53,15 @@ def test_every_point_has_its_exact_seconds(target):
     expected[None, "prefill", 24, 0] = (4.0,) * 3
     expected["small", "prefill", 8, 0] = (0.75,) * 3
     expected["small", "prefill", 24, 0] = (1.75,) * 3
-    assert measured(target, small(target), DRAFT) == expected
+    points = time_steps(small, bench, GRID)
+    assert seconds(points) == expected
+    where = {(p.block, p.runner, p.process, p.batch) for p in points}
+    assert where == {("small:int4", "scripted", "process", 1)}
 
 
-def test_points_name_their_block_runner_and_process(target):
-    points = measure_costs(target, small(target), DRAFT, GRID, (target.clock, "process"))
-    assert {p.block for p in points} == {"small:int4"}
-    assert {p.candidate for p in points} == {None, DRAFT}
-    assert {(p.runner, p.process, p.batch) for p in points} == {("scripted", "process", 1)}
-    alone = measure_costs(target, None, None, GRID, (target.clock, "process"))
-    assert {(p.block, p.candidate) for p in alone} == {("target", None)}
-
-
-def test_a_proposal_of_prompt_lookup_costs_no_pass(target):
-    found = measured(target, LookupDrafter(2, 1, "cpu"), NGRAM)
-    proposals = {key: seconds for key, seconds in found.items() if key[0] == "ngram"}
-    assert proposals == {
+def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
+    found = seconds(time_steps(LoadedCandidate(NGRAM, None), bench, GRID))
+    assert {key: taken for key, taken in found.items() if key[0]} == {
         ("ngram", "proposal", 4, 10): (0.0,) * 12,
         ("ngram", "proposal", 4, 20): (0.0,) * 12,
     }
@@ -77,20 +75,19 @@ def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
     assert CostGrid((10,), largest_k, (8,), (0,)).verify_sizes == sizes
 
 
-def test_what_does_not_fit_a_models_context_is_not_timed(target):
-    draft = small(target)
-    draft.context_length = 12
-    found = measured(target, draft, DRAFT)
-    assert {key[1:] for key in found if key[0] == "small"} == {
+def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
+    small.runner.context_length = 12
+    found = seconds(time_steps(small, bench, GRID))
+    assert {key[1:] for key in found if key[0]} == {
         ("step", 1, 10),
         ("step", 2, 10),
         ("prefill", 8, 0),
     }
 
 
-def test_all_points_are_visited_in_turn_in_every_repeat(target, monkeypatch):
+def test_all_points_are_visited_in_turn_in_every_repeat(bench, monkeypatch):
     """Six repeats, each a warm pass and two timed ones of every size; the prompt in the first
-    three, a warm pass and a timed one.
+    three, a warm pass and a timed one. As its own draft the target has no other passes.
     """
     visited = []
     forward = ScriptedRunner.forward
@@ -100,7 +97,7 @@ def test_all_points_are_visited_in_turn_in_every_repeat(target, monkeypatch):
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(ScriptedRunner, "forward", watched)
-    measured(target, None, None, CostGrid((10,), 1, (8,), (0, 1)))
+    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target), bench, ONE_POINT)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 3 * steps
 
@@ -110,9 +107,22 @@ def test_a_short_text_is_repeated():
 
 
 @pytest.mark.parametrize(("batch", "turns"), [(1, 6), (4, 3)])
-def test_between_two_turns_somebody_may_look_at_the_time(target, batch, turns):
-    grid = CostGrid((10,), 1, (), (0, 1), batch)
-    told = []
-    measure_costs(target, None, None, grid, (target.clock, "process"), told.append)
+def test_between_two_turns_somebody_may_look_at_the_time(bench, small, batch, turns):
+    grid, calls = replace(ONE_POINT, prompts=(), batch=batch), []
+    time_steps(small, replace(bench, between=calls.append), grid)
     assert grid.turns == turns
-    assert told == [1] * (turns - 1)
+    assert calls == [1] * (turns - 1)
+
+
+def test_costs_are_timed_where_the_traffic_is(make):
+    """Prompts of 1, 3 and 9 tokens, responses of 4: contexts from the shortest middle, 1 + 2, over
+    the median, 3 + 2, to the longest end, 9 + 4.
+    """
+    responses = [make.unscored((1,) * 4, (0,) * prompt) for prompt in (9, 1, 3)]
+    grid = grid_for(responses, ks=(2, 4), room=100, batch=1)
+    assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
+    assert grid.text == (0,) * 9 + (1,) * 4
+    # A context of 15 leaves room for 10 tokens before the 4 + 1 of the largest pass.
+    assert grid_for(responses, ks=(2, 4), room=15, batch=1).contexts == (3, 5, 10)
+    several = grid_for(responses, ks=(2, 4), room=100, batch=8)
+    assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -224,3 +225,21 @@ def test_a_run_folder_that_cannot_be_written_ends_the_sweep(tmp_path, small, mon
     monkeypatch.setattr(worker, "replay", unplugged)
     with pytest.raises(RunFolderError, match="cannot write"):
         run(prepared, tmp_path / "run", small.notes())
+
+
+def test_a_drafts_weights_are_gone_before_the_next_ones_are_loaded(tmp_path, small, monkeypatch):
+    build, loaded = worker.build_runner, []
+
+    def watched(source, how, draft):
+        assert [runner for runner in loaded if runner() is not None] == []
+        runner, facts = build(source, how, draft)
+        if draft is not None:
+            runner.itself = runner  # the modules of some models refer to each other
+            loaded.append(weakref.ref(runner))
+        return runner, facts
+
+    monkeypatch.setattr(worker, "build_runner", watched)
+    copy = small.copy("draft", tmp_path / "copy")
+    prepared = small.prepared(small.models / "draft", copy, measure="replay")
+    assert read_run(run(prepared, tmp_path / "run", small.notes())).failures == ()
+    assert len(loaded) == 2

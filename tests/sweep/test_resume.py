@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from draftbench.decoder.llama import LlamaRunner
@@ -239,3 +240,16 @@ def test_a_model_that_was_not_timed_may_run_in_another_way(tmp_path, small, monk
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     ended = run(small.prepared(measure="replay", controls=True), tmp_path / "run", small.notes())
     assert "by another kernel" in {facts.runner for facts in ended.records(ModelFacts)}
+
+
+def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(
+    tmp_path, small, unloadable
+):
+    folder = run(small.prepared(), tmp_path / "run", small.notes())
+    target = next(facts for facts in folder.records(ModelFacts) if facts.candidate is None)
+    with folder.writer() as writer:
+        writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
+    run(small.prepared(one_layout=True), tmp_path / "run", small.notes())  # nothing is left to time
+    unloadable()
+    with pytest.raises(RunFolderError, match="timed with two layouts"):
+        run(small.prepared(one_layout=True, controls=True), tmp_path / "run", small.notes())
