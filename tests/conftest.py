@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from scenes import Scene
 
 os.environ["COLUMNS"] = "100"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,3 +16,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+
+
+@pytest.fixture
+def scene():
+    """An empty run."""
+    return Scene()

@@ -1,16 +1,20 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import (
+    AnyObservation,
     Candidate,
     CostPoint,
     Decode,
     DraftingMode,
     Failure,
+    LookupReplay,
     ModelFacts,
     Replay,
     Sampling,
@@ -24,6 +28,7 @@ from draftbench.run_folder.manifest import (
     Question,
     TrafficFacts,
 )
+from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
 
@@ -206,3 +211,168 @@ def query(source: Path | str, **changes: Any) -> TrafficQuery:
         "key": b"key",
     }
     return TrafficQuery(source=str(source), **fields | changes)
+
+
+SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
+INT4 = Candidate(draft="small", quant="int4")
+SELF_DRAFT, NGRAM = Candidate(draft="self"), Candidate(draft="ngram")
+# Seconds of a pass by its tokens.
+TARGET, CHEAP = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
+ALL, NONE = [1.0] * 8, [0.0] * 8
+
+
+class Scene:
+    """Collects records of a run: a test states the few numbers it is about. Contexts 0 … 1000 are
+    timed unless a test says otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[AnyObservation] = []
+
+    def request(self, name: str, length: int = 9, **changes: Any) -> None:
+        """A greedy response of `length` tokens that ends by its limit."""
+        self.records.append(trajectory(name, length, **changes))
+
+    def replay(
+        self, name: str, accept: Sequence[float], candidate: Candidate = SMALL, **changes: Any
+    ) -> None:
+        """What a model draft is accepted with at the positions 1 … L-1."""
+        self.records.append(replay(tuple(accept), candidate, request=name, **changes))
+
+    def lookup(self, name: str, proposed: Sequence[int], matched: Sequence[int]) -> None:
+        """What prompt lookup finds at the starts 1 … L-1."""
+        self.records.append(
+            LookupReplay(
+                request=name,
+                sample=0,
+                candidate=Candidate(draft="ngram"),
+                window=8,
+                proposed=tuple(proposed),
+                matched=tuple(matched),
+            )
+        )
+
+    def requests(self, count: int, accept: Sequence[float], *candidates: Candidate) -> None:
+        """`count` equal requests, made where missing, with a replay of each candidate."""
+        known = {r.request for r in self.records if isinstance(r, Trajectory)}
+        for name in (f"r{i}" for i in range(count)):
+            if name not in known:
+                self.request(name, len(accept) + 1)
+            for candidate in candidates or (SMALL,):
+                self.replay(name, accept, candidate)
+
+    def times(
+        self,
+        target: Mapping[int, float | Sequence[float]],
+        draft: Mapping[int, float | Sequence[float]] | None = None,
+        candidate: Candidate = SMALL,
+        **changes: Any,
+    ) -> None:
+        """Step times by tokens of the target and the draft in the candidate's block."""
+        for name, steps in ((None, target), (candidate.draft, draft or {})):
+            for tokens, seconds in steps.items():
+                self.cost(name, candidate, tokens, seconds, **changes)
+
+    def cost(
+        self,
+        draft: str | None,
+        candidate: Candidate,
+        tokens: int,
+        seconds: float | Sequence[float],
+        contexts: Sequence[int] = (0, 1000),
+        **changes: Any,
+    ) -> None:
+        """One timed size, the same at all contexts."""
+        samples = (seconds,) * 3 if isinstance(seconds, (int, float)) else tuple(seconds)
+        fields: dict[str, Any] = {"new_tokens": tokens, "block": str(candidate), "runner": "cpu"}
+        self.records += [
+            step(named(draft, candidate.quant), *samples, context=context, **fields | changes)
+            for context in contexts
+        ]
+
+    def prefills(self, target: float, draft: float, candidate: Candidate = SMALL) -> None:
+        """Seconds that both models take for a prompt."""
+        for name, seconds in ((None, target), (candidate.draft, draft)):
+            self.cost(name, candidate, 10, seconds, contexts=(0,), what="prefill")
+
+    def decode(
+        self, name: str, k: int, seconds: float, candidate: Candidate = SMALL, **changes: Any
+    ) -> None:
+        """A run that took `seconds` and gave 9 tokens: 8 plain steps, or one full round of k."""
+        rounds = len(changes.get("verify_seconds", range(1 if k else 8)))
+        fields: dict[str, Any] = {
+            "request": name,
+            "proposed": (k,) * rounds,
+            "accepted": (k,) * rounds,
+            "cut": (0,) * rounds,
+            "draft_seconds": (0.0,) * rounds,
+            "verify_seconds": (seconds / rounds,) * rounds,
+            "prefill_seconds": 1.0,
+            "draft_prefill_seconds": 1.0 if k else None,
+            "output_tokens": 9,
+        }
+        self.records.append(decode(candidate, k, seconds, **fields | changes))
+
+    def decodes(
+        self,
+        count: int,
+        k: int,
+        seconds: float,
+        candidate: Candidate = SMALL,
+        *,
+        plain: float = 8.0,
+        **changes: Any,
+    ) -> None:
+        """The first `count` requests decoded without speculation in `plain` seconds, and at k."""
+        for name in (f"r{i}" for i in range(count)):
+            self.decode(name, 0, plain, candidate)
+            self.decode(name, k, seconds, candidate, **changes)
+
+    def batch_run(
+        self, name: str, k: int, accepted: Sequence[int], seconds: Sequence[float], **changes: Any
+    ) -> None:
+        """A row of a batch of two, always both active: every round proposes k and takes `seconds`
+        for both rows.
+        """
+        rounds = len(accepted)
+        fields: dict[str, Any] = {
+            "proposed": (k,) * rounds,
+            "accepted": tuple(accepted),
+            "cut": (0,) * rounds,
+            "draft_seconds": (0.0,) * rounds,
+            "verify_seconds": tuple(seconds),
+            "output_tokens": 1 + sum(accepted) + rounds,
+            "batch": 2,
+            "active": (2,) * rounds,
+        }
+        self.decode(name, k, sum(seconds), **fields | changes)
+
+    def facts(self, draft: str | None, quant: str = "none", **changes: Any) -> None:
+        """A model of 100 bytes and one byte of cache per token."""
+        fields: dict[str, Any] = {"parameters": 25, "weight_bytes": 100, "replay_disagreement": 0.0}
+        self.records.append(facts(named(draft, quant), quant=quant, **fields | changes))
+
+    def failure(self, draft: str, reason: str) -> None:
+        """A candidate that could not be measured."""
+        self.records.append(failure(draft, reason))
+
+    def observed(self, *ks: int, **changes: Any) -> Run:
+        """All of it as a run over the draft lengths `ks`; `changes` are of the manifest."""
+        return run_of(manifest(ks=ks, **changes), self.records)
+
+
+def rounds_of_two(seconds: float) -> dict[str, Any]:
+    """What a run at k = 2 records over 8 tokens whose draft is always right."""
+    counts = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3}
+    return counts | {"draft_seconds": (0.0,) * 3, "verify_seconds": (seconds / 3,) * 3}
+
+
+def evaluation(found: Recommendation, draft: str = "small", k: int | None = None) -> Evaluation:
+    """The figures of a draft at one k, or at its only one."""
+    (one,) = (e for e in found.evaluations if e.draft == draft and k in (None, e.k))
+    return one
+
+
+def says(found: Recommendation, *words: str) -> bool:
+    """Whether some caveat has all of the words."""
+    return any(all(word in caveat.text for word in words) for caveat in found.caveats)

@@ -1,10 +1,7 @@
 """The answer at each concurrency: costs by hand at 1, 8 and 32 rows, acceptance the same at all."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
+from scenes import ALL, BIG, NGRAM, SELF_DRAFT, SMALL, says
 
 from draftbench.errors import UsageError
 from draftbench.planner.at_concurrency import memory_needed
@@ -12,14 +9,9 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import (
     Configuration,
-    LoadLevel,
-    Recommendation,
     ScheduleEntry,
 )
-from draftbench.records import Candidate
 
-SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
-ALL = [1.0] * 8
 DRAFT = {1: 0.1, 2: 0.16}
 STEPS = {
     1: {1: 1.0, 2: 1.1, 3: 1.2},
@@ -29,7 +21,7 @@ STEPS = {
 
 
 @pytest.fixture
-def loaded(scene: Any) -> Any:
+def loaded(scene):
     """All tokens accepted; a verify pass that costs more, the more rows it has."""
     scene.requests(2, ALL)
     for batch, steps in STEPS.items():
@@ -37,19 +29,11 @@ def loaded(scene: Any) -> Any:
     return scene
 
 
-def texts(found: Recommendation) -> list[str]:
-    return [caveat.text for caveat in found.caveats]
-
-
-def at(found: Recommendation, concurrency: int) -> LoadLevel:
+def at(found, concurrency):
     return next(level for level in found.levels if level.concurrency == concurrency)
 
 
-def says(found: Recommendation, *words: str) -> bool:
-    return any(all(word in caveat for word in words) for caveat in texts(found))
-
-
-def test_speculation_pays_at_one_row_and_loses_at_many(loaded: Any) -> None:
+def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     # k = 1 takes four rounds of t(2) + 0.1 + 3/4 · 0.06: at 8 rows 6.98 s against 8, at 32 8.58 s.
     found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
     assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
@@ -57,15 +41,13 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded: Any) -> None:
         ScheduleEntry(concurrency=c, k=k) for c, k in ((1, 2), (8, 1), (32, 0))
     )
     eight, many = at(found, 8), at(found, 32)
-    assert eight.speedup_predicted is not None
     assert eight.speedup_predicted.value == pytest.approx(8 / 6.98)
     assert (many.decision, many.choice) == ("do_not_speculate", None)
     assert many.leader == Configuration(draft="small", quant="none", k=1, concurrency=32)
-    assert many.speedup_expected is not None
     assert many.speedup_expected.value == pytest.approx(8 / 8.58)
 
 
-def test_the_headline_is_the_first_concurrency_asked(loaded: Any) -> None:
+def test_the_headline_is_the_first_concurrency_asked(loaded):
     run = loaded.observed(1, 2, batches=(8, 1, 32))
     assert recommend(run).concurrency == 1
     found = recommend(run, DecisionOptions(concurrency=(32, 1)))
@@ -76,7 +58,7 @@ def test_the_headline_is_the_first_concurrency_asked(loaded: Any) -> None:
     ] == pytest.approx(8 / 8.58)
 
 
-def test_the_crossover_lies_between_the_timed_concurrencies(loaded: Any) -> None:
+def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
     # Between 8 and 32 rows t(2) rises from 1.6 by 0.4 in 24 rows; 8 s against four rounds of t(2)
     # + 0.145 stay 2 % above 1 up to t(2) = 1.8158, at 20.9 rows.
     run = loaded.observed(1, 2, batches=(1, 8, 32))
@@ -84,14 +66,14 @@ def test_the_crossover_lies_between_the_timed_concurrencies(loaded: Any) -> None
     assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
 
 
-def test_what_pays_at_all_that_was_timed_has_no_crossover(scene: Any) -> None:
+def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
     scene.requests(2, ALL)
     for batch in (1, 8):
         scene.times(STEPS[1], DRAFT, batch=batch)
     assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
 
 
-def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded: Any) -> None:
+def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
     """Alone half of the requests are decoded twice as fast and the others half as fast, so nothing
     is clear; the passes at 8 and 32 rows are those above.
     """
@@ -108,16 +90,14 @@ def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded: Any) 
     assert found.crossover == 20
 
 
-def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded: Any) -> None:
+def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded):
     # Half-way between 8 and 32: t(2) = 1.8.
     level = at(recommend(loaded.observed(1), DecisionOptions(concurrency=(20,))), 20)
-    assert level.speedup_predicted is not None
     assert level.speedup_predicted.value == pytest.approx(8 / (4 * 1.945))
-    assert level.costs is not None
     assert level.costs.startswith("interpolated between 8 and 32 rows")
 
 
-def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded: Any) -> None:
+def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
     found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 64)))
     level = at(found, 64)
     unknown = (level.decision, level.k, level.choice, level.leader, level.speedup_predicted)
@@ -128,7 +108,7 @@ def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded: Any) -> None:
     assert found.decision == "speculate"
 
 
-def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded: Any) -> None:
+def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):
     # Plain: 8 tokens in 8 s in each of 8 rows; the prefills take 2 s and 1 s for 9 tokens.
     for draft, seconds in ((None, 2.0), ("small", 1.0)):
         loaded.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
@@ -144,7 +124,7 @@ def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded: Any) -
     assert level.tokens_per_dollar_plain == pytest.approx(8000)
 
 
-def test_throughput_and_cost_choose_the_concurrency_too(loaded: Any) -> None:
+def test_throughput_and_cost_choose_the_concurrency_too(loaded):
     # 1.95 tokens a second at one row, 9.2 at eight, and 32 at 32 rows without speculation.
     run = loaded.observed(1, 2, batches=(1, 8, 32))
     for options in (
@@ -158,7 +138,7 @@ def test_throughput_and_cost_choose_the_concurrency_too(loaded: Any) -> None:
     assert (found.concurrency, found.choice) == (8, small)
 
 
-def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
+def test_latency_counts_what_the_drafts_prefill_takes(scene):
     # k = 2, decoding: small 4.1 s, big 4.6 s; big reads the prompt in 0.1 s, small in 3 s.
     scene.requests(2, ALL)
     scene.requests(2, ALL, BIG)
@@ -172,20 +152,17 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene: Any) -> None:
     found = recommend(run, DecisionOptions(objective="latency"))
     assert found.choice == Configuration(draft="big", quant="none", k=2)
     (level,) = found.levels
-    assert level.speedup_deciding is not None
     assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
     # What is expected after the first token keeps its meaning whatever candidates are ranked by.
-    assert level.speedup_expected is not None
     assert level.speedup_expected.value == pytest.approx(8 / 4.6)
     (big,) = (c for c in found.evaluations if c.draft == "big")
     assert big.speedup_expected == level.speedup_expected
     assert big.speedup_end_to_end_expected == level.speedup_deciding
     (small,) = (c for c in found.evaluations if c.draft == "small")
-    assert small.reason is not None
     assert small.reason == "slower: 1.10× with both prefills"
 
 
-def test_latency_is_unknown_where_prefills_were_not_timed(scene: Any) -> None:
+def test_latency_is_unknown_where_prefills_were_not_timed(scene):
     scene.requests(2, ALL)
     scene.times(STEPS[1], DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
@@ -193,14 +170,14 @@ def test_latency_is_unknown_where_prefills_were_not_timed(scene: Any) -> None:
     assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
 
 
-def test_a_cost_without_a_price_is_refused() -> None:
+def test_a_cost_without_a_price_is_refused():
     with pytest.raises(UsageError, match="price"):
         DecisionOptions(objective="cost")
     with pytest.raises(UsageError, match="price of -1"):
         DecisionOptions(price_per_hour=-1.0)
 
 
-def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene: Any) -> None:
+def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
     # has 3 · 100 logits of 4 bytes a row.
     scene.requests(2, ALL)
@@ -212,12 +189,11 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene: Any
     assert recommend(run, DecisionOptions(max_memory=needed)).decision == "speculate"
     found = recommend(run, DecisionOptions(max_memory=needed / 1.25))
     assert (found.decision, found.choice, found.leader) == ("do_not_speculate", None, None)
-    assert found.evaluations[0].reason is not None
     assert "25% over --max-memory" in found.evaluations[0].reason
     assert says(found, "no candidate of known speed keeps the limits")
 
 
-def test_memory_counts_both_models_their_caches_and_the_logits(scene: Any) -> None:
+def test_memory_counts_both_models_their_caches_and_the_logits(scene):
     # 100 tokens of the longest request; at k = 3 a verify pass has 4 · 5 logits of 4 bytes a row.
     scene.requests(2, ALL)
     scene.request("long", 30, prompt_tokens=70)
@@ -226,21 +202,20 @@ def test_memory_counts_both_models_their_caches_and_the_logits(scene: Any) -> No
     run = scene.observed(1, 3)
     assert memory_needed(run, SMALL, 2) == 5000 + 2 * (100 * 30 + 80)
     # The target as its own draft adds a cache, prompt lookup nothing; of `big` there are no facts.
-    assert memory_needed(run, Candidate(draft="self"), 1) == 4000 + 100 * 40 + 80
-    assert memory_needed(run, Candidate(draft="ngram"), 1) == 4000 + 100 * 20 + 80
+    assert memory_needed(run, SELF_DRAFT, 1) == 4000 + 100 * 40 + 80
+    assert memory_needed(run, NGRAM, 1) == 4000 + 100 * 20 + 80
     assert memory_needed(run, BIG, 1) is None
 
 
-def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene: Any) -> None:
+def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
     scene.requests(2, ALL)
     scene.times(STEPS[1], DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
-    assert found.evaluations[0].reason is not None
     assert "its memory is unknown" in found.evaluations[0].reason
 
 
-def test_a_limit_on_the_tail_leaves_the_next_draft(scene: Any) -> None:
+def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
     # Of two equal requests small accepts all of one (4.1 s) and nothing of the other: at k = 2
     # six rounds of 1.2 + 0.2, one of 1.1 + 0.1 and a plain one, 10.6 s, 1.325 times plain.
     scene.request("a")
@@ -254,12 +229,11 @@ def test_a_limit_on_the_tail_leaves_the_next_draft(scene: Any) -> None:
     found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
     assert found.choice == Configuration(draft="big", quant="none", k=2)
     (small,) = (c for c in found.evaluations if c.draft == "small")
-    assert small.reason is not None
     assert "1.32 times that of plain decoding (the largest of 2, predicted)" in small.reason
     assert "25% over --max-p99-ratio (1.06)" in small.reason
 
 
-def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded: Any) -> None:
+def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     # Two rows: plain 1.6 s a round, k = 1 four rounds of 2.56 s; the round that ran alone is not
     # counted. 8 / 12.8 against 8 / 10.24 tokens a second.
     loaded.times({1: 1.6, 2: 2.0, 3: 2.4}, DRAFT, batch=2)
@@ -268,27 +242,24 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded: Any) -> None:
         loaded.batch_run(name, 1, (1,) * 5, (2.56,) * 4 + (99.0,), active=(2,) * 4 + (1,))
     found = recommend(loaded.observed(1), DecisionOptions(concurrency=(2,)))
     level = at(found, 2)
-    assert level.speedup_measured is not None
     assert level.speedup_measured.value == pytest.approx(12.8 / 10.24)
-    assert level.speedup_predicted is not None
     # With nothing but the baseline beside it, which took no longer than its passes.
     predicted = 12.8 / (4 * 2.145)
     assert level.speedup_predicted.value == pytest.approx(predicted)
     assert level.prediction_error == pytest.approx(predicted / 1.25 - 1)
-    assert found.prediction_error is not None
     (checked,) = found.prediction_error.by_configuration
     assert (checked.draft, checked.k, checked.concurrency) == ("small", 1, 2)
     assert checked.error == pytest.approx(predicted / 1.25 - 1)
 
 
-def test_the_cells_worth_measuring_depend_on_the_batch(loaded: Any) -> None:
+def test_the_cells_worth_measuring_depend_on_the_batch(loaded):
     loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
     run = loaded.observed(1, 2, 4)
     assert promising_ks(run, SMALL, 4) == [1, 2]
     assert promising_ks(run, SMALL, 64) == []
 
 
-def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded: Any) -> None:
+def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
     found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 16)))
     assert [(entry.concurrency, entry.timed) for entry in found.schedule] == [
         (1, True),
@@ -300,7 +271,7 @@ def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded: Any
     assert (found.crossover, found.crossover_between) == (20, (8, 32))
 
 
-def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene: Any) -> None:
+def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):
     # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
     scene.requests(5, ALL)
     scene.times(STEPS[1], DRAFT)
@@ -309,14 +280,13 @@ def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene
         scene.decode(f"r{at}", 2, 4.0)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)
-    assert found.speedup_deciding is not None
     assert found.speedup_deciding.value == pytest.approx(9 / 6)
     (evaluation,) = found.evaluations
     assert evaluation.speedup_end_to_end is None
     assert evaluation.speedup_end_to_end_expected == found.speedup_deciding
 
 
-def test_two_decoded_requests_of_thirteen_decide_nothing(scene: Any) -> None:
+def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
     """Two requests ran 5.9 and 1.1 times as fast, eleven were not decoded, and their draft accepts
     too little to pay: neither a correction by those two nor a headline that rests on them.
     """

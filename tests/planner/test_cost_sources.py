@@ -1,21 +1,17 @@
-"""An engine's own step times beside a run's acceptance, and files that cannot be used."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+"""Costs of a run between its batch sizes, of another run, and of an engine's own step times; files
+that cannot be used.
+"""
 
 import pytest
+from scenes import ALL, BIG, CHEAP, NGRAM, SMALL, TARGET, evaluation, says
 
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import CostSource, read_engine_costs
+from draftbench.planner.cost_sources import costs_in, costs_of_run, read_engine_costs
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predictor_of
+from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate
 
-SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
 GOOD = """
 engine: llama.cpp
 batches:
@@ -30,21 +26,67 @@ batches:
 """
 
 
-def texts(found: Any) -> list[str]:
-    return [caveat.text for caveat in found.caveats]
-
-
-def read(folder: Path, text: str, *candidates: Candidate) -> CostSource:
+def read(folder, text):
     path = folder / "costs.yaml"
     path.write_text(text)
-    return read_engine_costs(path, candidates or (SMALL, NGRAM))
+    return read_engine_costs(path, (SMALL, NGRAM))
 
 
-def test_step_times_become_costs_by_batch(tmp_path: Path) -> None:
+def test_between_two_batch_sizes_costs_and_overheads_are_interpolated_and_said(scene):
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
+    scene.decode("r0", 0, 8.8)
+    found = costs_in(scene.observed(1, 2)).at(SMALL, 2, (1, 2))
+    assert found.note == "interpolated between 1 and 5 rows"
+    assert found.costs.target.at(3, 0) == pytest.approx(0.75 * 1.2 + 0.25 * 2.4)
+    assert found.costs.draft_cost_ratio(0.0).value == pytest.approx(0.1)
+    # Nothing was decoded at five rows.
+    assert found.overheads == {0: None, 1: None, 2: None}
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
+    scene.requests(2, ALL)
+    for rows in (2, 4):
+        scene.times(TARGET, CHEAP, batch=rows)
+    found = costs_in(scene.observed(1)).at(SMALL, batch, (1,))
+    assert (found.costs, found.overheads) == (None, {})
+    assert found.note == f"{batch} rows at once were not timed, only 2, 4"
+
+
+def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
+    scene.requests(2, ALL)
+    scene.times({1: 9.0, 2: 9.0, 3: 9.0}, {1: 9.0, 2: 9.0})
+    scene.facts("small", fingerprint="a")
+    own = scene.observed(1, 2)
+    scene.records.clear()
+    scene.times(TARGET, CHEAP, runner="elsewhere")
+    scene.facts("small", fingerprint="b")
+    source = costs_of_run(scene.observed(1, 2), own, "`other`")
+    predicted = predict(predictor_of(own, SMALL, source=source), 2).speedup()
+    assert predicted.value == pytest.approx(8 / 4.1)
+    assert source.runner == "elsewhere"
+    assert "costs are those of elsewhere, from `other`" in source.caveats[0]
+    assert "small is not the same model in `other`" in source.caveats
+
+
+@pytest.mark.parametrize(
+    ("changes", "meant"),
+    [({"target": "u"}, "another target"), ({"target_quant": "int8"}, "at int8"), ({}, "no times")],
+)
+def test_costs_of_something_else_are_refused(scene, changes, meant):
+    scene.requests(2, ALL)
+    own = scene.observed(1)
+    with pytest.raises(UsageError, match=meant):
+        costs_of_run(scene.observed(1, **changes), own, "`other`")
+
+
+def test_step_times_become_costs_by_batch(tmp_path):
     source = read(tmp_path, GOOD)
     assert source.runner == "llama.cpp"
     assert (source.batches(SMALL), source.batches(NGRAM)) == ((1, 4), (4,))
-    one, four = source.blocks[SMALL][1], source.blocks[SMALL][4]
+    one, four = source.blocks[SMALL].values()
     # One row at 20 tokens a second; contexts make no difference.
     assert one.target.at([1, 2, 3], 12345) == pytest.approx([0.05, 0.06, 0.08])
     assert one.draft_cost_ratio(100.0).value == pytest.approx(0.2)
@@ -53,45 +95,33 @@ def test_step_times_become_costs_by_batch(tmp_path: Path) -> None:
     assert source.at(SMALL, 1, (1, 2)).overheads == {0: None, 1: None, 2: None}
 
 
-def test_tokens_per_second_are_those_of_all_rows(tmp_path: Path) -> None:
-    text = GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40")
-    costs = read(tmp_path, text).blocks[SMALL][4]
-    assert costs.target.at(1, 0) == pytest.approx(4 / 40)
+def test_tokens_per_second_are_those_of_all_rows(tmp_path):
+    source = read(tmp_path, GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40"))
+    assert source.blocks[SMALL][4].target.at(1, 0) == pytest.approx(4 / 40)
 
 
-def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(
-    scene: Any, tmp_path: Path
-) -> None:
-    # At k = 2: passes of 0.08, 0.08 and 0.06 and five draft steps, against 8 steps of 0.05.
-    scene.requests(2, [1.0] * 8)
+def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, tmp_path):
+    # At k = 2: passes of 0.08, 0.08 and 0.06 and five draft steps, against 8 steps of 0.05. `big`
+    # is not in the file.
+    scene.requests(2, ALL, SMALL, BIG)
     scene.times({1: 9.0}, {1: 9.0})
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, BIG)
     scene.decode("r0", 0, 8.0)
     scene.decode("r0", 2, 99.0)
     scene.facts("small", has_kernel=False)
     found = recommend(scene.observed(2), DecisionOptions(costs=read(tmp_path, GOOD)))
     assert found.runner == "llama.cpp"
-    assert found.speedup_predicted_cross_fitted is not None
     assert found.speedup_predicted_cross_fitted.value == pytest.approx(0.4 / 0.27)
     assert (found.speedup_measured_cross_fitted, found.prediction_error) == (None, None)
     assert found.latency is None
-    assert any("costs are those of llama.cpp" in caveat for caveat in texts(found))
-
-
-def test_a_candidate_that_the_file_does_not_name_has_no_speed(scene: Any, tmp_path: Path) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.requests(2, [1.0] * 8, Candidate(draft="big"))
-    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, Candidate(draft="big"))
-    found = recommend(scene.observed(2), DecisionOptions(costs=read(tmp_path, GOOD)))
-    (big,) = (c for c in found.evaluations if c.draft == "big")
+    assert says(found, "costs are those of llama.cpp")
+    big = evaluation(found, "big")
     assert big.speedup_predicted is None
-    assert big.reason is not None
     assert "costs.yaml` has no times of it" in big.reason
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_a_draft_too_slow_for_a_fast_target_is_not_used(
-    scene: Any, tmp_path: Path, share: float
-) -> None:
+def test_a_draft_too_slow_for_a_fast_target_is_not_used(scene, tmp_path, share):
     # Qwen2.5-Coder 1.5B with 0.5B, both of 4 bits, in llama.cpp on two cores at k = 4: 60 %
     # accepted, 27.5 tokens a second without the draft and 12.2 with it. Rounds accept 3, 2, 3, 2
     # and 2 of 4 tokens, 3.4 tokens with the target's own; however a round's 3.4 / 12.2 s divide
@@ -135,14 +165,13 @@ batches:
         ("0.01}", ".inf}", "costs.yaml", "--help"),
         ("verify: {2: 0.12}", "verify: {1: 0.12}", ">= 2", "--help"),
         ("verify: {2: 0.12}", "verify: {}", "length >= 1", "--help"),
+        ("verify: {2: 0.12}", "verify: {2: 0.09}", "takes less time", "average over more"),
         ("  1:", "  0:", ">= 1", "--help"),
         ("engine: llama.cpp", "engine: [", "not YAML", "--help"),
         ("small:", "smal:", "none of which this run measured", "small, ngram"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_what_would_do(
-    tmp_path: Path, old: str, new: str, meant: str, hint: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_what_would_do(tmp_path, old, new, meant, hint):
     text = GOOD.replace(", ngram: {step_s: 0.001}", "").replace(old, new)
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text)
@@ -151,11 +180,11 @@ def test_a_file_that_cannot_be_used_is_refused_with_what_would_do(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "engine: x", "engine: x\nbatches: {1: 3}"])
-def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_shape_is_refused(tmp_path, text):
     with pytest.raises(UsageError):
         read(tmp_path, text)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         read_engine_costs(tmp_path / "none.yaml", (SMALL,))

@@ -1,22 +1,18 @@
 """What a pass costs between, on and beyond the timed points."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import NGRAM, SELF_DRAFT, SMALL
 
 from draftbench.planner.costs import Surface, _isotonic, between, block_costs
 from draftbench.records import Candidate
 
-SMALL = Candidate(draft="small")
 
-
-def test_costs_are_interpolated_in_tokens_and_in_context(scene: Any) -> None:
+def test_costs_are_interpolated_in_tokens_and_in_context(scene):
     for context, seconds in ((100, 1.0), (300, 2.0)):
         scene.times({1: seconds, 5: seconds + 0.4}, {1: 0.1, 2: 0.1}, contexts=(context,))
     costs = block_costs(scene.observed(4), SMALL)[1]
@@ -25,7 +21,7 @@ def test_costs_are_interpolated_in_tokens_and_in_context(scene: Any) -> None:
     assert costs.target.at(3, 250) == pytest.approx(1.2 + 0.75)
 
 
-def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene: Any) -> None:
+def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene):
     scene.times({1: 1.0, 5: 1.4}, {1: 0.1, 2: 0.1}, contexts=(100, 300))
     costs = block_costs(scene.observed(4), SMALL)[1]
     assert costs.target.at(9, 500) == pytest.approx(1.4)
@@ -33,13 +29,13 @@ def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene: Any) -> 
     assert asked.tolist() == [True, False, False, False]
 
 
-def test_the_median_of_all_repeats_counts(scene: Any) -> None:
+def test_the_median_of_all_repeats_counts(scene):
     scene.times({1: (1.0, 9.0, 1.2), 2: (1.2,) * 3}, {1: (0.1,) * 3})
     costs = block_costs(scene.observed(1), SMALL)[1]
     assert costs.target.at(1, 0) == pytest.approx(1.2)
 
 
-def test_a_longer_pass_is_never_cheaper(scene: Any) -> None:
+def test_a_longer_pass_is_never_cheaper(scene):
     # 1.2 before 1.0: the nearest non-decreasing pair is their mean, twice.
     scene.times({1: 1.2, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
     costs = block_costs(scene.observed(2), SMALL)[1]
@@ -47,16 +43,14 @@ def test_a_longer_pass_is_never_cheaper(scene: Any) -> None:
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
-def test_the_monotone_curve_keeps_the_mean_and_is_unchanged_where_it_was_monotone(
-    values: list[float],
-) -> None:
+def test_the_monotone_curve_keeps_the_mean_and_is_unchanged_where_it_was_monotone(values):
     curve = _isotonic(np.array(values))
     assert all(a <= b + 1e-9 for a, b in pairwise(curve))
     assert curve.mean() == pytest.approx(np.mean(values))
     assert _isotonic(np.sort(values)) == pytest.approx(np.sort(values))
 
 
-def test_points_of_other_blocks_do_not_count(scene: Any) -> None:
+def test_points_of_other_blocks_do_not_count(scene):
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
     scene.times({1: 7.0, 2: 7.0}, {1: 3.0, 2: 3.0}, Candidate(draft="small", quant="int4"))
     costs = block_costs(scene.observed(1), SMALL)[1]
@@ -64,25 +58,22 @@ def test_points_of_other_blocks_do_not_count(scene: Any) -> None:
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_ratios_carry_the_spread_of_their_repeats(scene: Any) -> None:
+def test_ratios_carry_the_spread_of_their_repeats(scene):
     scene.times({1: (1.0, 1.0, 1.0), 3: (1.0, 1.5, 2.0)}, {1: (0.1,) * 3, 2: (0.1,) * 3})
     costs = block_costs(scene.observed(2), SMALL)[1]
     ratio = costs.verify_ratio(3, 500.0)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.0, 2.0))
 
 
-def test_the_target_as_its_own_draft_costs_a_target_step(scene: Any) -> None:
-    control = Candidate(draft="self")
+def test_the_target_as_its_own_draft_costs_a_target_step(scene):
+    control = SELF_DRAFT
     scene.times({1: 1.0, 2: 1.2}, None, control)
     costs = block_costs(scene.observed(1), control)[1]
-    assert costs.draft is not None
     assert costs.draft.at(2, 0) == pytest.approx(1.2)
     assert costs.draft_cost_ratio(0.0).value == 1.0
 
 
-def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_what(
-    scene: Any,
-) -> None:
+def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_what(scene):
     scene.facts("small", has_kernel=False)
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
     scene.times({1: 1.0, 2: 1.0}, None, Candidate(draft="other"))
@@ -92,7 +83,7 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
     assert block_costs(run, Candidate(draft="third")) == {}
 
 
-def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any) -> None:
+def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
     scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
     scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
     for draft, seconds in ((None, 2.0), ("small", 0.5)):
@@ -104,11 +95,10 @@ def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene: Any)
     assert one.target.at(2, 500) == pytest.approx(1.1)
     assert four.target.at(2, 500) == pytest.approx(3.6)
     assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
-    assert four.prefill is not None
     assert four.prefill.at(10, 0) == pytest.approx(2.0)
 
 
-def test_more_rows_never_cost_less(scene: Any) -> None:
+def test_more_rows_never_cost_less(scene):
     # At two tokens the larger batch was timed faster than the smaller one, by noise.
     scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
     scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
@@ -116,13 +106,12 @@ def test_more_rows_never_cost_less(scene: Any) -> None:
     assert costs.target.at(np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
 
 
-def test_rows_are_looked_up_one_after_the_other(scene: Any) -> None:
-    ngram = Candidate(draft="ngram")
+def test_rows_are_looked_up_one_after_the_other(scene):
+    ngram = NGRAM
     scene.times({1: 1.0, 2: 1.0}, None, ngram)
     scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
     scene.cost("ngram", ngram, 2, 0.01, what="proposal")
     costs = block_costs(scene.observed(1), ngram)[8]
-    assert costs.proposal is not None
     assert costs.proposal.at(1, 0) == pytest.approx(0.08)
 
 
@@ -131,12 +120,9 @@ def test_rows_are_looked_up_one_after_the_other(scene: Any) -> None:
     st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
     st.floats(0, 1),
 )
-def test_between_two_batch_sizes_costs_lie_between_theirs(
-    fewer: list[float], more: list[float], share: float
-) -> None:
+def test_between_two_batch_sizes_costs_lie_between_theirs(fewer, more, share):
     one, other = surface(fewer, (0, 100)), surface(more, (50, 200))
     found = between(one, other, share)
-    assert found is not None
     # Only the contexts that both were timed at.
     assert found.contexts.tolist() == [50, 100]
     for size, context in ((1, 50), (1.5, 75), (2, 100)):
@@ -146,10 +132,10 @@ def test_between_two_batch_sizes_costs_lie_between_theirs(
     assert between(one, other, 1).at(2, 100) == pytest.approx(other.at(2, 100))
 
 
-def test_surfaces_without_a_common_context_have_nothing_between_them() -> None:
+def test_surfaces_without_a_common_context_have_nothing_between_them():
     assert between(surface([1.0] * 4, (0, 10)), surface([1.0] * 4, (20, 30)), 0.5) is None
 
 
-def surface(seconds: list[float], contexts: tuple[int, int]) -> Surface:
+def surface(seconds, contexts):
     samples = np.array(seconds).reshape(2, 2, 1)
     return Surface.of(np.array([1, 2]), np.array(contexts), samples)

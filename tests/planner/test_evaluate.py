@@ -1,24 +1,18 @@
 """How much acceptance may be lost, where it can be solved by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scenes import NGRAM, SMALL
 
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
 from draftbench.planner.predict import predictor_of
 from draftbench.planner.rank import alternative_of
 from draftbench.planner.recommendation import BreakEven
-from draftbench.records import Candidate
-
-SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
 
 
-def found_for(scene: Any, acceptance: float) -> BreakEven | None:
+def found_for(scene, acceptance):
     """Two tokens after the first at k = 1: a round of 1.1 + 0.3 s, and where its token is refused a
     plain step of 1 s. It breaks even where 2 = 1.4 + 1 - λa, at λa = 0.4.
     """
@@ -32,20 +26,17 @@ def found_for(scene: Any, acceptance: float) -> BreakEven | None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(acceptance=st.floats(0.05, 1.0))
-def test_the_scaling_is_that_which_gives_the_break_even_acceptance(
-    scene: Any, acceptance: float
-) -> None:
+def test_the_scaling_is_that_which_gives_the_break_even_acceptance(scene, acceptance):
     found = found_for(scene, acceptance)
-    assert found is not None
     assert found.scaling == pytest.approx(0.4 / acceptance, abs=0.002)
     assert found.margin == pytest.approx(1 - 0.4 / acceptance, abs=0.002)
 
 
-def test_refusals_stay_refusals_however_acceptance_is_scaled(scene: Any) -> None:
+def test_refusals_stay_refusals_however_acceptance_is_scaled(scene):
     assert found_for(scene, 0.0) == BreakEven(scaling=None, margin=None)
 
 
-def test_a_measurement_moves_the_break_even(scene: Any) -> None:
+def test_a_measurement_moves_the_break_even(scene):
     # Predicted 2 / 1.4, measured 1.1: S keeps that ratio, 1.1 / (2 / 1.4) = 0.77, and is 1 where
     # 0.77 · 2 = 2.4 - λ.
     scene.requests(5, [1.0, 0.0])
@@ -58,11 +49,10 @@ def test_a_measurement_moves_the_break_even(scene: Any) -> None:
     run = scene.observed(1)
     cell = alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1])
     found = break_even(cell)
-    assert found is not None
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
 
 
-def test_prompt_lookup_and_unknown_costs_have_none(scene: Any) -> None:
+def test_prompt_lookup_and_unknown_costs_have_none(scene):
     scene.request("a", 3)
     scene.lookup("a", [1, 0], [1, 0])
     scene.times({1: 1.0, 2: 1.1}, None, NGRAM)

@@ -1,31 +1,26 @@
 """Waits with and without speculation, each percentile only where the sample supports it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
+from scenes import ALL
 
-from draftbench.planner.latency import Latency
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 
 TARGET, DRAFT = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
 
 
-def waits(scene: Any, requests: int, slowest: float = 4.0) -> Latency:
+def waits(scene, requests, slowest=4.0):
     """Plain 1 s a token; speculation one round of 4 s for 8 tokens, on one request `slowest` s."""
-    scene.requests(requests, [1.0] * 8)
+    scene.requests(requests, ALL)
     scene.times(TARGET, DRAFT)
     for i in range(requests):
         scene.decode(f"r{i}", 0, 8.0)
         scene.decode(f"r{i}", 2, 4.0 if i else slowest, draft_prefill_seconds=0.5)
     found = recommend(scene.observed(2)).latency
-    assert found is not None
     return found
 
 
-def test_what_each_side_is_of(scene: Any) -> None:
+def test_what_each_side_is_of(scene):
     found = waits(scene, 3)
     assert (found.draft, found.quant, found.k, found.concurrency) == ("small", "none", 2, 1)
     plain, speculative = found.plain, found.speculative
@@ -38,14 +33,14 @@ def test_what_each_side_is_of(scene: Any) -> None:
     assert speculative.time_to_first_token.p50 == pytest.approx(1.5)
 
 
-def test_a_percentile_needs_a_value_beyond_it(scene: Any) -> None:
+def test_a_percentile_needs_a_value_beyond_it(scene):
     found = waits(scene, 9, slowest=12.0)
     times = found.speculative.time_per_output_token
     assert (times.p90, times.p99, times.largest) == (None, None, pytest.approx(1.5))
     assert (found.p99_ratio, found.p99_ratio_of) == (pytest.approx(1.5), "the largest of 9")
 
 
-def test_with_a_hundred_requests_there_is_a_p99(scene: Any) -> None:
+def test_with_a_hundred_requests_there_is_a_p99(scene):
     found = waits(scene, 100, slowest=12.0)
     times = found.speculative.time_per_output_token
     # Between the 99th and the 100th value, a hundredth of the way.
@@ -54,14 +49,13 @@ def test_with_a_hundred_requests_there_is_a_p99(scene: Any) -> None:
     assert (found.p99_ratio, found.p99_ratio_of) == (pytest.approx(0.51), "p99")
 
 
-def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
+def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene):
+    scene.requests(2, ALL)
     scene.times(TARGET, DRAFT, batch=2)
     for name in ("r0", "r1"):
         scene.batch_run(name, 0, (0,) * 8, (1.0,) * 8)
         scene.batch_run(name, 2, (2, 2, 1), (1.5, 1.5, 9.0), active=(2, 2, 1))
     found = recommend(scene.observed(2), DecisionOptions(concurrency=(2,))).latency
-    assert found is not None
     assert found.concurrency == 2
     assert found.speculative.time_per_output_token.largest == pytest.approx(3.0 / 6)
     assert found.speculative.chunk_gap.largest == pytest.approx(1.5)
@@ -69,7 +63,7 @@ def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene: Any) -> None
     assert (found.plain.chunk_gap.values, found.speculative.chunk_gap.values) == (8, 2)
 
 
-def test_nothing_decoded_nothing_known(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
+def test_nothing_decoded_nothing_known(scene):
+    scene.requests(2, ALL)
     scene.times(TARGET, DRAFT)
     assert recommend(scene.observed(2)).latency is None

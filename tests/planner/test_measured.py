@@ -1,63 +1,59 @@
-"""Measured speed-ups from seconds that can be added by hand, and the audit of outputs."""
-
-from __future__ import annotations
-
-from typing import Any
+"""Measured speed-ups from seconds that can be added by hand, the rounds of a batch that count, what
+rounds take beyond their passes, and the audit of outputs.
+"""
 
 import pytest
+from scenes import INT4, SMALL
 
-from draftbench.planner.measured import Audit, Measurement, audit, measurements
-from draftbench.records import Candidate, Sampling
+from draftbench.planner.costs import block_costs
+from draftbench.planner.measured import Audit, audit, measurements, overheads, steady
+from draftbench.records import Decode, Sampling
 
-SMALL, INT4 = Candidate(draft="small"), Candidate(draft="small", quant="int4")
 
-
-def cells(scene: Any) -> dict[tuple[Candidate, int], Measurement]:
+def found_in(scene):
     return measurements(scene.observed(1, 2))
 
 
-def test_tokens_per_second_are_compared_not_seconds(scene: Any) -> None:
-    # 8 tokens in 8 s against 4 in 2 s: the shorter output does not make it faster than 2 ×.
-    scene.request("a")
+def test_tokens_per_second_are_compared_and_requests_pooled_as_ratios_of_sums(scene):
+    # 8 tokens in 8 s against 4 in 2 s at k = 1: the shorter output does not make it faster than
+    # 2 ×. At k = 2 16 tokens in 8 + 12 s against 16 in 3 + 2 s.
+    for name in ("a", "b"):
+        scene.request(name)
     scene.decode("a", 0, 8.0)
     scene.decode("a", 1, 2.0, output_tokens=5)
-    assert cells(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
+    scene.decode("a", 2, 3.0)
+    scene.decode("b", 0, 12.0)
+    scene.decode("b", 2, 2.0)
+    found = found_in(scene)
+    assert found[SMALL, 1].speedup.value == pytest.approx(2.0)
+    assert found[SMALL, 2].speedup.value == pytest.approx((16 / 5) / (16 / 20))
 
 
-def test_requests_are_pooled_as_ratios_of_sums(scene: Any) -> None:
-    # 16 tokens in 4 + 12 s against 16 in 2 + 2 s: 1 against 4 tokens a second.
-    for name, plain in (("a", 4.0), ("b", 12.0)):
-        scene.request(name)
-        scene.decode(name, 0, plain)
-        scene.decode(name, 2, 2.0)
-    assert cells(scene)[SMALL, 2].speedup.value == pytest.approx(4.0)
-
-
-def test_only_requests_with_a_baseline_of_the_same_block_count(scene: Any) -> None:
+def test_only_requests_with_a_baseline_of_the_same_block_count(scene):
     for name in ("a", "b"):
         scene.request(name)
         scene.decode(name, 1, 2.0)
     scene.decode("a", 0, 4.0)
     scene.decode("b", 0, 400.0, INT4)
-    found = cells(scene)
+    found = found_in(scene)
     assert set(found) == {(SMALL, 1)}
     assert found[SMALL, 1].speedup.requests == ("a",)
     assert found[SMALL, 1].keys == {("a", 0)}
     assert found[SMALL, 1].speedup.value == pytest.approx(2.0)
 
 
-def test_repeats_of_a_request_are_averaged(scene: Any) -> None:
-    # Baseline 6 and 10 s: 8 on average; the cell ran once.
+def test_repeats_of_a_request_are_averaged(scene):
+    # Baseline 6 and 10 s: 8 on average; k = 1 ran once.
     scene.request("a")
     for repeat, seconds in enumerate((6.0, 10.0)):
         scene.decode("a", 0, seconds, repeat=repeat)
     scene.decode("a", 1, 4.0)
-    assert cells(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
+    assert found_in(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
 
 
-def test_the_audit_counts_each_request_once_by_its_worst_difference(scene: Any) -> None:
+def test_the_audit_counts_each_request_once_by_its_worst_difference(scene):
     for name in ("same", "tie", "fault", "hot", "logged"):
-        changes: dict[str, Any] = {"hot": {"sampling": Sampling(temperature=1.0)}}.get(name, {})
+        changes = {"hot": {"sampling": Sampling(temperature=1.0)}}.get(name, {})
         scene.request(name, origin="log" if name == "logged" else "target", **changes)
         scene.decode(name, 1, 1.0)
     scene.decode("tie", 2, 1.0, first_difference=3, tie=True)
@@ -68,43 +64,103 @@ def test_the_audit_counts_each_request_once_by_its_worst_difference(scene: Any) 
     assert audit(scene.observed(1, 2)) == Audit(requests=3, identical=1, near_ties=1, faults=1)
 
 
-def test_without_speculative_runs_there_is_nothing_to_audit(scene: Any) -> None:
+def test_without_speculative_runs_there_is_nothing_to_audit(scene):
     scene.request("a")
     scene.decode("a", 0, 1.0)
     assert audit(scene.observed(1)) is None
-    assert cells(scene) == {}
+    assert found_in(scene) == {}
 
 
-def test_batches_are_measured_apart_and_by_their_steady_rounds(scene: Any) -> None:
+def test_batches_are_measured_apart_and_by_their_steady_rounds(scene):
     # 2 + 2 tokens in 3 s against 4 in 4 s; the rounds that one row ran alone took 99 s.
     scene.request("a")
     scene.batch_run("a", 0, (0,) * 5, (1.0,) * 4 + (99.0,), active=(2,) * 4 + (1,))
     scene.batch_run("a", 1, (1, 1, 1), (1.5, 1.5, 99.0), active=(2, 2, 1))
     run = scene.observed(1)
     assert measurements(run) == {}
-    (cell,) = measurements(run, 2).values()
-    assert cell.speedup.value == pytest.approx((4 / 3) / (4 / 4))
-    assert [row.k for _, row in cell.baseline] == [0]
+    (found,) = measurements(run, 2).values()
+    assert found.speedup.value == pytest.approx((4 / 3) / (4 / 4))
+    assert [row.k for _, row in found.baseline] == [0]
 
 
-def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene: Any) -> None:
+def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene):
     scene.request("a")
     scene.decode("a", 0, 8.0)
     scene.batch_run("a", 1, (1,), (1.5,))
     assert measurements(scene.observed(1), 2) == {}
 
 
-def test_end_to_end_counts_the_prefills_by_the_steady_share(scene: Any) -> None:
+def test_end_to_end_counts_the_prefills_by_the_steady_share(scene):
     # Alone: 8 tokens in 8 + 1 s against 8 in 4 + 1 + 1 s.
     scene.request("a")
     scene.decode("a", 0, 8.0)
     scene.decode("a", 2, 4.0)
-    whole = cells(scene)[SMALL, 2].end_to_end
-    assert whole is not None
-    assert whole.value == pytest.approx(9 / 6)
+    assert found_in(scene)[SMALL, 2].end_to_end.value == pytest.approx(9 / 6)
     # Of 4 tokens 2 are steady: half of the prefills beside 1.5 s, the baseline all steady.
     scene.batch_run("a", 0, (0,) * 4, (1.0,) * 4)
     scene.batch_run("a", 1, (1, 1), (1.5, 99.0), active=(2, 1))
     whole = measurements(scene.observed(1), 2)[SMALL, 1].end_to_end
-    assert whole is not None
     assert whole.value == pytest.approx((2 / (1.5 + 1)) / (4 / 5))
+
+
+def only(scene):
+    (row,) = [record for record in scene.records if isinstance(record, Decode)]
+    return row
+
+
+def test_a_run_alone_is_all_steady(scene):
+    scene.decode("r", 2, 4.0, batch=1)
+    assert steady(only(scene)) is only(scene)
+
+
+def test_rounds_with_an_empty_row_do_not_count(scene):
+    # 3 + 1 + 2 tokens; the last round ran alone.
+    scene.batch_run("r", 2, (2, 0, 1), (1.5, 1.4, 1.1), active=(2, 2, 1))
+    found = steady(only(scene))
+    assert (found.accepted, found.verify_seconds) == ((2, 0), (1.5, 1.4))
+    assert found.output_tokens - 1 == 4
+    assert found.decode_seconds == pytest.approx(2.9)
+
+
+def test_a_response_that_ended_inside_its_proposal_has_no_token_of_the_targets_there(scene):
+    # The second round proposed two tokens, of which the first ended the response: 3 + 1 tokens.
+    scene.batch_run("r", 2, (2, 1), (1.5, 1.4), cut=(0, 1), output_tokens=5)
+    found = steady(only(scene))
+    assert found.output_tokens - 1 == 4
+    scene.records.clear()
+    scene.batch_run("r", 2, (2, 1), (1.5, 1.4), cut=(0, 1), output_tokens=5, active=(1, 2))
+    found = steady(only(scene))
+    assert found.output_tokens - 1 == 1
+
+
+def test_a_batch_that_was_never_full_has_nothing_steady(scene):
+    scene.batch_run("r", 2, (2,), (1.5,), active=(1,))
+    assert steady(only(scene)) is None
+
+
+def beyond(scene, *lengths):
+    """Passes of 5 s at every k; beyond them 1 s in 10 rounds at k = 0, 2 s in 4 at k = 1 and
+    3 s in 2 at k = 2.
+    """
+    scene.request("r")
+    scene.times({1: 0.5, 2: 1.0, 3: 2.0}, {1: 0.25, 2: 0.25})
+    for k in lengths:
+        rounds, outside = {0: (10, 1.0), 1: (4, 2.0), 2: (2, 3.0)}[k]
+        zeros, full = (0.0,) * rounds, (k,) * rounds
+        counts = {"proposed": full, "accepted": full, "cut": zeros}
+        scene.decode("r", k, 5 + outside, draft_seconds=zeros, verify_seconds=zeros, **counts)
+    run = scene.observed(1, 2, 3)
+    return overheads(run, SMALL, 1, (1, 2, 3), block_costs(run, SMALL)[1])
+
+
+@pytest.mark.parametrize(
+    ("decoded", "found"),
+    [
+        ((0, 1, 2), {0: 0.1, 1: 3.0 / 2, 2: 2.0 / 4, 3: 5.0 / 6}),
+        # The baseline stands for a k beside which nothing else ran.
+        ((0, 2), {0: 0.1, 1: 3.0 / 2, 2: 0.1, 3: 3.0 / 2}),
+        ((), {0: None, 1: None, 2: None, 3: None}),
+    ],
+)
+def test_the_overhead_of_a_k_comes_from_the_others(scene, decoded, found):
+    assert beyond(scene, *decoded) == pytest.approx(found)

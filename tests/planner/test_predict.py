@@ -1,62 +1,68 @@
-"""Predicted speed-ups, each counted by hand from rounds and seconds."""
+"""Predicted speed-ups of one row and of several that go together, each counted by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
+import numpy as np
 import pytest
+from scenes import ALL, CHEAP, NGRAM, NONE, SMALL, TARGET
 
-from draftbench.planner.predict import Prediction, Predictor, predict, predictor_of, untimed
-from draftbench.records import Candidate
+from draftbench.planner.costs import pass_seconds
+from draftbench.planner.predict import predict, predictor_of, untimed
 
-SMALL, NGRAM = Candidate(draft="small"), Candidate(draft="ngram")
-TARGET = {1: 1.0, 2: 1.1, 3: 1.2}
-DRAFT = {1: 0.1, 2: 0.15}
-
-
-def predicted(scene: Any, k: int, candidate: Candidate = SMALL) -> Prediction:
-    return predict(predictor(scene, candidate), k)
-
-
-def predictor(scene: Any, candidate: Candidate = SMALL) -> Predictor:
-    return predictor_of(scene.observed(1, 2), candidate)
+TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
+# k = 2 on 8 accepted tokens: rounds propose 2, 2 and 1, and two of the three follow a full one. The
+# verify pass of two rows is 1 + 5/3 tokens wide, the first draft pass 1 + 2/3; the second happens
+# unless both rows are at their limit, 1 - (1/3)².
+ROUND = (1.2 + 2 / 3 * 0.3) + (0.1 + 2 / 3 * 0.06) + (8 / 9) * 0.1
 
 
-def value(found: Prediction) -> float:
-    sample = found.speedup()
-    assert sample is not None
-    assert sample.value is not None
-    return sample.value
+def predicted(scene, k, candidate=SMALL, **changes):
+    return predict(predictor_of(scene.observed(1, 2), candidate, **changes), k)
 
 
-def test_two_requests_that_accept_everything(scene: Any) -> None:
-    # 8 tokens after the first at k = 2: rounds start at 1, 4 and 7, the last proposes one token.
-    # Plain 8 × 1.0. Passes 1.2 + 1.2 + 1.1, five draft steps of 0.1, and two rounds follow a full
-    # one, whose first step reads two tokens: 2 × 0.05. Together 4.1.
-    scene.requests(2, [1.0] * 8)
-    scene.times(TARGET, DRAFT)
-    assert value(predicted(scene, 2)) == pytest.approx(8 / 4.1)
+def speedup(scene, k, candidate=SMALL, **changes):
+    return predicted(scene, k, candidate, **changes).speedup().value
 
 
-def test_a_draft_that_is_never_right_costs_its_steps_and_longer_passes(scene: Any) -> None:
-    # 8 rounds; at k = 1 the first seven propose one token, the last position proposes none.
-    scene.requests(2, [0.0] * 8)
-    scene.times(TARGET, DRAFT)
-    assert value(predicted(scene, 1)) == pytest.approx(8 / (7 * (1.1 + 0.1) + 1.0))
+@pytest.fixture
+def timed(scene):
+    """Two requests that accept everything, timed with one row and with two."""
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP)
+    scene.times(TWO, DRAFT_TWO, batch=2)
+    return scene
 
 
-def test_the_long_request_weighs_by_its_seconds_and_a_heavy_one_by_its_weight(scene: Any) -> None:
-    # "a" accepts all 8 tokens (k = 1: rounds at 1, 3, 5, 7: 4 × 1.2 and 3 × 0.05), "b" is one plain
-    # step and stands for three.
+def one_heavy(scene):
+    """Of 8 accepted tokens "a" takes 4 rounds at k = 1, three of them after a full one; "b" is one
+    plain step and stands for three.
+    """
     scene.request("a", 9)
     scene.request("b", 2, weight=3.0)
-    scene.replay("a", [1.0] * 8)
+    scene.replay("a", ALL)
     scene.replay("b", [1.0])
-    scene.times(TARGET, DRAFT)
-    assert value(predicted(scene, 1)) == pytest.approx((8 + 3) / (4.95 + 3))
+    scene.times(TARGET, CHEAP)
+    scene.times(TWO, DRAFT_TWO, batch=2)
 
 
-def test_each_request_pays_at_its_own_context(scene: Any) -> None:
+def test_two_requests_that_accept_everything(timed):
+    # Rounds start at 1, 4 and 7, the last proposes one token. Plain 8 · 1.0. Passes 1.2 + 1.2 +
+    # 1.1, five draft steps of 0.1, and two rounds follow a full one, whose first step reads two
+    # tokens: 2 · 0.05. Together 4.1.
+    assert speedup(timed, 2) == pytest.approx(8 / 4.1)
+
+
+def test_a_draft_that_is_never_right_costs_its_steps_and_longer_passes(scene):
+    # 8 rounds; at k = 1 the first seven propose one token, the last position proposes none.
+    scene.requests(2, NONE)
+    scene.times(TARGET, CHEAP)
+    assert speedup(scene, 1) == pytest.approx(8 / (7 * (1.1 + 0.1) + 1.0))
+
+
+def test_the_long_request_weighs_by_its_seconds_and_a_heavy_one_by_its_weight(scene):
+    one_heavy(scene)
+    assert speedup(scene, 1) == pytest.approx((8 + 3) / (4 * 1.2 + 3 * 0.05 + 3))
+
+
+def test_each_request_pays_at_its_own_context(scene):
     # prompt + L/2 is 10 + 2 / 2 = 11 and 90 + 2 / 2 = 91; a step takes a second per 100 tokens.
     for name, prompt in (("near", 10), ("far", 90)):
         scene.request(name, 2, prompt_tokens=prompt, limit=9)
@@ -64,32 +70,22 @@ def test_each_request_pays_at_its_own_context(scene: Any) -> None:
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
     found = predicted(scene, 1)
-    assert found.decoding is not None
     assert found.decoding[:, 0] == pytest.approx([0.11, 0.91])
     assert found.decoding[:, 1] == pytest.approx([0.21, 1.01])
 
 
-def test_overheads_are_paid_per_round_by_both_sides(scene: Any) -> None:
-    # Each of the baseline's 8 steps takes 0.1 s beyond its pass; the other cell's one round (k = 1:
-    # a draft step of 0.1, a pass of 1.1) takes 0.5 s beyond them.
-    scene.requests(2, [1.0] * 8)
-    scene.times(TARGET, DRAFT)
-    scene.decode("r0", 0, 8 * 1.1)
-    scene.decode("r0", 1, 1.2 + 0.5)
-    scene.decode("r0", 2, 99.0)
-    assert value(predicted(scene, 2)) == pytest.approx(8 * 1.1 / (4.1 + 3 * 0.5))
+def test_overheads_are_paid_per_round_by_both_sides_and_come_from_other_ks(timed):
+    # Each of the baseline's 8 steps takes 0.1 s beyond its pass; the one round of k = 1 (a draft
+    # step of 0.1, a pass of 1.1) takes 0.5 s beyond them. Runs of the predicted k change nothing.
+    timed.decode("r0", 0, 8 * 1.1)
+    timed.decode("r0", 1, 1.2 + 0.5)
+    before = speedup(timed, 2)
+    assert before == pytest.approx(8 * 1.1 / (4.1 + 3 * 0.5))
+    timed.decode("r0", 2, 99.0)
+    assert speedup(timed, 2) == before
 
 
-def test_the_runs_of_the_predicted_cell_change_nothing(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.times(TARGET, DRAFT)
-    scene.decode("r0", 1, 1.5, verify_seconds=(1.0,))
-    before = value(predicted(scene, 2))
-    scene.decode("r0", 2, 99.0, verify_seconds=(1.0,), draft_seconds=(50.0,))
-    assert value(predicted(scene, 2)) == before
-
-
-def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene: Any) -> None:
+def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
     # Starts 1 (two found, both match), 4 (nothing found), 5 (one found, wrong), 6, 7, 8 (nothing).
     for name in ("a", "b"):
         scene.request(name)
@@ -97,37 +93,116 @@ def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene: Any) -
     scene.times(TARGET, None, NGRAM)
     scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
     rounds = 1.2 + 1.0 + 1.1 + 3 * 1.0 + 6 * 0.01
-    assert value(predicted(scene, 2, NGRAM)) == pytest.approx(8 / rounds)
+    assert speedup(scene, 2, NGRAM) == pytest.approx(8 / rounds)
 
 
-def test_end_to_end_adds_both_prefills(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.times(TARGET, DRAFT)
-    assert predicted(scene, 2).end_to_end() is None
-    for draft, seconds in ((None, 2.0), ("small", 0.5)):
-        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
-    sample = predicted(scene, 2).end_to_end()
-    assert sample is not None
-    assert sample.value == pytest.approx((8 + 2) / (4.1 + 2.5))
+def test_end_to_end_adds_both_prefills(timed):
+    assert predicted(timed, 2).end_to_end() is None
+    timed.prefills(2.0, 0.5)
+    assert predicted(timed, 2).end_to_end().value == pytest.approx((8 + 2) / (4.1 + 2.5))
 
 
-def test_without_costs_the_rounds_are_still_known(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
+def test_without_costs_the_rounds_are_still_known(scene):
+    scene.requests(2, ALL)
     found = predicted(scene, 2)
-    assert found.speedup() is None
-    assert found.end_to_end() is None
+    assert (found.speedup(), found.end_to_end()) == (None, None)
     assert found.rounds.accepted.tolist() == [5, 5]
 
 
-def test_costs_asked_beyond_the_timed_points_are_named(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.times(TARGET, DRAFT, contexts=(0, 14))
-    assert untimed(predictor(scene), 3) == (
-        "target passes were not timed at the size or context of 2 of 2 responses; "
-        "the nearest timed ones stand in",
-        "draft steps were not timed at the size or context of 2 of 2 responses; "
-        "the nearest timed ones stand in",
+def test_costs_asked_beyond_the_timed_points_are_named(scene):
+    scene.requests(2, ALL)
+    scene.times(TARGET, CHEAP, contexts=(0, 14))
+    rest = (
+        "were not timed at the size or context of 2 of 2 responses; the nearest timed ones stand in"
     )
-    scene.times(TARGET, DRAFT, contexts=(15,))
-    assert untimed(predictor(scene), 2) == ()
-    assert len(untimed(predictor(scene), 3)) == 1
+    found = untimed(predictor_of(scene.observed(1, 2), SMALL), 3)
+    assert found == (f"target passes {rest}", f"draft steps {rest}")
+    scene.times(TARGET, CHEAP, contexts=(15,))
+    predictor = predictor_of(scene.observed(1, 2), SMALL)
+    assert untimed(predictor, 2) == ()
+    assert len(untimed(predictor, 3)) == 1
+
+
+def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):
+    assert speedup(timed, 2, batch=2) == pytest.approx(8 / (3 * ROUND))
+
+
+def test_with_many_rows_somebody_always_drafts_to_the_end(timed):
+    timed.times(TWO, DRAFT_TWO, batch=64)
+    assert speedup(timed, 2, batch=64) == pytest.approx(8 / (3 * (1.4 + 0.14 + 0.1)))
+
+
+def test_a_heavy_request_fills_the_rows_by_its_weight(scene):
+    # "b", three times as often as "a", takes one plain step: 4/7 of all rounds propose a token,
+    # 3/7 follow a full one.
+    one_heavy(scene)
+    width = 1.0 + 4 / 7 * 0.2
+    drafting = (1 - (3 / 7) ** 2) * (0.1 + 3 / 7 * 0.06)
+    assert speedup(scene, 1, batch=2) == pytest.approx((8 + 3) / ((4 + 3) * (width + drafting)))
+
+
+def test_a_batch_of_one_is_the_single_row(timed):
+    found = predictor_of(timed.observed(1, 2), SMALL)
+    alone = pass_seconds(found.costs, found.rounds(2), np.array([14.5, 14.5]))
+    assert alone == pytest.approx([4.1, 4.1])
+
+
+def test_lookups_of_a_batch_are_paid_in_every_round(scene):
+    # Two found at starts 1 and 4, one at 7: three rounds of 1 + 5/3 tokens, two lookups each.
+    for name in ("a", "b"):
+        scene.request(name)
+        scene.lookup(name, [2] * 8, [2] * 8)
+    scene.times(TARGET, None, NGRAM)
+    scene.times(TWO, None, NGRAM, batch=2)
+    scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
+    assert speedup(scene, 2, NGRAM, batch=2) == pytest.approx(8 / (3 * (1.4 + 0.02)))
+
+
+def test_the_overhead_of_a_batch_comes_from_its_own_other_ks(timed):
+    # Plain rounds take 0.1 s beyond their pass. At k = 1 a round's passes are 1.2 + 0.1 + 3/4 of
+    # 0.06 s (three of four rounds follow a full one), it took 0.2 s more.
+    for name in ("r0", "r1"):
+        timed.batch_run(name, 0, (0,) * 8, (1.1,) * 8)
+        timed.batch_run(name, 1, (1,) * 4, (1.545,) * 4)
+        timed.batch_run(name, 2, (2,) * 3, (99.0,) * 3)
+        timed.decode(name, 1, 99.0)
+    overheads = predictor_of(timed.observed(1, 2), SMALL, batch=2).overheads
+    assert (overheads[0], overheads[2]) == pytest.approx((0.1, 0.2))
+    assert speedup(timed, 2, batch=2) == pytest.approx(8 * 1.1 / (3 * (ROUND + 0.2)))
+
+
+def test_a_batch_played_round_by_round_takes_what_is_predicted(scene):
+    # Four rows, refilled from 60 responses of 5 to 40 tokens over and over; seconds are linear in
+    # the tokens of a pass, as the costs say. Counted over the rounds of the middle.
+    rng = np.random.default_rng(7)
+    tracks = [(rng.random(rng.integers(4, 40)) < 0.7).astype(float) for _ in range(60)]
+    for i, track in enumerate(tracks):
+        scene.request(f"r{i}", len(track) + 1)
+        scene.replay(f"r{i}", track)
+    scene.times({1: 1.0, 5: 1.8}, {1: 0.1, 2: 0.14}, batch=4)
+    plain, speculative = played([track for _ in range(40) for track in tracks], rows=4, k=4)
+    assert plain / speculative == pytest.approx(speedup(scene, 4, batch=4), rel=0.01)
+
+
+def played(tracks, rows, k):
+    """Seconds a token of plain decoding and of rounds in lockstep; a row that ends is refilled."""
+    waiting = iter(tracks)
+    active = [[next(waiting), 0, False] for _ in range(rows)]
+    seconds, tokens = 0.0, 0
+    while True:
+        widths = [min(k, len(track) - at - 1) for track, at, _ in active]
+        firsts = [1 + full for _, _, full in active]
+        seconds += 1.0 + 0.2 * np.mean(widths)
+        if max(widths):
+            seconds += 0.1 + 0.04 * (np.mean(firsts) - 1) + 0.1 * (max(widths) - 1)
+        for row, width in zip(active, widths, strict=True):
+            track, at, _ = row
+            tried = track[at : at + width]
+            accepted = width if tried.all() else int(np.argmin(tried))
+            row[1:] = [at + accepted + 1, width > 0 and accepted == width]
+            tokens += accepted + 1
+            if row[1] >= len(track):
+                fresh = next(waiting, None)
+                if fresh is None:
+                    return 1.0, seconds * rows / tokens
+                row[:] = [fresh, 0, False]

@@ -1,102 +1,97 @@
 """A run that was interrupted says so; one that is complete, or failed in part, does not."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
+from scenes import ALL, INT4, SELF_DRAFT, SMALL
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate
 from draftbench.run_folder.manifest import Effort
 
-SMALL, INT4 = Candidate(draft="small"), Candidate(draft="small", quant="int4")
-SELF = Candidate(draft="self")
 STEPS = {1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}
 # Nothing but the drafts, decoded on up to three responses.
 EFFORT = Effort(measure="best", measure_requests=3, controls=False)
 BOTH = {"quants": ("none", "int4")}
 
 
-def said(scene: Any, **manifest: Any) -> str:
+def said(scene, **manifest):
     """What is said of the scene as a run at k = 1; nothing where all is there."""
-    known: dict[str, Any] = {"effort": EFFORT, "specs": {"small": "./models/small"}}
+    known = {"effort": EFFORT, "specs": {"small": "./models/small"}}
     requests = len({r.request for r in scene.records if hasattr(r, "prompt_tokens")})
     return unfinished(scene.observed(1, **{"requests": requests, **known, **manifest})) or ""
 
 
-def decoded(scene: Any, candidate: Candidate, *requests: str) -> None:
+def decoded(scene, candidate, *requests):
     for name in requests:
         scene.decode(name, 0, 8.0, candidate)
         scene.decode(name, 1, 4.0, candidate)
 
 
-def three(scene: Any, *candidates: Candidate, timed: bool = True) -> None:
+def three(scene, *candidates, timed=True):
     """Three responses that every candidate was replayed on, and timed."""
     for candidate in candidates:
-        scene.requests(3, [1.0] * 8, candidate)
+        scene.requests(3, ALL, candidate)
         if timed:
             scene.times(*STEPS, candidate)
 
 
-def test_missing_responses_replays_and_candidates_are_named(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
-    scene.replay("r0", [1.0] * 8, INT4)
+def test_missing_responses_replays_and_candidates_are_named(scene):
+    scene.requests(2, ALL)
+    scene.replay("r0", ALL, INT4)
     specs = {"small": "./small", "big": "org/big@v1"}
-    asked: dict[str, Any] = {"drafts": ("./small", "org/big@v1", "ngram"), "specs": specs} | BOTH
+    asked = {"drafts": ("./small", "org/big@v1", "ngram"), "specs": specs} | BOTH
     found = said(scene, requests=5, **asked)
     assert "2 of 5 responses" in found
     assert "small:int4 replayed on 1 of 2 responses" in found
     assert "no replay of ngram, big, big:int4" in found
 
 
-def test_what_is_missing_is_a_caveat_of_the_answer(scene: Any) -> None:
+def test_what_is_missing_is_a_caveat_of_the_answer(scene):
     three(scene, SMALL, timed=False)
     run = scene.observed(1, effort=EFFORT, specs={"small": "small"})
     assert unfinished(run) in [caveat.text for caveat in recommend(run).caveats]
 
 
-def test_of_a_run_that_does_not_know_its_effort_only_replays_are_counted(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
+def test_of_a_run_that_does_not_know_its_effort_only_replays_are_counted(scene):
+    scene.requests(2, ALL)
     assert said(scene, effort=None, specs=None, drafts=("small", "big")) == ""
     scene.request("r2")
     assert "small replayed on 2 of 3 responses" in said(scene, effort=None, specs=None)
 
 
-def test_a_response_of_one_token_is_not_waited_for(scene: Any) -> None:
-    scene.requests(2, [1.0] * 8)
+def test_a_response_of_one_token_is_not_waited_for(scene):
+    scene.requests(2, ALL)
     scene.request("of one token", 1)
     assert said(scene, effort=None) == ""
 
 
-def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene: Any) -> None:
+def test_a_draft_that_is_stored_quantized_goes_by_its_own_level(scene):
     three(scene, SMALL, Candidate(draft="tiny", quant="gguf-q8_0"), timed=False)
     replay_only = Effort(measure="replay", measure_requests=3, controls=False)
     assert said(scene, effort=replay_only, specs={"small": "s", "tiny": "m/tiny.gguf"}) == ""
 
 
-def test_a_draft_that_was_given_as_a_link_goes_by_the_name_that_it_leads_to(scene: Any) -> None:
+def test_a_draft_that_was_given_as_a_link_goes_by_the_name_that_it_leads_to(scene):
     three(scene, SMALL, timed=False)
     replay_only = Effort(measure="replay", measure_requests=3, controls=False)
     assert said(scene, effort=replay_only, drafts=("link",), specs={"small": "link"}) == ""
 
 
-def test_what_failed_is_not_waited_for(scene: Any) -> None:
+def test_what_failed_is_not_waited_for(scene):
     three(scene, SMALL, timed=False)
     scene.failure("big", "another vocabulary")
     specs = {"small": "small", "big": "big"}
     assert said(scene, effort=None, drafts=("small", "big"), specs=specs) == ""
 
 
-def test_step_times_that_were_cut_off_are_named(scene: Any) -> None:
+def test_step_times_that_were_cut_off_are_named(scene):
     three(scene, SMALL)
     decoded(scene, SMALL, "r0", "r1", "r2")
     three(scene, INT4, timed=False)
     assert "(small:int4 not timed)" in said(scene, **BOTH)
 
 
-def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene: Any) -> None:
+def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene):
     three(scene, SMALL)
     decoded(scene, SMALL, "r0")
     assert "(small decoded on 1 of 3 responses)" in said(scene)
@@ -104,7 +99,7 @@ def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene: Any) -> N
     assert said(scene) == ""
 
 
-def test_each_batch_size_has_its_stages(scene: Any) -> None:
+def test_each_batch_size_has_its_stages(scene):
     three(scene, SMALL)
     decoded(scene, SMALL, "r0", "r1", "r2")
     assert "(small not timed with 2 rows)" in said(scene, batches=(1, 2))
@@ -116,7 +111,7 @@ def test_each_batch_size_has_its_stages(scene: Any) -> None:
     assert said(scene, batches=(1, 2)) == ""
 
 
-def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene: Any) -> None:
+def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene):
     three(scene, SMALL)
     decoded(scene, SMALL, "r0", "r1", "r2")
     three(scene, INT4, timed=False)
@@ -124,23 +119,21 @@ def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene: Any) -> No
     assert said(scene, **BOTH) == ""
 
 
-def test_the_target_itself_is_decoded_where_it_was_asked_for_as_a_draft(scene: Any) -> None:
-    three(scene, SMALL, SELF)
+def test_the_target_itself_is_decoded_where_it_was_asked_for_as_a_draft(scene):
+    three(scene, SMALL, SELF_DRAFT)
     decoded(scene, SMALL, "r0", "r1", "r2")
     assert said(scene) == ""
     assert "(self decoded on 0 of 3 responses)" in said(scene, drafts=("small", "self"))
 
 
-def test_controls_are_waited_for_where_they_were_asked_for(scene: Any) -> None:
+def test_controls_are_waited_for_where_they_were_asked_for(scene):
     three(scene, SMALL, timed=False)
     with_controls = Effort(measure="replay", measure_requests=3, controls=True)
     assert "(no replay of ngram, self)" in said(scene, effort=with_controls)
 
 
 @pytest.mark.parametrize(("measure", "requests"), [("best", 1), ("none", 3), ("replay", 3)])
-def test_no_more_is_waited_for_than_the_effort_asks(
-    scene: Any, measure: str, requests: int
-) -> None:
+def test_no_more_is_waited_for_than_the_effort_asks(scene, measure, requests):
     three(scene, SMALL, timed=measure != "replay")
     if measure == "best":
         decoded(scene, SMALL, "r0")
@@ -148,7 +141,7 @@ def test_no_more_is_waited_for_than_the_effort_asks(
     assert said(scene, effort=effort) == ""
 
 
-def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene: Any) -> None:
+def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene):
     """Its context was too short for the points of the grid: the target alone was timed there."""
     three(scene, SMALL)
     three(scene, INT4, timed=False)
