@@ -59,10 +59,10 @@ class Sampling(Record, frozen=True):
     """
 
     temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
+    top_k: int | None = None  # None: off
+    top_p: float | None = None  # None: off
+    min_p: float | None = None  # None: off
+    seed: int | None = None  # of the request's sampling
 
 
 class Request(Record, frozen=True):
@@ -74,18 +74,18 @@ class Request(Record, frozen=True):
     """
 
     id: str
-    source: str
+    source: str  # where the row stood, FILE:ROW
     segment: str | None = None
     weight: float = 1.0
     prompt: str | None = None
     messages: tuple[dict[str, Any], ...] | None = None
-    tools: tuple[dict[str, Any], ...] | None = None
-    template: dict[str, Any] = {}
+    tools: tuple[dict[str, Any], ...] | None = None  # function schemas of the request
+    template: dict[str, Any] = {}  # arguments of the chat template
     sampling: Sampling = Sampling()
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    response: str | None = None
-    timestamp: str | None = None
+    max_tokens: int | None = None  # most output tokens
+    stop: tuple[str, ...] = ()  # stop strings
+    response: str | None = None  # the logged answer
+    timestamp: str | None = None  # when it was asked
 
 
 class Candidate(Record, frozen=True):
@@ -132,7 +132,7 @@ class Trajectory(Observation, frozen=True):
     segment: str | None
     weight: AboveZero
     sampling: Sampling
-    prompt_tokens: Count
+    prompt_tokens: Count  # tokens of the rendered prompt
     output_tokens: Positive
     limit: Count
     finish: str
@@ -216,14 +216,14 @@ class Decode(Observation, frozen=True):
     candidate: Candidate | None
     k: Count
     mode: DraftingMode
-    repeat: Count
-    proposed: tuple[Count, ...]
-    accepted: tuple[Count, ...]
-    cut: tuple[Count, ...]
-    draft_seconds: tuple[Amount, ...]
-    verify_seconds: tuple[Amount, ...]
-    prefill_seconds: Amount
-    draft_prefill_seconds: Amount | None
+    repeat: Count  # which repetition, from 0
+    proposed: tuple[Count, ...]  # tokens proposed, by round
+    accepted: tuple[Count, ...]  # tokens accepted, by round
+    cut: tuple[Count, ...]  # tokens proposed after an accepted end, by round
+    draft_seconds: tuple[Amount, ...]  # time of drafting, by round
+    verify_seconds: tuple[Amount, ...]  # time of the rest of the round, by round
+    prefill_seconds: Amount  # target reading the prompt
+    draft_prefill_seconds: Amount | None  # draft reading the prompt
     decode_seconds: Amount
     output_tokens: Positive
     digest: str
@@ -265,7 +265,7 @@ class CostPoint(Observation, frozen=True):
     batch: Positive
     new_tokens: Count
     context: Count
-    seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]
+    seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]  # every timed sample
     block: str
     runner: str
     process: str
@@ -285,15 +285,15 @@ class ModelFacts(Observation, frozen=True):
     quant: str
     dtype: str
     parameters: Positive
-    weight_bytes: Count
-    quantized_share: Amount
+    weight_bytes: Count  # weights
+    quantized_share: Amount  # share of the linear layers' weights that the level changed
     kv_bytes_per_token: Count
-    context_length: Positive
-    vocab_size: Count
+    context_length: Positive  # tokens that the model reads
+    vocab_size: Count  # rows of its output
     runner: str
     fingerprint: str
     caveats: tuple[str, ...]
-    has_kernel: bool
+    has_kernel: bool  # whether the level has a real kernel here
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
@@ -307,9 +307,9 @@ class Failure(Observation, frozen=True):
     """
 
     candidate: Candidate | None
-    stage: str
+    stage: str  # where it failed
     reason: str
-    hint: str
+    hint: str  # what to do about it
     resolved: bool = False
 
 

@@ -3,8 +3,9 @@ the records themselves, so that the page cannot fall behind.
 
     python scripts/doc_formats.py > docs/formats.md
 
-What a record's docstring says of a field stands above its table; a field that no docstring
-explains takes its meaning from `doc_meanings`, and one that has neither stops the script.
+What a record's docstring says of a field stands above its table. Other fields take their meaning
+from the comment at the end of their line, or from `doc_meanings`; one that has none of these stops
+the script.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def unused() -> list[str]:
         key
         for record in _documented()
         for name in _fields(record)
+        if name not in _comments(record)
         for key in (f"{record.__name__}.{name}", name)
     }
     return sorted(set(MEANING) - used)
@@ -242,11 +244,19 @@ def _meaning(record: type, name: str) -> str | None:
     own = MEANING.get(f"{record.__name__}.{name}")
     if own is not None:
         return own
+    if name in (comments := _comments(record)):
+        return comments[name]
     text = " ".join(_words(record))
     stem = re.sub(r"_[a-z]+$", "_…", name)
     if re.search(rf"`{name}(\[[^`]*\])?`|`{re.escape(stem)}`|`…_{name.split('_')[-1]}`", text):
         return "see above"
     return MEANING.get(name)
+
+
+def _comments(record: type) -> dict[str, str]:
+    """What stands at the end of the lines of a record's fields."""
+    found = re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(record), re.MULTILINE)
+    return {name: re.sub(r"\bNone\b", "null", comment) for name, comment in found}
 
 
 def _type(hint: object) -> str:

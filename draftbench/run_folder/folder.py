@@ -54,10 +54,10 @@ class PrivateText(Record, frozen=True):
 
     request: str
     sample: int
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...]  # token ids
     tokens: tuple[int, ...]
-    log_p: tuple[float, ...]
-    expected_log_p: float | None = None
+    log_p: tuple[float, ...]  # of each token, above temperature 0
+    expected_log_p: float | None = None  # sum expected under the target
 
 
 class PrivateDraft(Record, frozen=True):

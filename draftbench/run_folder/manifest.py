@@ -28,14 +28,15 @@ SCHEMA_VERSION = 3
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
-# Least and most of numbers, far around what can be asked; counts have the limits of `records`.
+# What can be asked, and limits of numbers far around it.
 DraftLength = Annotated[int, Meta(ge=1, le=64)]
 Rows = Annotated[int, Meta(ge=1, le=4096)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 Real = Annotated[float, Meta(ge=0, le=10**9)]
-
-
+Dtype = Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
+Responses = Annotated[str, Meta(pattern="^(target|log)$")]
+Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
 # Name → value before and after, as text; None where there is none.
 Differences = dict[str, tuple[str | None, str | None]]
 
@@ -47,65 +48,55 @@ class Question(Record, frozen=True):
 
     target: str
     target_quant: str
-    dtype: Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
+    dtype: Dtype
     device: str
-    drafts: tuple[str, ...]
-    quants: tuple[str, ...]
-    simulate_quant: bool
+    drafts: tuple[str, ...]  # the drafts asked for
+    quants: tuple[str, ...]  # the quantization levels asked for
+    simulate_quant: bool  # whether levels without a kernel here were measured for acceptance alone
     ks: Annotated[tuple[DraftLength, ...], Meta(min_length=1)]
     mode: DraftingMode
-    lookup_longest: Few
-    lookup_shortest: Few
-    traffic: str
-    traffic_digest: str
-    responses: Annotated[str, Meta(pattern="^(target|log)$")]
+    lookup_longest: Few  # longest n-gram that prompt lookup tries
+    lookup_shortest: Few  # shortest n-gram that prompt lookup tries
+    traffic: str  # name of the source
+    traffic_digest: str  # keyed hash of the chosen requests
+    responses: Responses
     samples: Few
-    max_new_tokens: Many | None
-    temperature: Real | None
+    max_new_tokens: Many | None  # cut of every response; None: the request's own limit
+    temperature: Real | None  # override of every request's temperature; None: their own
     batches: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
 
 
 class Effort(Record, frozen=True):
-    """How much of a question a sweep measures, as its options resolved: `measure` is what is
-    decoded ("best", "all", "none", or "replay": nothing is timed at all), `measure_requests` on how
-    many responses, `controls` whether prompt lookup and the target itself are measured too,
-    `sample` how many requests were drawn from the traffic (None: all).
-    """
+    """How much of a question a sweep measures, as its options resolved."""
 
-    measure: Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
-    measure_requests: Count
-    controls: bool
-    sample: Count | None = None
+    measure: Measure  # which k are decoded: best, all or none; replay: nothing is timed either
+    measure_requests: Count  # on how many responses
+    controls: bool  # whether prompt lookup and the target itself are measured too
+    sample: Count | None = None  # how many requests were drawn from the traffic; None: all
 
 
 class TrafficFacts(Record, frozen=True):
-    """How the traffic became requests: rows read, duplicates merged, rows left out by reason.
+    """How the traffic became requests."""
 
-    `revision` is the commit of a data set of the hub.
-    """
-
-    form: str
-    rows: Count
+    form: str  # forms that were recognised
+    rows: Count  # rows read
     requests: Count
-    merged: Count
-    dropped: dict[str, Count]
-    revision: str | None = None
+    merged: Count  # exact duplicates merged
+    dropped: dict[str, Count]  # rows left out, by reason
+    revision: str | None = None  # commit of a data set of the hub; None for files and suites
 
 
 class Environment(Record, frozen=True):
-    """The machine and the software; times are only compared between equal ones.
+    """The machine and the software; times are only compared between equal ones."""
 
-    `load` is the machine's load average per core when the run began, before it computed anything.
-    """
-
-    platform: str
-    processor: str
-    cores: Few
+    platform: str  # operating system and architecture
+    processor: str  # its name
+    cores: Few  # of the processor
     threads: Few
-    accelerator: str | None
-    python: str
-    packages: dict[str, str]
-    load: Real | None = None
+    accelerator: str | None  # GPU, or None
+    python: str  # version
+    packages: dict[str, str]  # versions
+    load: Real | None = None  # load average per core before the run computed anything
 
     @property
     def machine(self) -> str:
@@ -123,13 +114,13 @@ class Manifest(Record, frozen=True):
     """
 
     schema_version: Many
-    draftbench: str
+    draftbench: str  # version
     created: str
     command: str
-    key_id: str
+    key_id: str  # tells keys apart, does not give the key away
     question: Question
-    traffic: TrafficFacts
-    environment: Environment
+    traffic: TrafficFacts  # how the log became requests
+    environment: Environment  # the machine and the software
     effort: Effort | None = None
     specs: dict[str, str] | None = None
 
