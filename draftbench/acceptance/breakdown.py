@@ -85,7 +85,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     `crossings` has every segment at every temperature, empty where one of the two splits nothing.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # one entry per group
     late_less_early: Estimate | None
     reading: str | None
     crossings: tuple[Crossing, ...] = ()
@@ -99,8 +99,8 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
     that ended on a rejected token, `times` at how many positions it occurred.
     """
 
-    drafted: int
-    target: int
+    drafted: int  # what the draft proposed, a token id
+    target: int  # what the target wrote, a token id
     times: int
     rounds_lost: float
     share: float

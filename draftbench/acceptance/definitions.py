@@ -22,12 +22,12 @@ class Figure:
 
     name: str
     symbol: str
-    formula: str
-    vllm: str | None = None
-    sglang: str | None = None
-    tensorrt_llm: str | None = None
-    llama_cpp: str | None = None
-    aiperf: str | None = None
+    formula: str  # how it is computed
+    vllm: str | None = None  # vLLM's name
+    sglang: str | None = None  # SGLang's name
+    tensorrt_llm: str | None = None  # TensorRT-LLM's name
+    llama_cpp: str | None = None  # llama.cpp's name
+    aiperf: str | None = None  # AIPerf's name
 
 
 ALPHA_OVERLAP = Figure(

@@ -29,9 +29,9 @@ class Fault:
     """A suspicion in plain words, with what to look at first."""
 
     candidate: str
-    what: str
+    what: str  # which check raised it
     message: str
-    advice: str
+    advice: str  # what to do
 
 
 def suspected_faults(

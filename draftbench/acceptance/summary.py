@@ -60,8 +60,8 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     figure: str
     symbol: str
     k: int | None
-    pooled: Estimate | None
-    per_request: Estimate | None
+    pooled: Estimate | None  # over all tokens
+    per_request: Estimate | None  # mean of the requests' own
     requests_needed: int | None
 
 
@@ -76,15 +76,15 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     mode: DraftingMode | None
     requests: int
-    responses: int
+    responses: int  # how many responses
     alpha: FigureEstimate | None
-    at_each_k: tuple[FigureEstimate, ...]
+    at_each_k: tuple[FigureEstimate, ...]  # every definition at every k
     hazards: tuple[FigureEstimate, ...]
     survivals: tuple[FigureEstimate, ...]
-    breakdown: Breakdown | None
-    stopping: tuple[Stopping, ...]
+    breakdown: Breakdown | None  # α by group
+    stopping: tuple[Stopping, ...]  # drafting that stops when unsure, by threshold
     trees: tuple[TreeFigures, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
 
 

@@ -51,7 +51,7 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     tree: Tree
     tokens_per_round: Estimate | None
-    accepted_length: Estimate | None
+    accepted_length: Estimate | None  # uncut accepted length, 1 + Σ Πh
 
 
 def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:

@@ -49,7 +49,7 @@ class BaselineQuestion(Record, frozen=True):
     """
 
     key_id: str
-    metric_version: int
+    metric_version: int  # of the figures' definitions
     mode: DraftingMode
     # 64 is the longest draft that a sweep takes.
     k: Annotated[int, msgspec.Meta(ge=1, le=64)]
@@ -61,10 +61,10 @@ class BaselineQuestion(Record, frozen=True):
 class Speed(Record, frozen=True):
     """Decoding of one request with the draft and without, after its first token, over repeats."""
 
-    tokens: Positive
-    seconds: Positive
-    plain_tokens: Positive
-    plain_seconds: Positive
+    tokens: Positive  # tokens decoded with the draft
+    seconds: Positive  # what they took
+    plain_tokens: Positive  # tokens decoded without
+    plain_seconds: Positive  # what they took
 
 
 class RequestCounts(Record, frozen=True, omit_defaults=True):
@@ -77,9 +77,9 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     tokens at the end of the response repeat one passage.
     """
 
-    id: str
+    id: str  # keyed hash of the request
     weight: Positive
-    sampling: str
+    sampling: str  # the request's own sampling
     tokens: Count
     passes: Count
     rounds: Count
@@ -87,7 +87,7 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     positions: Count = 0.0
     alpha_sum: Count | None = None
     segment: str | None = None
-    speed: Speed | None = None
+    speed: Speed | None = None  # decoding times, where they were measured
     prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)] | None = None
     output: str | None = None
     looping: Count = 0.0
@@ -113,12 +113,12 @@ class Baseline(Record, frozen=True):
     created: str
     candidate: str
     question: BaselineQuestion
-    tested: dict[str, str]
-    alpha_definition: str | None
+    tested: dict[str, str]  # what was tested: models, engine and settings, by name
+    alpha_definition: str | None  # which α `alpha_sum` adds up
     survival: tuple[Count, ...]
-    faults: tuple[SuspectedFault, ...]
+    faults: tuple[SuspectedFault, ...]  # suspected faults that the baseline itself showed
     cost_ratios: tuple[Positive, ...]
-    requests: tuple[RequestCounts, ...]
+    requests: tuple[RequestCounts, ...]  # one entry per request
     threads: _Number | None = None
 
 

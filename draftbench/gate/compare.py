@@ -35,9 +35,9 @@ _MODEL_FACTS = ("fingerprint", "dtype", "runner", "parameters", "weight_bytes")
 class Difference:
     """One fact that differs; None is unknown."""
 
-    fact: str
-    a: str | None
-    b: str | None
+    fact: str  # what differs
+    a: str | None  # in run A
+    b: str | None  # in run B
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class FigureChange:
     """
 
     figure: str
-    k_a: int | None
-    k_b: int | None
-    a: Estimate | None
-    b: Estimate | None
+    k_a: int | None  # draft length in run A
+    k_b: int | None  # draft length in run B
+    a: Estimate | None  # in run A
+    b: Estimate | None  # in run B
     difference: Estimate | None = None
     ratio: Estimate | None = None
     requests: int = 0
@@ -63,24 +63,24 @@ class CandidateChange:
     """A candidate that both runs have."""
 
     candidate: str
-    figures: tuple[FigureChange, ...]
+    figures: tuple[FigureChange, ...]  # one entry per figure
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Run B against run A. `caveats` say what cannot be compared, or not directly."""
 
-    a: str
-    b: str
-    requests_a: int
-    requests_b: int
-    common_requests: int
+    a: str  # path of run A
+    b: str  # path of run B
+    requests_a: int  # requests of run A
+    requests_b: int  # requests of run B
+    common_requests: int  # requests in both
     caveats: tuple[str, ...]
-    question: tuple[Difference, ...]
-    environment: tuple[str, ...]
-    models: tuple[Difference, ...]
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
+    question: tuple[Difference, ...]  # settings that differ
+    environment: tuple[str, ...]  # what of the machine and software differs
+    models: tuple[Difference, ...]  # what of the loaded models differs
+    only_a: tuple[str, ...]  # candidates of run A alone
+    only_b: tuple[str, ...]  # candidates of run B alone
     candidates: tuple[CandidateChange, ...]
 
 

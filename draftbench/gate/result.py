@@ -32,13 +32,13 @@ class Check(Record, frozen=True):
     metric: str
     segment: str | None
     sample: int
-    old: FigureValue
-    new: FigureValue
+    old: FigureValue  # of the baseline
+    new: FigureValue  # of the judged run
     difference: Estimate | None
-    limit: Limit
+    limit: Limit  # the limit that was set
     verdict: Verdict
     improved: bool
-    requests_needed: int | None
+    requests_needed: int | None  # how many requests would settle it
     smallest_detectable_drop: float | None
     holm_p: float | None = None
 
@@ -50,9 +50,9 @@ class Check(Record, frozen=True):
 class Change(Record, frozen=True):
     """A fact about the thing tested that differs; None where it was not recorded."""
 
-    fact: str
-    old: str | None
-    new: str | None
+    fact: str  # what differs
+    old: str | None  # before
+    new: str | None  # now
 
 
 class GateResult(Record, frozen=True):
@@ -64,17 +64,17 @@ class GateResult(Record, frozen=True):
 
     schema_version: int
     verdict: Verdict
-    exit_code: int
-    old: str
-    new: str
+    exit_code: int  # of the command
+    old: str  # the baseline
+    new: str  # the judged run
     mode: str
     k: int
     question: str
     requests: int
-    checks: tuple[Check, ...]
-    changes: tuple[Change, ...]
+    checks: tuple[Check, ...]  # one entry per metric and segment
+    changes: tuple[Change, ...]  # what differs in the thing tested
     faults: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what to keep in mind
 
     @property
     def timed(self) -> bool:
@@ -98,6 +98,6 @@ class HistoryEntry(Record, frozen=True):
     schema_version: int
     created: str
     candidate: str
-    question: str
+    question: str  # identifies what was asked
     verdict: Verdict
-    figures: dict[str, FigureValue]
+    figures: dict[str, FigureValue]  # each metric's figure of the judged run, with its interval

@@ -14,7 +14,7 @@ class TokenDifference:
     it has none.
     """
 
-    id: int
+    id: int  # token id
     target: str | None
     draft: str | None
 
@@ -25,8 +25,8 @@ class Overlap:
     compared as text, whatever stands for the space).
     """
 
-    same_id: float
-    same_text: float
+    same_id: float  # share under the same id
+    same_text: float  # share under any id
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Vocabulary:
     both have, from id 5 on, empty ones too. `traffic` weighs each token by its frequency there.
     """
 
-    target_rows: int
-    draft_rows: int
-    target_tokens: int
-    draft_tokens: int
+    target_rows: int  # vocabulary size in the configuration
+    draft_rows: int  # vocabulary size in the configuration
+    target_tokens: int  # tokens of the tokenizer
+    draft_tokens: int  # tokens of the tokenizer
     same: int
     missing: int
     unreadable: int
-    first_missing: TokenDifference | None
-    first_unreadable: TokenDifference | None
+    first_missing: TokenDifference | None  # first id that the draft has no token for
+    first_unreadable: TokenDifference | None  # first id that the draft has no row for
     first_difference: TokenDifference | None
     first_regular_difference: TokenDifference | None
-    all_tokens: Overlap
+    all_tokens: Overlap  # over the whole vocabulary
     traffic: Overlap | None
 
 
@@ -65,7 +65,7 @@ class TokenizerFacts:
     ids: dict[str, int]
     adds_bos: bool
     adds_eos: bool
-    has_template: bool
+    has_template: bool  # whether there is a chat template
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class PairFacts:
 
     target: str
     draft: str
-    vocabulary: Vocabulary
-    target_tokenizer: TokenizerFacts
-    draft_tokenizer: TokenizerFacts
+    vocabulary: Vocabulary  # the two vocabularies
+    target_tokenizer: TokenizerFacts  # how the target reads text
+    draft_tokenizer: TokenizerFacts  # how the draft reads text
     template_difference: tuple[str, ...]
-    target_context: int | None
-    draft_context: int | None
+    target_context: int | None  # tokens; None is no limit
+    draft_context: int | None  # tokens; None is no limit
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class ModelSheet:
     """
 
     name: str
-    family: str
-    layers: int
-    width: int
+    family: str  # model type of its configuration
+    layers: int  # transformer layers
+    width: int  # hidden size
     dtype: str
     parameters: int
     weight_bytes: dict[str, int]
     kv_bytes_per_token: int
-    context: int | None
+    context: int | None  # tokens in the cache
 
     def bytes_at(self, level: str) -> int:
         """Bytes of the weights at a level, which may be that of a checkpoint stored quantized."""
@@ -118,8 +118,8 @@ class Room:
     sweep on a CPU takes besides, at most, for unquantized weights that it holds twice.
     """
 
-    level: str
-    weight_bytes: int
+    level: str  # quantization level of the draft
+    weight_bytes: int  # weights of both
     second_layout_bytes: int
     tokens: int | None
 
@@ -128,10 +128,10 @@ class Room:
 class EngineAnswer:
     """Whether an engine takes a pair by its own rule, why, and the option that it needs."""
 
-    engine: str
-    standing: Standing
+    engine: str  # vLLM, SGLang, llama.cpp, TensorRT-LLM or transformers
+    standing: Standing  # whether it takes the pair
     reason: str
-    option: str | None
+    option: str | None  # what to pass to it
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class PairSheet:
     """One `draft` for the target. The pair cannot work where `obstacles` are named."""
 
     draft: ModelSheet
-    facts: PairFacts
+    facts: PairFacts  # the two beside each other
     obstacles: tuple[str, ...]
     caveats: tuple[str, ...]
-    rooms: tuple[Room, ...]
-    engines: tuple[EngineAnswer, ...]
+    rooms: tuple[Room, ...]  # memory at each level
+    engines: tuple[EngineAnswer, ...]  # each engine's answer
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class LevelRow:
     be simulated and the cost is unknown. `bytes_per_weight` None: as loaded.
     """
 
-    level: str
-    meaning: str
-    kernel: str | None
-    bytes_per_weight: float | None
-    layers: str
+    level: str  # what `--quant` is given
+    meaning: str  # what it does to the weights
+    kernel: str | None  # what computes with it on this device; None: nothing, only simulated
+    bytes_per_weight: float | None  # beside the scales; None: as loaded
+    layers: str  # which layers it covers
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,6 @@ class CheckResult:
 
     target: ModelSheet
     memory_bytes: int
-    traffic_tokens: int | None
-    pairs: tuple[PairSheet, ...]
+    traffic_tokens: int | None  # tokens of the traffic that the vocabulary was weighed by
+    pairs: tuple[PairSheet, ...]  # one entry per pair
     levels: tuple[LevelRow, ...] = ()

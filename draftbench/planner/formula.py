@@ -71,8 +71,8 @@ class Row(msgspec.Struct, frozen=True):
 
     k: int
     tokens_per_round: float
-    speedup: float
-    break_even_alpha: float | None
+    speedup: float  # S
+    break_even_alpha: float | None  # α from which this k pays
     speedup_if_cost_were_the_whole_pass: float
 
 
@@ -82,12 +82,12 @@ class Table(msgspec.Struct, frozen=True):
     """
 
     alpha: float
-    draft_cost_ratio: float
-    verify_ratio: float
-    best_k: int
-    best_speedup: float
-    best_break_even_alpha: float | None
-    rows: tuple[Row, ...]
+    draft_cost_ratio: float  # c, per draft token
+    verify_ratio: float  # v(k+1)
+    best_k: int  # 0: do not speculate
+    best_speedup: float  # S at that k
+    best_break_even_alpha: float | None  # α from which it pays
+    rows: tuple[Row, ...]  # one entry per k
 
     @property
     def misleading(self) -> Row:

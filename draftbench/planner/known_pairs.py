@@ -41,10 +41,10 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     work, `caveats` what to know where it does. `unchecked` says why neither was looked at.
     """
 
-    pairing: KnownPairing
+    pairing: KnownPairing  # the row of the table
     parameters: int | None = None
     share: float | None = None
-    same_tokens: float | None = None
+    same_tokens: float | None = None  # share of the target's tokens that mean the same to the draft
     obstacles: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     unchecked: str | None = None
@@ -55,7 +55,7 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     target: str
     parameters: int | None
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[Proposal, ...]  # one entry per pairing
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

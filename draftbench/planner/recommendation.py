@@ -72,14 +72,14 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     speedup_predicted: Estimate | None
     speedup_measured: Estimate | None
     best: bool
-    alpha_basis: str | None
+    alpha_basis: str | None  # which definition of α this is
     tokens_per_round: Estimate | None
     accepted_per_drafted: Estimate | None
     mean_accepted_length_measured: Estimate | None
     accepted_per_drafted_measured: Estimate | None
     speedup_expected: Estimate | None
-    speedup_end_to_end: Estimate | None
-    prediction_error: float | None
+    speedup_end_to_end: Estimate | None  # predicted, both prefills included
+    prediction_error: float | None  # predicted over measured speed-up less 1, on the same requests
     memory_bytes: int | None
     reason: str | None
     speedup_end_to_end_expected: Estimate | None
@@ -115,7 +115,7 @@ class PredictionError(Record, frozen=True):
     configurations: int
     passes_only_median: float | None
     passes_only_worst: float | None
-    by_configuration: tuple[CheckedPrediction, ...] = ()
+    by_configuration: tuple[CheckedPrediction, ...] = ()  # each measured configuration
 
 
 class LoadLevel(Record, frozen=True):
@@ -132,19 +132,19 @@ class LoadLevel(Record, frozen=True):
     concurrency: int
     decision: Decision | None
     k: int | None
-    choice: Configuration | None
-    leader: Configuration | None
+    choice: Configuration | None  # the pick; None unless the decision is to speculate
+    leader: Configuration | None  # the cell that came out first
     runner_up: Configuration | None
-    speedup_predicted: Estimate | None
-    speedup_measured: Estimate | None
-    speedup_expected: Estimate | None
+    speedup_predicted: Estimate | None  # S from replay and timed passes
+    speedup_measured: Estimate | None  # S timed while decoding
+    speedup_expected: Estimate | None  # measured where it was, else predicted and corrected
     prediction_error: float | None
-    tokens_per_second_plain: float | None
-    tokens_per_second: float | None
-    seconds_per_token_plain: float | None
-    seconds_per_token: float | None
-    tokens_per_dollar_plain: float | None
-    tokens_per_dollar: float | None
+    tokens_per_second_plain: float | None  # without speculation, all rows
+    tokens_per_second: float | None  # with speculation, all rows
+    seconds_per_token_plain: float | None  # of one request, without speculation
+    seconds_per_token: float | None  # of one request, with speculation
+    tokens_per_dollar_plain: float | None  # at the given price, without speculation
+    tokens_per_dollar: float | None  # at the given price, with speculation
     costs: str | None
     speedup_deciding: Estimate | None
 
@@ -166,8 +166,8 @@ class Audit(Record, frozen=True):
     """
 
     requests: int
-    identical: int
-    near_ties: int
+    identical: int  # requests decoded to the target's own output
+    near_ties: int  # requests whose output differs at a near tie only
     faults: int
 
 
@@ -184,20 +184,20 @@ class BreakEven(Record, frozen=True):
 class Distribution(Record, frozen=True):
     """Seconds; a percentile is None where fewer than one value lies beyond it."""
 
-    of: str
-    values: int
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    largest: float
+    of: str  # what the values are of
+    values: int  # how many
+    p50: float | None  # median
+    p90: float | None  # 90th percentile
+    p99: float | None  # 99th percentile
+    largest: float  # largest value
 
 
 class Side(Record, frozen=True):
     """The same requests with or without speculation."""
 
-    time_per_output_token: Distribution
-    chunk_gap: Distribution
-    time_to_first_token: Distribution
+    time_per_output_token: Distribution  # a request's mean after its first token
+    chunk_gap: Distribution  # time between two deliveries of a stream
+    time_to_first_token: Distribution  # both prefills where there is a draft
 
 
 class Latency(Configuration, frozen=True, kw_only=True):
@@ -207,8 +207,8 @@ class Latency(Configuration, frozen=True, kw_only=True):
     `p99_ratio_of` says whether it is of p99 or of the largest.
     """
 
-    plain: Side
-    speculative: Side
+    plain: Side  # without speculation
+    speculative: Side  # with speculation
     p99_ratio: float
     p99_ratio_of: str
 
@@ -219,7 +219,7 @@ class Caveat(Record, frozen=True):
     """
 
     kind: str
-    text: str
+    text: str  # the whole sentence
     decisive: bool = False
     short: str = ""
 
@@ -227,8 +227,8 @@ class Caveat(Record, frozen=True):
 class Advice(Record, frozen=True):
     """A rule of thumb that fits this run: what it says, why, and who says so."""
 
-    rule: str
-    sentence: str
+    rule: str  # name of the rule
+    sentence: str  # what it says of this run
     reason: str
     source: str
 
@@ -257,9 +257,9 @@ class Recommendation(Record, frozen=True):
     rules of thumb.
     """
 
-    decision: Decision
+    decision: Decision  # speculate, do_not_speculate or inconclusive
     choice: Configuration | None
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...]  # one entry per candidate and k
     requests: int
     output_tokens: int
     prediction_error: PredictionError | None
@@ -273,21 +273,21 @@ class Recommendation(Record, frozen=True):
     probability_best: float | None
     expected_regret: float | None
     requests_needed: int | None
-    audit: Audit | None
+    audit: Audit | None  # decoded output against the target's own
     near_tie_share: float | None
     caveats: tuple[Caveat, ...]
     runner: str | None
-    machine: str
-    drafting_mode: DraftingMode
+    machine: str  # digest of platform, processor, cores, threads and accelerator
+    drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
-    objective: Objective
+    objective: Objective  # what candidates were ranked by
     levels: tuple[LoadLevel, ...]
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None
     break_even: BreakEven | None
     latency: Latency | None
     crossover_between: tuple[int, int] | None = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
 
