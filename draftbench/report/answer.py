@@ -12,7 +12,6 @@ from draftbench.planner.recommendation import (
     Distribution,
     Evaluation,
     Latency,
-    LoadLevel,
     Recommendation,
     Side,
 )
@@ -135,23 +134,14 @@ def certainty(answer: Recommendation) -> list[str]:
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:
     """Each candidate at its best k, names of at most `longest` characters."""
-    rows: list[list[Cell]] = []
     best = [(each, _ranked_by(answer, each)) for each in answer.by_candidate]
     starred = any(speed and not each.corrected for each, speed in best)
+    rows: list[list[Cell]] = []
     for each, speed in best:
         marked = (speed, " " if each.corrected else "*") if speed and starred else speed
-        rows.append(
-            [
-                "→" if each.configuration == answer.choice else "",
-                shortened(str(each.candidate), longest),
-                str(each.k),
-                marked,
-                each.alpha,
-                each.mean_accepted_length,
-                each.draft_cost_ratio,
-                _memory(each),
-            ]
-        )
+        figures = (each.alpha, each.mean_accepted_length, each.draft_cost_ratio)
+        name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
+        rows.append([arrow, shortened(name, longest), str(each.k), marked, *figures, _memory(each)])
     legend = "τ accepted length; c draft step / target step"
     head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
     return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
@@ -177,11 +167,11 @@ def every_section(answer: Recommendation) -> list[Section]:
         _every_figure(answer),
         by_load,
         Section("Why the others lost", notes=losers(answer)),
-        failures(answer),
+        Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
         latency(answer.latency) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
-        advice(answer),
+        Section("Rules of thumb", notes=advice(answer)),
     ]
     return [section for section in found if section.rows or section.notes]
 
@@ -196,18 +186,15 @@ def speed_ups(answer: Recommendation) -> Section:
     # Under half of the last digit shown the prediction was right.
     if error is not None and abs(error) >= 0.0005:
         measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
+    requests = counted(answer.requests, "request")
     rows = [
         (
             "cross-validated, decides",
             answer.speedup_deciding,
-            "chosen on some requests, evaluated on others",
+            "chosen on some, evaluated on others",
         ),
         ("expected", leader.speedup_expected, "the prediction, corrected by what was measured"),
-        (
-            "predicted",
-            leader.speedup_predicted,
-            f"{counted(answer.requests, 'request')}, from replay and pass timings",
-        ),
+        ("predicted", leader.speedup_predicted, f"{requests}, from replay and pass timings"),
         ("measured", leader.speedup_measured, measured),
         ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),
         ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),
@@ -217,24 +204,22 @@ def speed_ups(answer: Recommendation) -> Section:
 
 
 def _every_figure(answer: Recommendation) -> Section:
-    head = ["", "draft", "k", "α", "τ", "c", "v(k+1)", "predicted ×", "measured ×", "expected ×"]
-    rows: list[list[Cell]] = [
-        [
-            "→" if each.configuration == answer.choice else "",
-            str(each.candidate),
-            str(each.k),
-            each.alpha,
-            each.mean_accepted_length,
-            each.draft_cost_ratio,
-            each.verify_ratio,
-            each.speedup_predicted,
-            each.speedup_measured,
-            each.speedup_expected,
-            _memory(each),
-        ]
-        for each in answer.by_candidate
-    ]
-    return Section("Candidates at their best k", [*head, "memory"], rows, [_LEGEND])
+    fields = {
+        "α": "alpha",
+        "τ": "mean_accepted_length",
+        "c": "draft_cost_ratio",
+        "v(k+1)": "verify_ratio",
+        "predicted ×": "speedup_predicted",
+        "measured ×": "speedup_measured",
+        "expected ×": "speedup_expected",
+    }
+    rows: list[list[Cell]] = []
+    for each in answer.by_candidate:
+        figures = (getattr(each, field) for field in fields.values())
+        name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
+        rows.append([arrow, name, str(each.k), *figures, _memory(each)])
+    head = ["", "draft", "k", *fields, "memory"]
+    return Section("Candidates at their best k", head, rows, [_LEGEND])
 
 
 def loads(answer: Recommendation) -> Section:
@@ -244,39 +229,32 @@ def loads(answer: Recommendation) -> Section:
         return Section(title)
     dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
     rate = "tokens/$" if dollars else "tokens/s"
-    head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
     notes = [
         f"{rate}: of all requests together while they decode; ms/token: of one request, prefills "
         "included where they were timed. Each without → with speculation."
     ]
-    for level in answer.levels:
-        if level.costs:
-            unknown = "unknown; " if level.decision is None else "costs "
-            notes.append(f"Concurrency {level.concurrency}: {unknown}{level.costs}.")
+    rows: list[list[Cell]] = []
+    for at in answer.levels:
+        best = None if at.leader is None else named(at.choice or at.leader)
+        words = "costs unknown" if at.decision is None else _DECISIONS[at.decision].lower()
+        if at.decision == "speculate":
+            words = best or "–"
+        elif at.decision and best:
+            words += f" (best: {best})"
+        rates = (at.tokens_per_second_plain, at.tokens_per_second)
+        if dollars:
+            rates = (at.tokens_per_dollar_plain, at.tokens_per_dollar)
+        pace = " → ".join(map(rounded, rates))
+        waits = (at.seconds_per_token_plain, at.seconds_per_token)
+        wait = " → ".join(map(milliseconds, waits))
+        rows.append([str(at.concurrency), words, at.speedup_expected, pace, wait])
+        if at.costs:
+            unknown = "unknown; " if at.decision is None else "costs "
+            notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
     steps = schedule(answer)
     notes += [f"{steps}."] if steps else []
-    return Section(title, head, [_load(level, dollars) for level in answer.levels], notes)
-
-
-def _load(level: LoadLevel, dollars: bool) -> list[Cell]:
-    best = None if level.leader is None else named(level.choice or level.leader)
-    if level.decision == "speculate":
-        words = best or "–"
-    elif level.decision is None:
-        words = "costs unknown"
-    else:
-        words = _DECISIONS[level.decision].lower() + (f" (best: {best})" if best else "")
-    rates = (level.tokens_per_second_plain, level.tokens_per_second)
-    if dollars:
-        rates = (level.tokens_per_dollar_plain, level.tokens_per_dollar)
-    waits = (level.seconds_per_token_plain, level.seconds_per_token)
-    return [
-        str(level.concurrency),
-        words,
-        level.speedup_expected,
-        " → ".join(map(rounded, rates)),
-        " → ".join(map(milliseconds, waits)),
-    ]
+    head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
+    return Section(title, head, rows, notes)
 
 
 def schedule(answer: Recommendation) -> str | None:
@@ -310,17 +288,14 @@ def losers(answer: Recommendation) -> list[str]:
     return [f"{e.candidate}, k = {e.k}: {e.reason}" for e in answer.by_candidate if e.reason]
 
 
-def failures(answer: Recommendation) -> Section:
+def failures(answer: Recommendation) -> list[str]:
     """What could not be measured."""
-    lines = [f"{failure.candidate or 'target'}: {failure.reason}" for failure in answer.failures]
-    return Section("Not measured", notes=lines)
+    return [f"{failure.candidate or 'target'}: {failure.reason}" for failure in answer.failures]
 
 
-def advice(answer: Recommendation) -> Section:
+def advice(answer: Recommendation) -> list[str]:
     """The rules of thumb that fit this run, with who says so."""
-    return Section(
-        "Rules of thumb", notes=[f"{one.sentence} ({one.source})" for one in answer.advice]
-    )
+    return [f"{one.sentence} ({one.source})" for one in answer.advice]
 
 
 def latency(waits: Latency) -> Section:

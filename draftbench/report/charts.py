@@ -4,11 +4,11 @@ draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftbench.acceptance.breakdown import GroupRounds, rounds_by_group
+from draftbench.acceptance.breakdown import rounds_by_group
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import UsageError
@@ -17,7 +17,6 @@ from draftbench.records import SELF
 from draftbench.report.answer import candidates, loads
 from draftbench.report.plot import (
     SERIES,
-    WIDTH,
     Plot,
     counts_axis,
     doublings_axis,
@@ -65,71 +64,103 @@ def charts_of(run: Run, answer: Recommendation) -> dict[str, Chart]:
     """
     charts = (
         _by_candidate(answer),
-        _tokens_by_k(answer),
-        _speedup_by_k(answer),
+        *_by_k(answer),
         _by_concurrency(answer),
         _by_group(run, answer),
     )
     return {chart.name: chart for chart in charts if chart is not None}
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A figure beside its name, None where it is unknown; hollow where it is only predicted."""
+
+    name: str
+    figure: Estimate | None
+    colour: int = 0
+    hollow: bool = False
+
+
+def bars(label: str, rows: Sequence[Bar], asked: float | None = None) -> Plot:
+    """Figures below one another; where a speed-up is `asked` for, it is marked, and so is what is
+    slower than decoding without speculation.
+    """
+    known = [row.figure for row in rows if row.figure]
+    ends = [end for figure in known for end in (figure.low, figure.high)]
+    axis = values_axis(label, [1.0, asked or 1.0, *ends])
+    names = rows_axis([row.name for row in rows])
+    plot = Plot(axis, names, height=44.0 + 34.0 * len(rows), upright=True)
+    if asked is not None:
+        plot.slower(asked)
+    for at, row in enumerate(rows):
+        if row.figure:
+            plot.bar(row.figure, -at, row.colour, hollow=row.hollow)
+    return plot
+
+
 def _by_candidate(answer: Recommendation) -> Chart | None:
     """Each candidate at its best k as a row."""
-    known = [
-        (each, speed)
-        for each in answer.by_candidate
-        if (speed := each.speedup_expected or each.speedup_predicted) is not None
-    ]
-    if not known:
+    rows = []
+    for at, each in enumerate(answer.by_candidate):
+        speed = each.speedup_expected or each.speedup_predicted
+        if speed is not None:
+            name = f"{short(str(each.candidate))}, k = {each.k}"
+            rows.append(Bar(name, speed, at % SERIES, each.speedup_measured is None))
+    if not rows:
         return None
-    limits = [1.0, answer.min_speedup, *_ends(speed for _, speed in known)]
-    rows = rows_axis([f"{short(str(each.candidate))}, k = {each.k}" for each, _ in known])
-    axis, tall = values_axis(_SPEED_UP, limits), 44.0 + 34.0 * len(known)
-    plot = Plot(axis, rows, height=tall, names=["2.00×"], upright=True)
-    plot.slower(answer.min_speedup)
-    colours = _colours(answer)
-    for at, (each, speed) in enumerate(known):
-        plot.bar(speed, -at, colours[str(each.candidate)], hollow=each.speedup_measured is None)
-        place, coords = (WIDTH - 2, -at), ("figure points", "data")
-        plot.words(place, f"{speed.value:.2f}×", "right", "ink", coords, -4, "bold")
-    decoded = sum(each.speedup_measured is not None for each, _ in known)
+    decoded = sum(not row.hollow for row in rows)
     return Chart(
         "speedup-by-candidate",
         "Each candidate at its best k",
         f"Lines are 95 % intervals over {answer.requests} requests. Filled: predicted for all "
-        f"requests and corrected by decoding some ({decoded} of {len(known)}); hollow: predicted "
+        f"requests and corrected by decoding some ({decoded} of {len(rows)}); hollow: predicted "
         "only. Left of 1× speculation is slower than decoding without it.",
-        plot,
+        bars(_SPEED_UP, rows, answer.min_speedup),
         candidates(answer),
     )
 
 
-def _tokens_by_k(answer: Recommendation) -> Chart | None:
-    known = [(e, e.tokens_per_round) for e in answer.evaluations if e.tokens_per_round]
-    plot = _curves(answer, "tokens per round", known, [])
-    if plot is None:
-        return None
-    caption = (
-        "1 means the draft never helps, k + 1 that it is always right. Bands are 95 % intervals "
-        f"over {answer.requests} requests.{_left_out(answer)}"
-    )
-    return Chart("tokens-per-round-by-k", "Tokens per round by k", caption, plot, _every_k(answer))
-
-
-def _speedup_by_k(answer: Recommendation) -> Chart | None:
-    """Every k as predicted and as measured."""
-    predicted = [(e, e.speedup_predicted) for e in answer.evaluations if e.speedup_predicted]
-    measured = [(e, e.speedup_measured) for e in answer.evaluations if e.speedup_measured]
-    plot = _curves(answer, _SPEED_UP, predicted, measured)
-    if plot is None:
-        return None
-    plot.threshold(1.0)
+def _by_k(answer: Recommendation) -> list[Chart]:
+    """Tokens per round, and the speed-up as predicted and as measured."""
+    found = answer.evaluations
+    tokens = [(e, e.tokens_per_round) for e in found if e.tokens_per_round]
+    predicted = [(e, e.speedup_predicted) for e in found if e.speedup_predicted]
+    measured = [(e, e.speedup_measured) for e in found if e.speedup_measured]
     points = f"measured on the decoded requests ({len(measured)})" if measured else "none decoded"
-    caption = (
-        f"Line and band: predicted on all {answer.requests} requests, 95 %; points: {points}."
-        f"{_left_out(answer)}"
-    )
-    return Chart("speedup-by-k", "Speed-up by k", caption, plot, _every_k(answer))
+    over = f"over {answer.requests} requests"
+    head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "prediction off by")
+    rows: list[list[Cell]] = []
+    for e in found:
+        error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"
+        figures = (e.tokens_per_round, e.speedup_predicted, e.speedup_measured, error)
+        rows.append([str(e.candidate), str(e.k), *figures, e.speedup_expected])
+    table = Section("", (*head, "expected ×"), rows)
+    count = sum(each.draft != SELF for each in answer.by_candidate)
+    more = f" Drawn are the first {SERIES} of {count} candidates." if count > SERIES else ""
+    charts = []
+    for name, title, label, lines, dots, caption in (
+        (
+            "tokens-per-round-by-k",
+            "Tokens per round by k",
+            "tokens per round",
+            tokens,
+            [],
+            f"1 means the draft never helps, k + 1 that it is always right. Bands are 95 % "
+            f"intervals {over}.",
+        ),
+        (
+            "speedup-by-k",
+            "Speed-up by k",
+            _SPEED_UP,
+            predicted,
+            measured,
+            f"Line and band: predicted, 95 % intervals {over}; points: {points}.",
+        ),
+    ):
+        if lines:
+            plot = _curves(answer, label, lines, dots)
+            charts.append(Chart(name, title, f"{caption}{more}", plot, table))
+    return charts
 
 
 def _curves(
@@ -137,48 +168,31 @@ def _curves(
     label: str,
     lines: Sequence[tuple[Evaluation, Estimate]],
     points: Sequence[tuple[Evaluation, Estimate]],
-) -> Plot | None:
+) -> Plot:
     """A line per candidate over k, points beside one another; the choice is marked among them. The
     control and all but the first candidates are left out.
     """
-    drawn = _drawn(answer)
-    lines = [pair for pair in lines if str(pair[0].candidate) in drawn]
-    points = [pair for pair in points if str(pair[0].candidate) in drawn]
-    if not lines:
-        return None
+    colours = {e.candidate: at % SERIES for at, e in enumerate(answer.by_candidate)}
+    drawn = [candidate for candidate in colours if candidate.draft != SELF][:SERIES]
+    lines = [pair for pair in lines if pair[0].candidate in drawn]
+    points = [pair for pair in points if pair[0].candidate in drawn]
     ks = counts_axis("draft length k (tokens)", [each.k for each, _ in (*lines, *points)])
-    limits = [1.0, *_ends(figure for _, figure in (*lines, *points))]
-    plot = Plot(ks, values_axis(label, limits), names=drawn)
-    colours, names = _colours(answer), []
-    for name in drawn:
-        curve = [(float(e.k), figure) for e, figure in lines if str(e.candidate) == name]
+    ends = [end for _, figure in (*lines, *points) for end in (figure.low, figure.high)]
+    plot = Plot(ks, values_axis(label, [1.0, *ends]), names=list(map(str, drawn)))
+    plot.threshold(1.0)
+    names = []
+    for candidate in drawn:
+        curve = [(float(e.k), figure) for e, figure in lines if e.candidate == candidate]
         if curve:
-            plot.line(curve, colours[name])
-            names.append((curve[-1][1].value, name, colours[name]))
+            plot.line(curve, colours[candidate])
+            names.append((curve[-1][1].value, str(candidate), colours[candidate]))
     for each, figure in points:
-        shift = 0.08 * (drawn.index(str(each.candidate)) - (len(drawn) - 1) / 2)
-        plot.point(each.k + shift, figure, colours[str(each.candidate)])
+        place = each.k + 0.08 * (drawn.index(each.candidate) - (len(drawn) - 1) / 2)
+        plot.point(place, figure, colours[each.candidate])
         if each.configuration == answer.choice:
-            plot.ring(each.k + shift, figure.value, "choice", figure.high)
+            plot.ring(place, figure, "choice")
     plot.names(names)
     return plot
-
-
-def _every_k(answer: Recommendation) -> Section:
-    rows: list[list[Cell]] = [
-        [
-            str(each.candidate),
-            str(each.k),
-            each.tokens_per_round,
-            each.speedup_predicted,
-            each.speedup_measured,
-            None if each.prediction_error is None else f"{each.prediction_error:+.1%}",
-            each.speedup_expected,
-        ]
-        for each in answer.evaluations
-    ]
-    figures = ("predicted ×", "measured ×", "prediction off by", "expected ×")
-    return Section("", ("candidate", "k", "tokens per round", *figures), rows)
 
 
 def _by_concurrency(answer: Recommendation) -> Chart | None:
@@ -187,13 +201,12 @@ def _by_concurrency(answer: Recommendation) -> Chart | None:
     known = [(level, speed) for level in levels if (speed := level.speedup_expected) is not None]
     if len(known) < 2:
         return None
-    limits = [1.0, *_ends(speed for _, speed in known)]
+    ends = [1.0, *(end for _, speed in known for end in (speed.low, speed.high))]
     # Room for the words above the highest.
-    limits.append(max(limits) + 0.08 * (max(limits) - min(limits)))
-    rows = doublings_axis(
-        "concurrency (active decoding rows)", [level.concurrency for level, _ in known]
-    )
-    plot = Plot(rows, values_axis(_SPEED_UP, limits))
+    ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
+    label = "concurrency (active decoding rows)"
+    rows = doublings_axis(label, [level.concurrency for level, _ in known])
+    plot = Plot(rows, values_axis(_SPEED_UP, ends))
     plot.threshold(1.0)
     plot.line([(level.concurrency, speed) for level, speed in known], 0)
     for level, speed in known:
@@ -214,67 +227,27 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     """What a round yields in each segment and at each temperature, where the traffic has several;
     at the leader's k.
     """
-    k = answer.leader.k if answer.leader else max(run.manifest.question.ks)
-    groups: list[tuple[str, GroupRounds]] = []
-    for each in answer.by_candidate:
-        if each.draft != SELF:
-            pairs = replays_of(
-                each.candidate, run.trajectories, run.replays, run.manifest.question.mode
-            )
-            rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
-            found = rounds_by_group([trajectory for trajectory, _ in pairs], {k: rounds})
-            groups += [(str(each.candidate), group) for group in found]
-    if not groups:
+    question = run.manifest.question
+    k = answer.leader.k if answer.leader else max(question.ks)
+    rows: list[list[Cell]] = []
+    drawn: list[Bar] = []
+    drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
+    for candidate in drafts:
+        pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
+        rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+        for g in rounds_by_group([trajectory for trajectory, _ in pairs], {k: rounds}):
+            rows.append([g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round])
+            if candidate == drafts[0]:
+                name = g.name if g.by == "segment" else f"{g.by} {g.name}"
+                drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
+    if not rows:
         return None
-    drawn, colours = _drawn(answer), _colours(answer)
-    counts = {_group_name(group): group.requests for _, group in groups}
-    rows = rows_axis([f"{short(name)} ({count})" for name, count in counts.items()])
-    known = [(name, group, e) for name, group in groups if (e := group.tokens_per_round)]
-    limits = [1.0, *_ends(figure for name, _, figure in known if name in drawn)]
-    tall = 14.0 + 12.0 * len(drawn)
-    axis = values_axis(f"tokens per round at k = {k}", limits)
-    plot = Plot(axis, rows, height=44.0 + tall * len(counts), upright=True)
-    for name, group, figure in known:
-        if name in drawn:
-            line = drawn.index(name) - (len(drawn) - 1) / 2
-            place = -list(counts).index(_group_name(group)) - 12 * line / tall
-            plot.bar(figure, place, colours[name])
-    if len(drawn) > 1:
-        plot.key([(name, colours[name]) for name in drawn])
-    table = Section(
-        "",
-        ("by", "group", "requests", "candidate", f"tokens per round, k = {k}"),
-        [[g.by, g.name, str(g.requests), name, g.tokens_per_round] for name, g in groups],
-    )
+    label = f"tokens per round at k = {k}"
     return Chart(
         "tokens-per-round-by-group",
-        "Tokens per round by group" if len(drawn) > 1 else f"Tokens per round by group: {drawn[0]}",
+        f"Tokens per round by group: {drafts[0]}",
         "In parentheses the requests. Lines are 95 % intervals over the requests of a group; a "
-        f"group of one request has none.{_left_out(answer)}",
-        plot,
-        table,
+        "group of one request has none. The table has all candidates.",
+        bars(label, drawn),
+        Section("", ("by", "group", "requests", "candidate", label), rows),
     )
-
-
-def _group_name(group: GroupRounds) -> str:
-    return group.name if group.by == "segment" else f"{group.by} {group.name}"
-
-
-def _ends(figures: Iterable[Estimate]) -> list[float]:
-    return [end for figure in figures for end in (figure.low, figure.high)]
-
-
-def _drawn(answer: Recommendation) -> list[str]:
-    """The candidates that there are colours for, the control left out."""
-    return [str(e.candidate) for e in answer.by_candidate if e.draft != SELF][:SERIES]
-
-
-def _left_out(answer: Recommendation) -> str:
-    """What a caption adds where there are more candidates than colours: the table has them all."""
-    count = sum(each.draft != SELF for each in answer.by_candidate)
-    return "" if count <= SERIES else f" Drawn are the first {SERIES} of {count} candidates."
-
-
-def _colours(answer: Recommendation) -> dict[str, int]:
-    """The colour of each candidate by its name: the same in every chart, the first the leader's."""
-    return {str(each.candidate): at % SERIES for at, each in enumerate(answer.by_candidate)}

@@ -11,8 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -33,48 +32,31 @@ from draftbench.report.answer import (
     speed_up,
     speed_ups,
 )
-from draftbench.report.charts import Chart, charts_of
+from draftbench.report.charts import Bar, Chart, bars, charts_of
 from draftbench.report.markup import Html, coded, data, element, folded, items, table, together
-from draftbench.report.plot import STYLE, Axis, Plot, values_axis
+from draftbench.report.plot import STYLE
 from draftbench.report.terminal.text import Section
 from draftbench.run_folder.run import Run
 
-_GLOSSARY = (
-    (
-        "Speculative decoding",
-        "A small draft proposes k tokens; the target checks them in one pass and keeps those it "
-        "agrees with. The output is the target's own, only the time changes.",
-    ),
-    (
-        "Speed-up",
-        "Tokens per second with speculation over without: below 1× speculation makes decoding "
-        "slower. “Decode only” counts from the first token on, “prefills included” also reading "
-        "the prompt with both models.",
-    ),
-    (
-        "Acceptance rate α",
-        "How likely a drafted token is to be accepted. It belongs to the draft, the target and the "
-        "traffic, not to k. It is not the counter “accepted / drafted” of serving engines, which "
-        "falls as k grows.",
-    ),
-    (
-        "Tokens per round",
-        "Tokens that one round of drafting and checking adds to a response, the target's own "
-        "included. Rounds without a draft count too; the accepted length τ leaves them out.",
-    ),
-    (
-        "Predicted, measured, expected",
-        "Predicted: one pass of each draft over the target's responses gives the rounds of every "
-        "k, timed passes give their cost. Measured: decoded with and without speculation, timed. "
-        "Expected: the prediction for all requests, corrected by what was measured on some; "
-        "candidates are ranked by it.",
-    ),
-    (
-        "Intervals",
-        "95 %, from resampling requests (for c: timing repeats). They say what other requests of "
-        "the same traffic would change, not another machine, another day or other traffic.",
-    ),
-)
+_GLOSSARY = {
+    "Speculative decoding": "A small draft proposes k tokens; the target checks them in one pass "
+    "and keeps those it agrees with. The output is the target's own, only the time changes.",
+    "Speed-up": "Tokens per second with speculation over without: below 1× speculation makes "
+    "decoding slower. “Decode only” counts from the first token on, “prefills included” also "
+    "reading the prompt with both models.",
+    "Acceptance rate α": "How likely a drafted token is to be accepted. It belongs to the draft, "
+    "the target and the traffic, not to k. It is not the counter “accepted / drafted” of serving "
+    "engines, which falls as k grows.",
+    "Tokens per round": "Tokens that one round of drafting and checking adds to a response, the "
+    "target's own included. Rounds without a draft count too; the accepted length τ leaves them "
+    "out.",
+    "Predicted, measured, expected": "Predicted: one pass of each draft over the target's "
+    "responses gives the rounds of every k, timed passes give their cost. Measured: decoded with "
+    "and without speculation, timed. Expected: the prediction for all requests, corrected by what "
+    "was measured on some; candidates are ranked by it.",
+    "Intervals": "95 %, from resampling requests (for c: timing repeats). They say what other "
+    "requests of the same traffic would change, not another machine, another day or other traffic.",
+}
 
 
 def page(name: str, run: Run, answer: Recommendation) -> str:
@@ -159,11 +141,8 @@ def _deciding(answer: Recommendation) -> Html | None:
         return None
     whole = "end-to-end" if answer.objective == "latency" else "decode"
     asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
-    low, high = min(0.9, speed.low), max(1.1, answer.min_speedup, speed.high)
-    scale = values_axis(f"1× is decoding without speculation{asked}", [low, high])
-    plot = Plot(scale, Axis("", 0, 1, ()), height=80, upright=True)
-    plot.slower(answer.min_speedup)
-    plot.bar(speed, 0.5, 0)
+    scale = f"1× is decoding without speculation{asked}"
+    plot = bars(scale, [Bar("", speed)], answer.min_speedup)
     interval = f"95 % interval {speed.low:.2f}–{speed.high:.2f}"
     described = f"{speed.value:.2f}×, {interval}; 1× is decoding without speculation."
     words = element("span", f"{whole} speed-up", element("br"), interval)
@@ -191,35 +170,30 @@ def _drawn(*charts: Chart | None, beside: Html | None = None) -> Html:
         for chart in charts
         if chart is not None
     ]
-    kind = "charts beside" if beside else "charts"
-    return element("div", *figures, beside, class_=kind)
-
-
-def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    chart = charts.get("speedup-by-candidate")
-    drafts = [each for each in answer.by_candidate if each.draft != SELF]
-    speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
-    faster = sum(speed is not None and speed.low > 1 for speed in speeds)
-    lead = f"{faster} of {len(drafts)} candidates clearly speed up decoding."
-    if chart is None:
-        return _section(
-            "candidates", "Candidates", "No pass was timed, so no candidate's speed is known."
-        )
-    others, best = losers(answer), speed_ups(answer)
-    return _section(
-        "candidates",
-        "Candidates",
-        lead,
-        _drawn(chart, beside=_titled(chart.table)),
-        folded("Why not the others", items(others)) if others else None,
-        folded("Every speed-up of the best", table(best)) if best.rows else None,
-    )
+    return element("div", *figures, beside, class_="charts beside" if beside else "charts")
 
 
 def _titled(section: Section) -> Html:
     """A table with its notes below."""
     notes = [element("p", coded(note), class_="note") for note in section.notes]
     return element("div", table(section), *notes)
+
+
+def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    key, title, chart = "candidates", "Candidates", charts.get("speedup-by-candidate")
+    if chart is None:
+        return _section(key, title, "No pass was timed, so no candidate's speed is known.")
+    drafts = [each for each in answer.by_candidate if each.draft != SELF]
+    speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
+    faster = sum(speed is not None and speed.low > 1 for speed in speeds)
+    return _section(
+        key,
+        title,
+        f"{faster} of {len(drafts)} candidates clearly speed up decoding.",
+        _drawn(chart, beside=_titled(chart.table)),
+        _folded_list("Why not the others", losers(answer)),
+        folded("Every speed-up of the best", table(speed_ups(answer))) if answer.leader else None,
+    )
 
 
 def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
@@ -276,68 +250,50 @@ def _segments(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
 
 
 def _method(name: str, run: Run, answer: Recommendation) -> Html:
-    """Caveats, checks and failures in the open; rules of thumb, machine, models, options, commands
-    and the glossary folded.
+    """Caveats, checks and failures in the open; rules of thumb, how it was run, and the glossary
+    folded.
     """
-    manifest, rules = run.manifest, advice(answer)
+    manifest = run.manifest
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
-    lists = (
-        ("Other caveats" if answer.decisive_caveats else "Caveats", caveats),
-        ("Checks", answer.checks),
-        ("Not measured", failures(answer).notes),
-    )
-    open_lists = [together([element("h3", title), items(lines)]) for title, lines in lists if lines]
+    lists = {
+        "Other caveats" if answer.decisive_caveats else "Caveats": caveats,
+        "Checks": answer.checks,
+        "Not measured": failures(answer),
+    }
+    models = {
+        f"model {facts.candidate or 'target'}": f"{facts.dtype}, {facts.parameters:,} parameters, "
+        f"{format_size(facts.weight_bytes)}, {facts.runner}, fingerprint {facts.fingerprint}"
+        for facts in run.facts
+    }
     facts = {
         "run": name,
         "begun": manifest.created,
         "draftbench": manifest.draftbench,
+        "command": manifest.command,
+        **models,
         **msgspec.structs.asdict(manifest.environment),
         "request key": manifest.key_id,
         **msgspec.structs.asdict(manifest.traffic),
         **msgspec.structs.asdict(manifest.question),
     }
-    folder = shlex.quote(name)
-    asked = "" if answer.min_speedup == 1 else f" --min-speedup {answer.min_speedup:g}"
-    asked += "" if answer.objective == "speedup" else f" --objective {answer.objective}"
-    commands = [
-        manifest.command,
-        f"draftbench recommend {folder}{asked} --format json",
-        f"draftbench acceptance {folder} --format json",
-    ]
+    terms = {key.replace("_", " "): _words(value) for key, value in facts.items()}
     return _section(
         "method",
         "How this was measured",
-        "What limits these figures, how they were checked, and how to repeat them.",
-        *open_lists,
-        folded(rules.title, items(rules.notes)) if rules.notes else None,
-        folded(
-            "Machine, traffic and options",
-            _terms({key.replace("_", " "): _words(value) for key, value in facts.items()}, "facts"),
+        "What limits these figures, how they were checked, and what ran.",
+        *(
+            together([element("h3", title), items(lines)])
+            for title, lines in lists.items()
+            if lines
         ),
-        folded("Models", table(_models(run))) if run.facts else None,
-        folded(
-            "Commands that repeat this",
-            element("pre", *(element("code", f"{line}\n") for line in commands)),
-        ),
-        folded("Glossary", _terms(dict(_GLOSSARY), "terms")),
+        _folded_list("Rules of thumb", advice(answer)),
+        folded("Command, models, machine, traffic and options", _terms(terms, "facts")),
+        folded("Glossary", _terms(_GLOSSARY, "terms")),
     )
 
 
-def _models(run: Run) -> Section:
-    rows = [
-        [
-            facts.candidate.draft if facts.candidate else "target",
-            facts.quant,
-            facts.dtype,
-            facts.runner,
-            f"{facts.parameters:,}",
-            format_size(facts.weight_bytes),
-            facts.fingerprint,
-        ]
-        for facts in run.facts
-    ]
-    head = ("model", "quantization", "dtype", "runner", "parameters", "weights", "fingerprint")
-    return Section("", head, rows)
+def _folded_list(title: str, lines: Sequence[str]) -> Html | None:
+    return folded(title, items(lines)) if lines else None
 
 
 def _terms(pairs: Mapping[str, str], kind: str) -> Html:

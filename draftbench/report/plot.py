@@ -41,10 +41,6 @@ _SETTINGS: dict[Any, Any] = {
     "font.size": 12,
     "text.color": COLOURS["ink"],
     "axes.formatter.useoffset": False,
-    "legend.frameon": False,
-    "legend.handlelength": 0.8,
-    "legend.borderaxespad": 0,
-    "legend.borderpad": 0,
 }
 # All that the page takes of a drawing: no ids, links, clips or styles, which its policy forbids.
 _KEPT = (
@@ -173,10 +169,11 @@ class Plot:
         """A dashed line, such as at 1× where speculation neither wins nor loses."""
         self.axes.axhline(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
-    def ring(self, x: float, y: float, words: str, top: float) -> None:
-        """A circle around a point, and a word above everything that reaches up to `top`."""
-        self.axes.plot(x, y, "o", ms=16, mfc="none", mec=COLOURS["ink"], mew=1.2, clip_on=False)
-        self.words((x, max(top, y)), words, above=12)
+    def ring(self, x: float, y: Estimate, words: str) -> None:
+        """A circle around a point, and words above its interval."""
+        ink = COLOURS["ink"]
+        self.axes.plot(x, y.value, "o", ms=16, mfc="none", mec=ink, mew=1.2, clip_on=False)
+        self.words((x, y.high), words, above=12)
 
     def names(self, lines: Sequence[tuple[float, str, int]]) -> None:
         """Names (height, name, series) of lines at their right ends, moved apart where they would
@@ -193,32 +190,19 @@ class Plot:
             place = (wide + 8, at - below - 4)
             self.words(place, short(name), "left", f"c{series}", "axes points")
 
-    def key(self, names: Sequence[tuple[str, int]]) -> None:
-        """Names of the colours below the drawing, which grows by their lines."""
-        from matplotlib.lines import Line2D
-
-        lines = [Line2D([], [], color=COLOURS[f"c{series}"], linewidth=3) for _, series in names]
-        below = (0, -(self._bottom + 6) / self._size[1])
-        labels = [short(name) for name, _ in names]
-        with _styled():
-            self.axes.legend(lines, labels, ncols=2, loc="upper left", bbox_to_anchor=below)
-        grown = 6 + 17 * math.ceil(len(names) / 2)
-        self._height, self._bottom = self._height + grown, self._bottom + grown
-
     def words(
         self,
         place: tuple[float, float],
         words: str,
         align: str = "center",
         colour: str = "ink",
-        coords: str | tuple[str, str] = "data",
+        coords: str = "data",
         above: float = 0,
-        weight: str = "normal",
     ) -> None:
         """Words at a place, in `coords` of matplotlib's `annotate`, and `above` units higher."""
         with _styled():
             text = self.axes.annotate(plain(words), place, (0, above), coords, "offset points")
-        text.set(ha=align, color=COLOURS[colour], weight=weight, annotation_clip=False)
+        text.set(ha=align, color=COLOURS[colour], annotation_clip=False)
 
     def svg(self, description: str) -> Html:
         """The drawing as an element of the page, coloured by its variables; `description` stands

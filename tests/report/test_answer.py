@@ -87,8 +87,7 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured; with prefills of a
     # second each 9 / 6 and 9 / 5.5.
     assert section(hand.answer(records), "Speed-up of the best").rows == [
-        ["cross-validated, decides", "2.00× (2.00–2.00)",
-         "chosen on some requests, evaluated on others"],
+        ["cross-validated, decides", "2.00× (2.00–2.00)", "chosen on some, evaluated on others"],
         ["expected", "2.00× (2.00–2.00)", "the prediction, corrected by what was measured"],
         ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
         ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],

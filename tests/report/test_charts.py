@@ -54,11 +54,10 @@ def test_charts_that_cannot_be_written_say_where(whole, tmp_path):
         whole["speedup-by-k"].save(tmp_path / "file" / "charts")
 
 
-def test_every_candidate_has_a_row_with_its_speed_up_the_leader_first(charts):
+def test_every_candidate_has_a_row(charts):
     chart = charts["speedup-by-candidate"]
     assert len(chart.table.rows) == 5
     assert "qwen0.5:int4, k = 5" in words(chart)
-    assert next(word for word in words(chart) if word.endswith("×")) == "2.10×"
 
 
 def test_the_choice_alone_is_marked(reference, charts):
@@ -94,7 +93,9 @@ def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
     records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in "01"]
     charts = drawn(records)
     assert len(charts) == 2
-    for chart in charts.values():
+    table = charts["tokens-per-round-by-group"].table
+    assert {row[3] for row in table.rows} == set(drafts)
+    for chart in [charts["tokens-per-round-by-k"]]:
         assert "Drawn are the first 7 of 9 candidates." in chart.caption
         assert len({word for word in words(chart) if word in drafts}) == 7
         assert {cell for row in chart.table.rows for cell in row} >= set(drafts)

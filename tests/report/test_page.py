@@ -167,6 +167,11 @@ def test_a_draft_length_does_not_break_across_lines(whole):
     assert not re.search(r"\bk = \d|concurrency \d", body)
 
 
+def test_every_model_is_named_with_its_fingerprint(reference, whole):
+    text = Read(whole).text
+    assert [f for f in reference.facts if f"fingerprint {f.fingerprint}" not in text] == []
+
+
 def test_the_same_run_gives_the_same_page(run, text):
     assert page_of(run) == text
 
@@ -328,27 +333,11 @@ def segments(known):
     return [rows]
 
 
-def method(_):
-    lines = (REFERENCE / "observations/modelfacts.jsonl").read_text().splitlines()
-    return [
-        [
-            [
-                *words(facts["draft"] or "target", facts["quant"], facts["dtype"]),
-                *words(facts["runner"], f"{facts['parameters']:,}"),
-                size(facts["weight_bytes"]),
-                *words(facts["fingerprint"]),
-            ]
-            for facts in map(json.loads, lines)
-        ]
-    ]
-
-
 EXPECTED = {
     "candidates": candidates,
     "k": by_k,
     "load": load,
     "segments": segments,
-    "method": method,
 }
 
 

@@ -61,11 +61,11 @@ def everything():
     places = [(1, Estimate(0.5, 0.4, 0.6)), (2, Estimate(0.7, 0.6, 0.8))]
     plot.line(places, 3)
     plot.point(*places[0], 3, hollow=True)
-    plot.ring(1, 0.5, "choice", 0.6)
+    plot.ring(1, places[0][1], "choice")
     plot.threshold(0.5)
     plot.slower(1.5)
     plot.names([(0.7, "$\\frac$ <b> #0072b2 \ufffe 中", 3)])
-    plot.key([("$a$", 0), ("_b", 1)])
+    plot.words((1, 0.5), "$a$")
     return plot
 
 
@@ -84,7 +84,7 @@ def test_a_drawing_on_the_page_has_no_id_link_clip_or_style(everything):
 
 def test_a_name_is_drawn_as_it_is_and_never_read_as_a_formula(everything):
     words = [words for words, _, _ in texts(everything)]
-    assert {"$k$", "$\\frac$ <b> #0072b2 \ufffd 中", "$a$", "_b"} <= set(words)
+    assert {"$k$", "$\\frac$ <b> #0072b2 \ufffd 中", "$a$"} <= set(words)
 
 
 def test_a_file_is_a_drawing_with_its_title(everything, tmp_path):

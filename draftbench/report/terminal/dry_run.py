@@ -123,30 +123,27 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     timed = _COST_PASSES * len(question.batches) if plan.timed else 0
     responses = plan.decoded * (1 + plan.cells) * len(plan.candidates) * len(question.batches)
     mean = written / max(1, len(plan.prompts) * samples)
-    return (
-        Pass(
+    work = (
+        (
             "target writes",
             f"at most {written} tokens",
             0.0 if question.responses == "log" else written * step,
         ),
-        Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step),
-        Pass(
-            "drafts replay",
-            f"{whole} tokens once per candidate, for every k",
-            whole * bulk * steps,
-        ),
-        Pass(
+        ("target scores", f"{whole} tokens in long passes", whole * bulk * step),
+        ("drafts replay", f"{whole} tokens once per candidate, for every k", whole * bulk * steps),
+        (
             "step times",
             f"{timed} short passes of target and draft at several lengths",
             timed * (len(plan.candidates) * step + steps),
         ),
-        Pass(
+        (
             "decoding",
             f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
             f"{plan.cells} k's",
             responses * mean * step,
         ),
     )
+    return tuple(Pass(*each) for each in work)
 
 
 def _assumed(device: str) -> tuple[float, float]:
