@@ -1,23 +1,16 @@
 """The answer at each concurrency: costs by hand at 1, 8 and 32 rows, acceptance the same at all."""
 
 import pytest
-from scenes import ALL, BIG, NGRAM, SELF_DRAFT, SMALL, says
+from scenes import ALL, BIG, NGRAM, NONE, SELF_DRAFT, SMALL, TARGET, evaluation, says
 
 from draftbench.errors import UsageError
 from draftbench.planner.at_concurrency import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import promising_ks, recommend
-from draftbench.planner.recommendation import (
-    Configuration,
-    ScheduleEntry,
-)
+from draftbench.planner.recommendation import Configuration, ScheduleEntry
 
 DRAFT = {1: 0.1, 2: 0.16}
-STEPS = {
-    1: {1: 1.0, 2: 1.1, 3: 1.2},
-    8: {1: 1.0, 2: 1.6, 3: 2.4},
-    32: {1: 1.0, 2: 2.0, 3: 3.0},
-}
+STEPS = {1: TARGET, 8: {1: 1.0, 2: 1.6, 3: 2.4}, 32: {1: 1.0, 2: 2.0, 3: 3.0}}
 
 
 @pytest.fixture
@@ -43,7 +36,7 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     eight, many = at(found, 8), at(found, 32)
     assert eight.speedup_predicted.value == pytest.approx(8 / 6.98)
     assert (many.decision, many.choice) == ("do_not_speculate", None)
-    assert many.leader == Configuration(draft="small", quant="none", k=1, concurrency=32)
+    assert many.leader == Configuration("small", "none", 1, 32)
     assert many.speedup_expected.value == pytest.approx(8 / 8.58)
 
 
@@ -53,9 +46,7 @@ def test_the_headline_is_the_first_concurrency_asked(loaded):
     found = recommend(run, DecisionOptions(concurrency=(32, 1)))
     assert (found.concurrency, found.decision) == (32, "do_not_speculate")
     assert [level.concurrency for level in found.levels] == [32, 1]
-    assert {c.k: c.speedup_predicted.value for c in found.evaluations if c.speedup_predicted}[
-        1
-    ] == pytest.approx(8 / 8.58)
+    assert evaluation(found, "small", 1).speedup_predicted.value == pytest.approx(8 / 8.58)
 
 
 def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
@@ -69,7 +60,7 @@ def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
 def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
     scene.requests(2, ALL)
     for batch in (1, 8):
-        scene.times(STEPS[1], DRAFT, batch=batch)
+        scene.times(TARGET, DRAFT, batch=batch)
     assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
 
 
@@ -82,11 +73,8 @@ def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
         loaded.decode(f"r{at}", 0, 8.0)
         loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 16.0)
     found = recommend(loaded.observed(1, batches=(1, 8, 32)))
-    assert [level.decision for level in found.levels] == [
-        "inconclusive",
-        "speculate",
-        "do_not_speculate",
-    ]
+    decisions = [level.decision for level in found.levels]
+    assert decisions == ["inconclusive", "speculate", "do_not_speculate"]
     assert found.crossover == 20
 
 
@@ -110,13 +98,9 @@ def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
 
 def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):
     # Plain: 8 tokens in 8 s in each of 8 rows; the prefills take 2 s and 1 s for 9 tokens.
-    for draft, seconds in ((None, 2.0), ("small", 1.0)):
-        loaded.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
-    found = recommend(
-        loaded.observed(1),
-        DecisionOptions(concurrency=(8,), objective="speedup", price_per_hour=3.6),
-    )
-    level = at(found, 8)
+    loaded.prefills(2.0, 1.0)
+    options = DecisionOptions(concurrency=(8,), price_per_hour=3.6)
+    (level,) = recommend(loaded.observed(1), options).levels
     assert level.tokens_per_second_plain == pytest.approx(8.0)
     assert level.tokens_per_second == pytest.approx(8 * 8 / 6.98)
     assert level.seconds_per_token_plain == pytest.approx(10 / 9)
@@ -134,37 +118,34 @@ def test_throughput_and_cost_choose_the_concurrency_too(loaded):
         found = recommend(run, options)
         assert (found.concurrency, found.decision) == (32, "do_not_speculate")
     found = recommend(run, DecisionOptions(objective="throughput", concurrency=(1, 8)))
-    small = Configuration(draft="small", quant="none", k=1, concurrency=8)
+    small = Configuration("small", "none", 1, 8)
     assert (found.concurrency, found.choice) == (8, small)
 
 
 def test_latency_counts_what_the_drafts_prefill_takes(scene):
     # k = 2, decoding: small 4.1 s, big 4.6 s; big reads the prompt in 0.1 s, small in 3 s.
-    scene.requests(2, ALL)
-    scene.requests(2, ALL, BIG)
-    scene.times(STEPS[1], {1: 0.1, 2: 0.15})
-    scene.times(STEPS[1], {1: 0.2, 2: 0.25}, BIG)
-    for candidate, seconds in ((SMALL, 3.0), (BIG, 0.1)):
-        scene.cost(None, candidate, 10, 2.0, contexts=(0,), what="prefill")
-        scene.cost(candidate.draft, candidate, 10, seconds, contexts=(0,), what="prefill")
+    scene.requests(2, ALL, SMALL, BIG)
+    scene.times(TARGET, {1: 0.1, 2: 0.15})
+    scene.times(TARGET, {1: 0.2, 2: 0.25}, BIG)
+    scene.prefills(2.0, 3.0)
+    scene.prefills(2.0, 0.1, BIG)
     run = scene.observed(2)
-    assert recommend(run).choice == Configuration(draft="small", quant="none", k=2)
+    assert recommend(run).choice == Configuration("small", "none", 2)
     found = recommend(run, DecisionOptions(objective="latency"))
-    assert found.choice == Configuration(draft="big", quant="none", k=2)
+    assert found.choice == Configuration("big", "none", 2)
     (level,) = found.levels
     assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
     # What is expected after the first token keeps its meaning whatever candidates are ranked by.
     assert level.speedup_expected.value == pytest.approx(8 / 4.6)
-    (big,) = (c for c in found.evaluations if c.draft == "big")
+    big = evaluation(found, "big")
     assert big.speedup_expected == level.speedup_expected
     assert big.speedup_end_to_end_expected == level.speedup_deciding
-    (small,) = (c for c in found.evaluations if c.draft == "small")
-    assert small.reason == "slower: 1.10× with both prefills"
+    assert evaluation(found, "small").reason == "slower: 1.10× with both prefills"
 
 
 def test_latency_is_unknown_where_prefills_were_not_timed(scene):
     scene.requests(2, ALL)
-    scene.times(STEPS[1], DRAFT)
+    scene.times(TARGET, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader) == ("inconclusive", None)
     assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
@@ -181,7 +162,7 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
     # has 3 · 100 logits of 4 bytes a row.
     scene.requests(2, ALL)
-    scene.times(STEPS[1], DRAFT)
+    scene.times(TARGET, DRAFT)
     scene.facts(None)
     scene.facts("small")
     run = scene.observed(2)
@@ -209,7 +190,7 @@ def test_memory_counts_both_models_their_caches_and_the_logits(scene):
 
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
     scene.requests(2, ALL)
-    scene.times(STEPS[1], DRAFT)
+    scene.times(TARGET, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
     assert "its memory is unknown" in found.evaluations[0].reason
@@ -218,17 +199,15 @@ def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
 def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
     # Of two equal requests small accepts all of one (4.1 s) and nothing of the other: at k = 2
     # six rounds of 1.2 + 0.2, one of 1.1 + 0.1 and a plain one, 10.6 s, 1.325 times plain.
-    scene.request("a")
-    scene.request("b")
-    scene.replay("a", ALL)
-    scene.replay("b", [0.0] * 8)
-    for name in ("a", "b"):
+    for name, accept in (("a", ALL), ("b", NONE)):
+        scene.request(name)
+        scene.replay(name, accept)
         scene.replay(name, ALL, BIG)
-    scene.times(STEPS[1], {1: 0.1, 2: 0.15})
-    scene.times(STEPS[1], {1: 0.4, 2: 0.4}, BIG)
+    scene.times(TARGET, {1: 0.1, 2: 0.15})
+    scene.times(TARGET, {1: 0.4, 2: 0.4}, BIG)
     found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
-    assert found.choice == Configuration(draft="big", quant="none", k=2)
-    (small,) = (c for c in found.evaluations if c.draft == "small")
+    assert found.choice == Configuration("big", "none", 2)
+    small = evaluation(found, "small")
     assert "1.32 times that of plain decoding (the largest of 2, predicted)" in small.reason
     assert "25% over --max-p99-ratio (1.06)" in small.reason
 
@@ -252,7 +231,7 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     assert checked.error == pytest.approx(predicted / 1.25 - 1)
 
 
-def test_the_cells_worth_measuring_depend_on_the_batch(loaded):
+def test_the_ks_worth_measuring_depend_on_the_batch(loaded):
     loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
     run = loaded.observed(1, 2, 4)
     assert promising_ks(run, SMALL, 4) == [1, 2]
@@ -261,12 +240,8 @@ def test_the_cells_worth_measuring_depend_on_the_batch(loaded):
 
 def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
     found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 16)))
-    assert [(entry.concurrency, entry.timed) for entry in found.schedule] == [
-        (1, True),
-        (8, True),
-        (16, False),
-        (32, True),
-    ]
+    timed = [(entry.concurrency, entry.timed) for entry in found.schedule]
+    assert timed == [(1, True), (8, True), (16, False), (32, True)]
     # 16 is interpolated: the crossover of 20 lies between the timed 8 and 32.
     assert (found.crossover, found.crossover_between) == (20, (8, 32))
 
@@ -274,16 +249,14 @@ def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
 def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):
     # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
     scene.requests(5, ALL)
-    scene.times(STEPS[1], DRAFT)
-    for at in range(5):
-        scene.decode(f"r{at}", 0, 8.0)
-        scene.decode(f"r{at}", 2, 4.0)
+    scene.times(TARGET, DRAFT)
+    scene.decodes(5, 2, 4.0)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)
     assert found.speedup_deciding.value == pytest.approx(9 / 6)
-    (evaluation,) = found.evaluations
-    assert evaluation.speedup_end_to_end is None
-    assert evaluation.speedup_end_to_end_expected == found.speedup_deciding
+    small = evaluation(found)
+    assert small.speedup_end_to_end is None
+    assert small.speedup_end_to_end_expected == found.speedup_deciding
 
 
 def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
@@ -292,14 +265,14 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
     """
     for at in range(13):
         scene.request(f"r{at}")
-        scene.replay(f"r{at}", [0.0] * 8 if at > 1 else ALL)
-    scene.times(STEPS[1], {1: 0.3, 2: 0.36})
+        scene.replay(f"r{at}", NONE if at > 1 else ALL)
+    scene.times(TARGET, {1: 0.3, 2: 0.36})
     for at, seconds in ((0, 8 / 5.9), (1, 8 / 1.1)):
         scene.decode(f"r{at}", 0, 8.0)
         scene.decode(f"r{at}", 2, seconds)
     found = recommend(scene.observed(2))
-    (evaluation,) = found.evaluations
-    assert evaluation.requests_measured == 2
-    assert evaluation.speedup_expected == evaluation.speedup_predicted
+    small = evaluation(found)
+    assert small.requests_measured == 2
+    assert small.speedup_expected == small.speedup_predicted
     assert found.decision == "do_not_speculate"
     assert "few-decoded" in [caveat.kind for caveat in found.decisive_caveats]

@@ -86,10 +86,8 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
 def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
     scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
     scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
-    for draft, seconds in ((None, 2.0), ("small", 0.5)):
-        scene.cost(draft, SMALL, 10, seconds, contexts=(0,), what="prefill")
-    run = scene.observed(1)
-    found = block_costs(run, SMALL)
+    scene.prefills(2.0, 0.5)
+    found = block_costs(scene.observed(1), SMALL)
     assert list(found) == [1, 4]
     one, four = found.values()
     assert one.target.at(2, 500) == pytest.approx(1.1)

@@ -19,9 +19,7 @@ def found_for(scene, acceptance):
     scene.records.clear()
     scene.requests(2, [acceptance, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
-    run = scene.observed(1)
-    measured = measurements(run).get((SMALL, 1))
-    return break_even(alternative_of(predictor_of(run, SMALL), 1, measured))
+    return break_even(alternative_of(predictor_of(scene.observed(1), SMALL), 1, None))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -47,8 +45,7 @@ def test_a_measurement_moves_the_break_even(scene):
         )
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
     run = scene.observed(1)
-    cell = alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1])
-    found = break_even(cell)
+    found = break_even(alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1]))
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
 
 

@@ -3,8 +3,6 @@
 An answer is a real one with a few figures replaced, so that a test states what its rule looks at.
 """
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 from scenes import ALL
@@ -14,8 +12,6 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import Candidate
-
-Rules = Callable[..., dict[str, str]]
 
 
 def near(value, half=0.01):
@@ -31,7 +27,7 @@ def rules(scene):
 
     def fitting(
         names=("t", "small"),
-        sizes=(70000000000.0, 1200000000.0),
+        sizes=(70e9, 1.2e9),
         decision="do_not_speculate",
         more=(),
         batches=(1,),

@@ -21,18 +21,11 @@ def said(scene, **manifest):
     return unfinished(scene.observed(1, **{"requests": requests, **known, **manifest})) or ""
 
 
-def decoded(scene, candidate, *requests):
-    for name in requests:
-        scene.decode(name, 0, 8.0, candidate)
-        scene.decode(name, 1, 4.0, candidate)
-
-
 def three(scene, *candidates, timed=True):
     """Three responses that every candidate was replayed on, and timed."""
-    for candidate in candidates:
-        scene.requests(3, ALL, candidate)
-        if timed:
-            scene.times(*STEPS, candidate)
+    scene.requests(3, ALL, *candidates)
+    for candidate in candidates if timed else ():
+        scene.times(*STEPS, candidate)
 
 
 def test_missing_responses_replays_and_candidates_are_named(scene):
@@ -86,22 +79,22 @@ def test_what_failed_is_not_waited_for(scene):
 
 def test_step_times_that_were_cut_off_are_named(scene):
     three(scene, SMALL)
-    decoded(scene, SMALL, "r0", "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     three(scene, INT4, timed=False)
     assert "(small:int4 not timed)" in said(scene, **BOTH)
 
 
 def test_decoding_that_was_cut_off_is_named_with_how_far_it_got(scene):
     three(scene, SMALL)
-    decoded(scene, SMALL, "r0")
+    scene.decodes(1, 1, 4.0)
     assert "(small decoded on 1 of 3 responses)" in said(scene)
-    decoded(scene, SMALL, "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     assert said(scene) == ""
 
 
 def test_each_batch_size_has_its_stages(scene):
     three(scene, SMALL)
-    decoded(scene, SMALL, "r0", "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     assert "(small not timed with 2 rows)" in said(scene, batches=(1, 2))
     scene.times(*STEPS, batch=2)
     assert "(small decoded on 0 of 3 responses with 2 rows)" in said(scene, batches=(1, 2))
@@ -113,7 +106,7 @@ def test_each_batch_size_has_its_stages(scene):
 
 def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene):
     three(scene, SMALL)
-    decoded(scene, SMALL, "r0", "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     three(scene, INT4, timed=False)
     scene.facts("small", quant="int4", has_kernel=False)
     assert said(scene, **BOTH) == ""
@@ -121,7 +114,7 @@ def test_a_level_without_a_kernel_is_neither_timed_nor_decoded(scene):
 
 def test_the_target_itself_is_decoded_where_it_was_asked_for_as_a_draft(scene):
     three(scene, SMALL, SELF_DRAFT)
-    decoded(scene, SMALL, "r0", "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     assert said(scene) == ""
     assert "(self decoded on 0 of 3 responses)" in said(scene, drafts=("small", "self"))
 
@@ -136,7 +129,7 @@ def test_controls_are_waited_for_where_they_were_asked_for(scene):
 def test_no_more_is_waited_for_than_the_effort_asks(scene, measure, requests):
     three(scene, SMALL, timed=measure != "replay")
     if measure == "best":
-        decoded(scene, SMALL, "r0")
+        scene.decodes(1, 1, 4.0)
     effort = Effort(measure=measure, measure_requests=requests, controls=False)
     assert said(scene, effort=effort) == ""
 
@@ -146,7 +139,7 @@ def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene):
     three(scene, SMALL)
     three(scene, INT4, timed=False)
     scene.times(STEPS[0], None, INT4)
-    decoded(scene, SMALL, "r0", "r1", "r2")
+    scene.decodes(3, 1, 4.0)
     assert said(scene, **BOTH) == ""
     everything = Effort(measure="all", measure_requests=3, controls=False)
     assert "(small:int4 decoded on 0 of 3 responses)" in said(scene, effort=everything, **BOTH)
