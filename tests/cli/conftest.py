@@ -78,3 +78,13 @@ def swept(sweep_words, tmp_path_factory):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main([*map(str, sweep_words), "--out", str(folder)])
     return folder, Outcome(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def pinned(command, swept, tmp_path):
+    """A baseline of the draft at k = 2, as a file that a test may change."""
+    file = tmp_path / "baseline.json"
+    outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "saved draft at k = 2 on 6 requests" in outcome.err
+    return file

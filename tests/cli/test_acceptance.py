@@ -114,7 +114,6 @@ def test_a_deleted_private_part_loses_the_tokens_only(command, failing, make_run
         (["--candidate", "tiny"], "the run has no candidate `tiny`"),
         (["--width", "2"], "--width 2: expected a share"),
         (["--k", "0"], "--k 0"),
-        (["--format", "xml"], "--format cannot be `xml`"),
     ],
 )
 def test_mistakes_are_named(failing, make_run, words, said):

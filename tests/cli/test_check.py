@@ -59,12 +59,6 @@ def test_a_table_fits_eighty_columns_except_for_what_is_to_be_copied(command, wo
     assert [line for line in lines if len(line) > 80 and not line.startswith("    ")] == []
 
 
-def test_markdown_goes_to_a_file(command, words, tmp_path):
-    outcome = command(*words, "--format", "markdown", "-o", tmp_path / "check.md")
-    assert (outcome.code, outcome.out) == (0, "")
-    assert (tmp_path / "check.md").read_text().startswith("### draft as the draft of target")
-
-
 @pytest.mark.parametrize("size", ["24", "GB", "24XB", "0GB", "-1GB", "1e3GB"])
 def test_a_memory_that_is_no_size(failing, words, size):
     assert "for example 24GB" in failing(2, *words, f"--memory={size}")
@@ -74,25 +68,8 @@ def test_a_draft_that_is_not_there(failing, words, tmp_path):
     assert "no model at" in failing(2, *words, "--drafts", tmp_path / "none")
 
 
-def test_a_target_that_is_not_there(failing, embedded, tmp_path):
-    said = failing(2, "check", "--target", tmp_path / "none", "--drafts", embedded / "draft")
-    assert "no model at" in said
-
-
 def test_traffic_that_is_not_there(failing, words):
     assert "did you mean" in failing(2, *words, "--traffic", "suite:completon")
-
-
-def test_a_format_that_is_not_there(failing, words):
-    assert "--format cannot be `csv`" in failing(2, *words, "--format", "csv")
-
-
-def test_an_output_that_cannot_be_written(failing, words, tmp_path):
-    assert "cannot write" in failing(2, *words, "-o", tmp_path / "none" / "check.md")
-
-
-def test_drafts_must_be_named(failing, embedded):
-    assert "'--drafts'" in failing(2, "check", "--target", embedded / "target")
 
 
 @pytest.mark.parametrize("name", ["ngram", "self"])

@@ -22,10 +22,6 @@ def test_json_names_both_runs(command, swept, tmp_path):
     assert [change["candidate"] for change in found["candidates"]] == ["draft", "ngram"]
 
 
-def test_markdown(command, swept):
-    assert command("compare", *[swept[0]] * 2, "--format", "markdown").out.startswith("### A: ")
-
-
 @pytest.mark.parametrize("where", [0, 1])
 def test_a_folder_that_is_no_run(failing, swept, tmp_path, where):
     runs = [swept[0], swept[0]]
@@ -35,13 +31,3 @@ def test_a_folder_that_is_no_run(failing, swept, tmp_path, where):
 
 def test_one_run_is_not_enough(failing, swept):
     assert "RUN_B" in failing(2, "compare", swept[0])
-
-
-def test_a_format_that_is_not_there(failing, swept):
-    said = failing(2, "compare", swept[0], swept[0], "--format", "jsn")
-    assert "did you mean `json`?" in said
-
-
-def test_an_output_that_cannot_be_written(failing, swept, tmp_path):
-    said = failing(2, "compare", swept[0], swept[0], "-o", tmp_path / "none" / "x")
-    assert "cannot write" in said

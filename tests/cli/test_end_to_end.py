@@ -105,20 +105,6 @@ def test_csv_has_a_line_for_every_candidate_and_k(command, swept):
     assert {f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")} <= set(rows[0])
 
 
-def test_markdown_is_a_page_with_a_table(command, swept):
-    outcome = command("recommend", swept[0], "--format", "markdown")
-    assert outcome.out.startswith("## ")
-    assert "| --- |" in outcome.out
-    assert "foreign" in outcome.out
-
-
-def test_a_result_may_go_to_a_file(command, swept, tmp_path):
-    file = tmp_path / "answer.json"
-    outcome = command("recommend", swept[0], "--format", "json", "-o", file)
-    assert (outcome.code, outcome.out) == (0, "")
-    assert "decision" in json.loads(file.read_text())
-
-
 def test_a_speed_up_that_is_not_enough_is_not_recommended_and_no_failure(command, swept):
     outcome = command("recommend", swept[0], "--min-speedup", 50, "--format", "json")
     answer = json.loads(outcome.out)
@@ -150,22 +136,6 @@ def test_a_dry_run_loads_nothing_and_leaves_nothing(command, sweep_words, tmp_pa
     assert outcome.code == 0
     assert "draft" in outcome.out
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture
-def pinned(command, swept, tmp_path):
-    """A baseline of the draft at k = 2, as JSON that a test may change and write back."""
-    file = tmp_path / "baseline.json"
-    outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
-    assert (outcome.code, outcome.out) == (0, "")
-    assert "saved draft at k = 2 on 6 requests" in outcome.err
-    return file
-
-
-def test_two_runs_are_compared_without_a_file(command, swept):
-    folder, _ = swept
-    outcome = command("gate", "--old", folder, "--new", folder, "--candidate", "draft")
-    assert outcome.code == 0
 
 
 def test_a_candidate_that_was_not_measured_lists_those_that_were(failing, swept, tmp_path):

@@ -37,12 +37,6 @@ def test_every_format_says_that_nothing_was_measured(command):
         assert "not measured" in outcome.out
 
 
-def test_the_result_goes_to_a_file(command, tmp_path):
-    outcome = command("estimate", *FORMULA, "-o", tmp_path / "table.txt")
-    assert (outcome.code, outcome.out) == (0, "")
-    assert "Best k" in (tmp_path / "table.txt").read_text()
-
-
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
@@ -52,8 +46,6 @@ def test_the_result_goes_to_a_file(command, tmp_path):
         (["--alpha", "0.7", "--draft-cost", "-1"], "draft cost ratio"),
         ([*FORMULA, "--verify-ratio", "0"], "verify ratio"),
         ([*FORMULA, "--k", "0-4"], "--k"),
-        ([*FORMULA, "--format", "jsn"], "did you mean `json`?"),
-        ([*FORMULA, "-o", "/no/such/folder/x"], "cannot write"),
     ],
 )
 def test_numbers_and_values_that_cannot_be(failing, words, meant):

@@ -52,27 +52,6 @@ def test_a_missing_flag(failing):
     assert "'--traffic'" in failing(2, "sweep", "--target", "x", "--drafts", "d")
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "meant"),
-    [
-        ("--quant", "none,int44", "did you mean `int4`?"),
-        ("--quant", "fp8", "--simulate-quant"),
-        ("--target-quant", "in8", "did you mean `int8`?"),
-        ("--mode", "gredy", "did you mean `greedy`?"),
-        ("--measure", "al", "did you mean `all`?"),
-        ("--responses", "loged", "did you mean `log`?"),
-        ("--format", "jsn", "did you mean `json`?"),
-        ("--ngram", "4-2", "for example --ngram 2-4"),
-        ("--dtype", "float8", "bfloat16 or float32"),
-        ("--traffic", "suite:completon", "did you mean `suite:completion`?"),
-    ],
-)
-def test_values_that_a_flag_does_not_know(sweep, flag, value, meant):
-    said = sweep(flag, value)
-    assert meant in said
-    assert value.split(",")[-1].removeprefix("suite:") in said
-
-
 def test_a_number_below_its_least(sweep):
     assert "'--threads': Input should be greater than or equal to 1" in sweep("--threads", "0")
 
@@ -118,10 +97,6 @@ def test_no_model(sweep):
     assert "no model at `./nowhere`" in sweep(target="./nowhere")
 
 
-def test_no_draft(sweep):
-    assert "'--drafts'" in sweep(drafts=())
-
-
 def test_a_dry_run_has_no_csv(sweep):
     assert "--format of a --dry-run cannot be `csv`" in sweep("--dry-run", "--format", "csv")
 
@@ -131,16 +106,6 @@ def test_an_empty_name_among_drafts(sweep, failing, embedded):
     assert "--drafts ngram,: a name between commas is empty" in said
     assert "--drafts ./a,./b" in said
     assert "is empty" in failing(2, "check", "--target", "x", "--drafts", ",")
-
-
-def test_a_draft_in_the_place_of_the_sweep_file(failing, embedded):
-    said = failing(2, "sweep", "--target", "t", "--drafts", "a", embedded / "draft")
-    assert "is a folder, and a YAML file of flags is expected" in said
-    assert "`--drafts A,B`" in said
-
-
-def test_one_missing_draft_alone(sweep):
-    assert "no model at `./nowhere`" in sweep(drafts=("./nowhere",))
 
 
 def test_a_draft_that_cannot_pair_names_the_first_token_that_is_not_the_same(
@@ -162,23 +127,11 @@ def test_a_draft_that_cannot_pair_names_the_first_token_that_is_not_the_same(
     assert "the first differing token is id 1: '!' in the target, '$' in the draft" in said
 
 
-@pytest.mark.parametrize("output", ["/no/such/folder/table.txt", "/"])
-def test_an_output_that_cannot_be_written(sweep, output):
-    assert f"cannot write to `{output}`" in sweep("-o", output)
-
-
 def test_an_out_folder_that_holds_something_else(failing, embedded, tmp_path):
     (tmp_path / "notes.txt").touch()
     words = ["--target", embedded / "target", "--traffic", "suite:completion", "--drafts", "ngram"]
     said = failing(2, "sweep", *words, "--out", tmp_path)
     assert "is not a run folder" in said
-
-
-@pytest.mark.parametrize("words", [["recommend"], ["gate", "--save", "b.json"]])
-def test_a_folder_that_is_no_run(failing, tmp_path, words):
-    said = failing(2, *words, tmp_path)
-    assert f"`{tmp_path}` is not a run folder" in said
-    assert "draftbench sweep" in said
 
 
 RUN_COMMANDS = [
@@ -200,70 +153,76 @@ def test_a_run_that_is_not_there(failing, words):
     assert "hint: `draftbench runs list" in said
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["export", "RUN", "--engine", "vllmm"], "did you mean `vllm`?"),
-        (["recommend", "RUN", "--objective", "latncy"], "did you mean `latency`?"),
-        (["recommend", "RUN", "--format", "jsn"], "did you mean `json`?"),
-        (["acceptance", "RUN", "--format", "markdwn"], "did you mean `markdown`?"),
-        (["report", "RUN", "--format", "tabel"], "did you mean `table`?"),
-        (["runs", "list", ".", "--format", "jsn"], "did you mean `json`?"),
-        (["runs", "lst"], "Did you mean 'list'?"),
-        (["gate", "--baseline", "b", "RUN", "--max-drop", "alfa:2%"], "did you mean `alpha`?"),
-        (["gate", "--baseline", "b", "RUN", "--max-drop", "acceptance:2"], "mean `alpha`?"),
-        (["gate", "--baseline", "b", "RUN", "--max-drop", "alpha:2"], "written alpha:2%"),
-    ],
-)
-def test_what_was_probably_meant(failing, words, meant):
-    kept = str(Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1")
-    assert meant in failing(2, *(kept if word == "RUN" else word for word in words))
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ([], "missing: --new, --old"),
-        (["--save", "b.json"], "missing: RUN"),
-        (["--baseline", "a.json"], "missing: RUN"),
-        (["--old", "OTHER"], "missing: --new"),
-        (
-            ["--save", "b.json", "--baseline", "a.json", "RUN"],
-            "--save cannot be combined with --baseline",
-        ),
-        (
-            ["--save", "b.json", "--max-drop", "alpha:2%", "--junit", "j.xml", "RUN"],
-            "--save cannot be combined with --junit, --max-drop",
-        ),
-        (
-            ["--baseline", "a.json", "--min-speedup", "1.0", "RUN"],
-            "--baseline cannot be combined with --min-speedup",
-        ),
-        (["--baseline", "a.json", "--k", "2", "RUN"], "--baseline cannot be combined with --k"),
-        (["--old", "OTHER", "--new", "THIRD", "RUN"], "--old cannot be combined with RUN"),
-    ],
-)
-def test_gate_flags_that_cannot_be_combined_are_named(failing, words, error):
-    said = failing(2, "gate", *words)
-    assert said.startswith(f"error: {error}\nhint: `draftbench gate --")
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["--inconclusive", "pas"], "did you mean `pass`?"),
-        (["--format", "csv"], "one of table, json, markdown"),
-        (["--annotations", "githb"], "did you mean `github`?"),
-        (["-o", "/no/such/folder/x"], "cannot write"),
-        (["--junit", "/no/such/folder/x"], "cannot write"),
-        ([], "cannot read the baseline `missing.json`"),
-    ],
-)
-def test_gate_values_that_cannot_be(failing, tmp_path, words, meant):
-    assert meant in failing(2, "gate", "--baseline", "missing.json", tmp_path, *words)
-
-
 @pytest.mark.parametrize("device", ["cuda", "cuda:99", "tpu", "cuda:x"])
 def test_a_device_that_is_not_here(sweep, device, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert f"device `{device}`" in sweep("--device", device)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "meant"),
+    [
+        ("--quant", "none,int44", "did you mean `int4`?"),
+        ("--quant", "fp8", "--simulate-quant"),
+        ("--target-quant", "in8", "did you mean `int8`?"),
+        ("--mode", "gredy", "did you mean `greedy`?"),
+        ("--measure", "al", "did you mean `all`?"),
+        ("--responses", "loged", "did you mean `log`?"),
+        ("--temperature", "nan", "0 is greedy"),
+        ("--k", "0", "for example --k 1-4"),
+        ("--concurrency", "1,,4", "expected a number or a range"),
+        ("--format", "jsn", "did you mean `json`?"),
+        ("--ngram", "4-2", "for example --ngram 2-4"),
+        ("--dtype", "float8", "bfloat16 or float32"),
+        ("--traffic", "suite:completon", "did you mean `suite:completion`?"),
+        ("-o", "/no/such/folder/table.txt", "cannot write to `/no/such/folder/table.txt`"),
+        ("-o", "/", "cannot write to `/`"),
+    ],
+)
+def test_values_that_a_flag_of_the_sweep_does_not_know(sweep, flag, value, meant):
+    assert meant in sweep(flag, value)
+
+
+RUN = str(Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1")
+GATE = ["gate", "--baseline", "missing.json", RUN]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["export", RUN, "--engine", "vllmm"], "did you mean `vllm`?"),
+        (["recommend", RUN, "--objective", "latncy"], "did you mean `latency`?"),
+        (["runs", "lst"], "Did you mean 'list'?"),
+        ([*GATE, "--max-drop", "alfa:2%"], "did you mean `alpha`?"),
+        ([*GATE, "--max-drop", "alpha:2"], "written alpha:2%"),
+        ([*GATE, "--inconclusive", "pas"], "did you mean `pass`?"),
+        ([*GATE, "--annotations", "githb"], "did you mean `github`?"),
+        ([*GATE, "--junit", "/no/such/folder/x"], "cannot write"),
+        (GATE, "cannot read the baseline `missing.json`"),
+    ],
+)
+def test_what_was_probably_meant(failing, words, meant):
+    assert meant in failing(2, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recommend", RUN],
+        ["acceptance", RUN],
+        ["report", RUN],
+        ["compare", RUN, RUN],
+        ["gate", "--old", RUN, "--new", RUN],
+        ["runs", "list", "."],
+        ["suites"],
+        ["suggest", "--target", "org/x"],
+        ["check", "--target", "t", "--drafts", "d"],
+        ["estimate", "--alpha", "0.7", "--draft-cost", "0.1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_knows_its_formats_and_where_it_can_write(failing, words):
+    assert "--format cannot be `jsn`\nhint: did you mean `json`?" in failing(
+        2, *words, "--format", "jsn"
+    )
+    assert "cannot write to `/no/such/x`" in failing(2, *words, "-o", "/no/such/x")

@@ -93,11 +93,6 @@ def test_an_unknown_target_gets_no_guess(command):
     assert "same" not in outcome.out
 
 
-def test_a_format_that_is_not_known_is_refused(failing):
-    said = failing(2, "suggest", "--target", "org/x", "--format", "csv")
-    assert "--format cannot be `csv`" in said
-
-
 def test_the_pair_of_the_documentation_is_known(command, embedded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(embedded / "target", "Qwen2.5-Coder-1.5B-Instruct")

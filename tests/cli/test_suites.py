@@ -29,7 +29,3 @@ def test_markdown_is_a_table(command, tmp_path):
     lines = (tmp_path / "suites.md").read_text().splitlines()
     assert lines[0] == "### Built-in traffic"
     assert len(lines) == 4 + len(suites())
-
-
-def test_a_format_that_it_has_not_is_refused(failing):
-    assert "one of table, json, markdown" in failing(2, "suites", "--format", "csv")
