@@ -32,6 +32,9 @@ from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
 
+SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
+
+
 def named(draft: str | None, quant: str = "none") -> Candidate | None:
     """A draft at a level; None for the target."""
     return None if draft is None else Candidate(draft=draft, quant=quant)
@@ -114,7 +117,7 @@ def trajectory(request: str = "r", length: int = 9, **changes: Any) -> Trajector
     return Trajectory(request=request, **fields | changes)
 
 
-def replay(accept: tuple[float, ...], candidate: Candidate, **changes: Any) -> Replay:
+def replay(accept: Sequence[float], candidate: Candidate = SMALL, **changes: Any) -> Replay:
     """A greedy replay of a candidate that accepts so at each position."""
     fields: dict[str, Any] = {
         "request": "r",
@@ -125,7 +128,31 @@ def replay(accept: tuple[float, ...], candidate: Candidate, **changes: Any) -> R
         "margin": (5.0,) * len(accept),
         "rank": (0,) * len(accept),
     }
-    return Replay(candidate=candidate, accept=accept, **fields | changes)
+    return Replay(candidate=candidate, accept=tuple(accept), **fields | changes)
+
+
+def lookup(
+    proposed: tuple[int, ...], matched: tuple[int, ...], window: int = 4, request: str = "r"
+) -> LookupReplay:
+    """A replay of prompt lookup."""
+    return LookupReplay(
+        request=request,
+        sample=0,
+        candidate=Candidate(draft="ngram"),
+        window=window,
+        proposed=proposed,
+        matched=matched,
+    )
+
+
+def replayed(
+    accept: Sequence[float], request: str = "r", **changes: Any
+) -> tuple[Trajectory, Replay]:
+    """A response one token longer than `accept` and a replay of it; a field of either by name."""
+    of_response = {name: changes[name] for name in Trajectory.__struct_fields__ if name in changes}
+    of_replay = {name: changes[name] for name in Replay.__struct_fields__ if name in changes}
+    response = trajectory(request, len(accept) + 1, **of_response)
+    return response, replay(accept, **{"request": request} | of_replay)
 
 
 def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Decode:
@@ -213,7 +240,6 @@ def query(source: Path | str, **changes: Any) -> TrafficQuery:
     return TrafficQuery(source=str(source), **fields | changes)
 
 
-SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
 INT4 = Candidate(draft="small", quant="int4")
 SELF_DRAFT, NGRAM = Candidate(draft="self"), Candidate(draft="ngram")
 # Seconds of a pass by its tokens.
@@ -241,16 +267,7 @@ class Scene:
 
     def lookup(self, name: str, proposed: Sequence[int], matched: Sequence[int]) -> None:
         """What prompt lookup finds at the starts 1 … L-1."""
-        self.records.append(
-            LookupReplay(
-                request=name,
-                sample=0,
-                candidate=Candidate(draft="ngram"),
-                window=8,
-                proposed=tuple(proposed),
-                matched=tuple(matched),
-            )
-        )
+        self.records.append(lookup(tuple(proposed), tuple(matched), window=8, request=name))
 
     def requests(self, count: int, accept: Sequence[float], *candidates: Candidate) -> None:
         """`count` equal requests, made where missing, with a replay of each candidate."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from scenes import replayed, trajectory
 
 from draftbench.acceptance import definitions as d
 from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
-from draftbench.records import DraftingMode, Replay, Trajectory
-
-Make = Callable[..., Trajectory]
-MakeReplay = Callable[..., Replay]
+from draftbench.records import DraftingMode
 
 
 def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) -> Rounds:
@@ -49,7 +47,7 @@ def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) ->
     ],
 )
 def test_counters_of_engines_give_the_figures_that_the_engines_print(
-    trajectory: Make, drafts: int, drafted: int, accepted: int, rate: float, length: float
+    drafts: int, drafted: int, accepted: int, rate: float, length: float
 ) -> None:
     counters = {"proposed": np.array([drafted]), "accepted": np.array([accepted])}
     rounds = rounds_of([0.5, 0.5, 0.5], drafts, **counters)
@@ -59,7 +57,7 @@ def test_counters_of_engines_give_the_figures_that_the_engines_print(
     assert d.accepted_without_bonus(one, rounds).value == pytest.approx(length - 1, abs=5e-3)
 
 
-def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards(trajectory: Make) -> None:
+def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards() -> None:
     # vLLM: 39, 1, 0 and 3 of 43 rounds accepted 0, 1, 2 and 3 tokens.
     rounds = rounds_of([4 / 43, 3 / 43, 3 / 43], 43)
     one = [trajectory()]
@@ -82,11 +80,7 @@ def test_a_histogram_of_accepted_tokens_gives_survival_and_hazards(trajectory: M
     ],
 )
 def test_survival_vectors_give_lengths_rates_and_hazards(
-    trajectory: Make,
-    survival: tuple[float, ...],
-    length: float,
-    rate: float,
-    hazards: tuple[float, ...],
+    survival: tuple[float, ...], length: float, rate: float, hazards: tuple[float, ...]
 ) -> None:
     rounds, one = rounds_of(survival, 1000), [trajectory()]
     assert d.mean_accepted_length(one, rounds).value == pytest.approx(length, abs=1e-3)
@@ -98,9 +92,7 @@ def test_survival_vectors_give_lengths_rates_and_hazards(
     assert [d.survival(one, rounds, i).value for i in (1, 2, 3)] == pytest.approx(survival)
 
 
-def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round(
-    trajectory: Make,
-) -> None:
+def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round() -> None:
     # One round proposes 4; tokens 1 and 2 are accepted, the second ends the response.
     rounds = expected_rounds([PositionLaw(3, 50, np.ones(2), 49)], 4)
     one = [trajectory("r", 3)]
@@ -110,7 +102,7 @@ def test_the_three_lengths_differ_where_the_end_of_the_response_cuts_a_round(
     assert d.uncut_accepted_length(one, rounds).value is None  # nobody saw the third token
 
 
-def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length(trajectory: Make) -> None:
+def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length() -> None:
     law = PositionLaw(12, 100, np.full(11, 0.7), 99)
     rounds = expected_rounds([law], 4)
     one = [trajectory("r", 12)]
@@ -121,19 +113,17 @@ def test_a_round_cut_by_the_end_does_not_shorten_the_uncut_length(trajectory: Ma
     assert length < 2.7
 
 
-def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines(trajectory: Make) -> None:
+def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines() -> None:
     rounds = expected_rounds([PositionLaw(5, 9, np.ones(4), 1)], 1)
     one = [trajectory("r", 5)]  # one round emits two tokens, two target steps one each
     assert d.tokens_per_round(one, rounds).value == pytest.approx(4 / 3)
     assert d.mean_accepted_length(one, rounds).value == 2
 
 
-def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted() -> None:
     pairs = [
-        (trajectory("a", 4), replay([1.0, 0.0, 1.0], "a")),
-        (trajectory("b", 3, weight=3.0), replay([1.0, 0.0], "b", draftable=1)),
+        replayed([1.0, 0.0, 1.0], "a"),
+        replayed([1.0, 0.0], "b", weight=3.0, draftable=1),
     ]
     alpha = d.alpha(pairs)
     assert alpha is not None
@@ -141,12 +131,10 @@ def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted(
     assert alpha.value == pytest.approx((2 + 3 * 1) / (3 + 3 * 1))
 
 
-def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere() -> None:
     def alpha_of(mode: DraftingMode, *overlaps: tuple[float, ...] | None) -> d.Sample:
         pairs = [
-            (trajectory(str(i), 3), replay([1.0, 0.0], str(i), mode=mode, overlap=overlap))
+            replayed([1.0, 0.0], str(i), mode=mode, overlap=overlap)
             for i, overlap in enumerate(overlaps)
         ]
         sample = d.alpha(pairs)
@@ -162,7 +150,7 @@ def test_alpha_says_overlap_only_where_a_sampled_draft_has_it_everywhere(
     assert (greedy.figure, greedy.value) == (d.ALPHA_EMITTED, 0.5)
 
 
-def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests(trajectory: Make) -> None:
+def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests() -> None:
     long, short = PositionLaw(101, 101, np.zeros(100), 100), PositionLaw(3, 3, np.ones(2), 2)
     rounds = expected_rounds([long, short], 1)
     sample = d.tokens_per_round([trajectory("a", 101), trajectory("b", 3, weight=2.0)], rounds)
@@ -170,7 +158,7 @@ def test_pooled_weighs_tokens_and_the_per_request_mean_weighs_requests(trajector
     assert d.per_request_mean(sample).value == pytest.approx((1 + 2 * 2) / (1 + 2))
 
 
-def test_several_responses_to_a_request_count_as_one_request(trajectory: Make) -> None:
+def test_several_responses_to_a_request_count_as_one_request() -> None:
     laws = [PositionLaw(3, 3, np.full(2, a), 2) for a in (1.0, 0.0, 0.0)]
     trajectories = [
         trajectory("a", 3),
@@ -183,13 +171,13 @@ def test_several_responses_to_a_request_count_as_one_request(trajectory: Make) -
     assert sample.value == pytest.approx((2 + 2 * 2) / (1.5 + 2 * 2))
 
 
-def test_without_a_denominator_a_figure_is_unknown(trajectory: Make) -> None:
+def test_without_a_denominator_a_figure_is_unknown() -> None:
     rounds = expected_rounds([PositionLaw(4, 9, np.zeros(3), 0)], 2)
     sample = d.accepted_per_drafted([trajectory("r", 4)], rounds)
     assert sample.value is None
     assert d.per_request_mean(sample).value is None
 
 
-def test_counts_of_other_responses_are_refused(trajectory: Make) -> None:
+def test_counts_of_other_responses_are_refused() -> None:
     with pytest.raises(ValueError, match="1 rows of counts for 2 responses"):
         d.tokens_per_round([trajectory("a"), trajectory("b")], rounds_of([0.5]))

@@ -4,13 +4,14 @@ against a running sampler, and by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scenes import SMALL, decode, lookup, replay, trajectory
 
 from draftbench.acceptance.rounds import (
     Floats,
@@ -28,14 +29,10 @@ from draftbench.records import (
     Candidate,
     Decode,
     DraftingMode,
-    LookupReplay,
     Replay,
-    Trajectory,
 )
 
-Make = Callable[..., Trajectory]
-MakeReplay = Callable[..., Replay]
-SMALL, INT8 = Candidate(draft="small"), Candidate(draft="small", quant="int8")
+INT8 = Candidate(draft="small", quant="int8")
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -105,17 +102,24 @@ def position_laws(draw: st.DrawFn) -> PositionLaw:
 @given(laws=st.lists(position_laws(), min_size=1, max_size=4), k=st.integers(1, 6))
 @example(laws=[PositionLaw(8, 8, np.ones(7), 3)], k=2)
 @example(laws=[PositionLaw(4, 20, np.ones(3), 19)], k=6)
-def test_expected_rounds_equal_the_sum_over_all_outcomes(laws: list[PositionLaw], k: int) -> None:
-    found = expected_rounds(laws, k)
+def test_expected_rounds_and_tries_equal_the_sum_over_all_outcomes(
+    laws: list[PositionLaw], k: int
+) -> None:
+    found, reached = expected_rounds(laws, k), tried(laws, k)
     for row, law in enumerate(laws):
-        total = 0.0
+        total, at = 0.0, np.zeros(law.drafted)
         wanted: dict[str, Floats] = {}
         for probability, rounds in outcomes(law, k):
             total += probability
             for name, value in tally(rounds, k, law.length - 1).items():
                 wanted[name] = wanted.get(name, 0.0) + probability * value
+            start = 0
+            for proposed, accepted, cut in rounds:
+                at[start : start + min(accepted + 1, proposed - cut)] += probability
+                start += accepted + 1
         assert total == pytest.approx(1)
         assert_same(found, row, wanted)
+        np.testing.assert_allclose(reached[row], at, atol=1e-12)
 
 
 @st.composite
@@ -243,39 +247,17 @@ def test_questions_without_an_answer_are_refused() -> None:
         expected_rounds([position, start], 1)
 
 
-def decode(k: int, rounds: list[Round]) -> Decode:
+def run(k: int, rounds: list[Round]) -> Decode:
     proposed, accepted, cut = zip(*rounds, strict=True)
-    tokens = 1 + sum(accepted) + cut.count(0)
-    seconds = (0.1,) * len(rounds)
-    return Decode(
-        request="r",
-        sample=0,
-        candidate=Candidate(draft="small"),
-        k=k,
-        mode=DraftingMode.GREEDY,
-        repeat=0,
-        proposed=proposed,
-        accepted=accepted,
-        cut=cut,
-        draft_seconds=seconds,
-        verify_seconds=seconds,
-        prefill_seconds=0.1,
-        draft_prefill_seconds=0.1,
-        decode_seconds=1.0,
-        output_tokens=tokens,
-        digest="",
-        first_difference=None,
-        tie=None,
-        block="small",
-        batch=1,
-        process="p",
-    )
+    tokens, seconds = 1 + sum(accepted) + cut.count(0), (0.1,) * len(rounds)
+    counts = {"proposed": proposed, "accepted": accepted, "cut": cut, "output_tokens": tokens}
+    return decode(SMALL, k, 1.0, draft_seconds=seconds, verify_seconds=seconds, **counts)
 
 
 def test_observed_rounds_are_counted_like_expected_ones() -> None:
     first: list[Round] = [(3, 3, 0), (2, 1, 0), (0, 0, 0), (3, 2, 1)]
     second: list[Round] = [(3, 0, 0), (1, 1, 0)]
-    found = counted_rounds([decode(3, first), decode(3, second)])
+    found = counted_rounds([run(3, first), run(3, second)])
     assert_same(found, 0, tally(first, 3, 9))
     assert_same(found, 1, tally(second, 3, 3))
     assert found.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
@@ -283,41 +265,12 @@ def test_observed_rounds_are_counted_like_expected_ones() -> None:
 
 def test_runs_of_different_k_are_not_counted_together() -> None:
     with pytest.raises(ValueError, match="one k"):
-        counted_rounds([decode(3, [(3, 3, 0)]), decode(2, [(2, 2, 0)])])
-
-
-def tries(accept: list[float], k: int, start: int = 0) -> Iterator[tuple[float, set[int]]]:
-    """Every way to decode from `start`, as its probability and the positions tried."""
-    if start >= len(accept):
-        yield 1.0, set()
-        return
-    so_far = 1.0
-    for position in range(start, start + k + 1):
-        full = position == start + k or position >= len(accept)
-        here = so_far if full else so_far * (1 - accept[position])
-        seen = set(range(start, position if full else position + 1))
-        for probability, rest in tries(accept, k, position + 1):
-            yield here * probability, seen | rest
-        if full:
-            return
-        so_far *= accept[position]
+        counted_rounds([run(3, [(3, 3, 0)]), run(2, [(2, 2, 0)])])
 
 
 def whole(accept: list[float]) -> PositionLaw:
     """Every position is drafted."""
     return PositionLaw(len(accept) + 1, len(accept) + 2, np.array(accept), len(accept))
-
-
-@given(st.lists(st.lists(probabilities, max_size=7), min_size=1, max_size=3), st.integers(1, 4))
-def test_each_position_is_tried_as_often_as_in_all_outcomes(
-    responses: list[list[float]], k: int
-) -> None:
-    found = tried(list(map(whole, responses)), k)
-    for accept, reached in zip(responses, found, strict=True):
-        wanted = np.zeros(len(accept))
-        for probability, positions in tries(accept, k):
-            wanted[list(positions)] += probability
-        np.testing.assert_allclose(reached, wanted, atol=1e-12)
 
 
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
@@ -328,40 +281,30 @@ def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
     short, long = whole([0.5] * 3), whole([0.5] * 300)
-    (alone,) = tried([short], 1)
     together = tried([long, *[short] * 200], 1)
-    assert alone.tolist() == [1.0, 0.5, 0.75]  # 1 - a(1 - 0), 1 - a(1 - a·1/2)
-    assert all(np.array_equal(each, alone) for each in together[1:])
+    # 1 - a(1 - 0), 1 - a(1 - a·1/2)
+    assert all(each.tolist() == [1.0, 0.5, 0.75] for each in together[1:])
     assert len(together[0]) == 300
 
 
 @pytest.mark.parametrize(
-    ("fields", "draftable", "last"),
+    ("length", "limit", "draftable", "last"),
     [
-        ({"output_tokens": 6, "limit": 9}, 9, 5),  # the response ends before the limit
-        ({"output_tokens": 6, "limit": 6}, 9, 4),  # at the last position only the target writes
-        ({"output_tokens": 6, "limit": 9}, 2, 2),  # the draft's context is full
-        ({"output_tokens": 1, "limit": 1}, 9, 0),
+        (6, 9, 9, 5),  # the response ends before the limit
+        (6, 6, 9, 4),  # at the last position only the target writes
+        (6, 9, 2, 2),  # the draft's context is full
+        (1, 1, 9, 0),
     ],
 )
 def test_drafting_ends_at_the_limit_and_at_the_drafts_context(
-    trajectory: Callable[..., Trajectory],
-    replay: Callable[..., Replay],
-    fields: dict[str, int],
-    draftable: int,
-    last: int,
+    length: int, limit: int, draftable: int, last: int
 ) -> None:
-    along = replay([1.0] * (fields["output_tokens"] - 1), draftable=draftable)
-    law = law_of(trajectory("r", **fields), along)
-    assert isinstance(law, PositionLaw)
-    assert law.drafted == last
+    assert PositionLaw(length, limit, np.ones(length - 1), draftable).drafted == last
 
 
-def test_replays_are_paired_in_the_order_of_the_responses(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_replays_are_paired_in_the_order_of_the_responses() -> None:
     responses = [trajectory("a", 3, limit=9), trajectory("b", 2), trajectory("a", 2, sample=1)]
-    replays = [replay([0.1], "a", sample=1), replay([0.5, 0.25], "a", draftable=7)]
+    replays = [replay([0.1], request="a", sample=1), replay([0.5, 0.25], request="a", draftable=7)]
     pairs = replays_of(SMALL, responses, replays)
     assert [(t.request, t.sample) for t, _ in pairs] == [("a", 0), ("a", 1)]
     law = law_of(*pairs[0])
@@ -370,32 +313,21 @@ def test_replays_are_paired_in_the_order_of_the_responses(
     assert law.accept.tolist() == [0.5, 0.25]
 
 
-def test_other_drafts_and_quantization_levels_are_left_out(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_other_drafts_and_quantization_levels_are_left_out() -> None:
     others = [replay([1.0], candidate=Candidate(draft="big")), replay([1.0], candidate=INT8)]
     assert replays_of(SMALL, [trajectory("r", 2)], others) == ()
     assert len(replays_of(INT8, [trajectory("r", 2)], others)) == 1
 
 
-def test_prompt_lookup_becomes_a_law_per_start(trajectory: Make) -> None:
-    record = LookupReplay(
-        request="r",
-        sample=0,
-        candidate=Candidate(draft="ngram"),
-        window=4,
-        proposed=(4, 0),
-        matched=(1, 0),
-    )
-    (pair,) = replays_of(Candidate(draft="ngram"), [trajectory("r", 3)], [record])
+def test_prompt_lookup_becomes_a_law_per_start() -> None:
+    record = lookup((4, 0), (1, 0))
+    (pair,) = replays_of(record.candidate, [trajectory("r", 3)], [record])
     law = law_of(*pair)
     assert isinstance(law, StartLaw)
     assert (law.proposed.tolist(), law.matched.tolist(), law.window) == ([4, 0], [1, 0], 4)
 
 
-def test_drafting_modes_are_not_mixed_but_one_can_be_chosen(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_drafting_modes_are_not_mixed_but_one_can_be_chosen() -> None:
     both = [replay([1.0]), replay([0.5], mode=DraftingMode.SAMPLED)]
     with pytest.raises(RunFolderError, match="greedy, sampled"):
         replays_of(SMALL, [trajectory("r", 2)], both)
@@ -404,6 +336,6 @@ def test_drafting_modes_are_not_mixed_but_one_can_be_chosen(
     assert chosen.accept == (1.0,)
 
 
-def test_a_replay_of_another_length_is_refused(trajectory: Make, replay: MakeReplay) -> None:
+def test_a_replay_of_another_length_is_refused() -> None:
     with pytest.raises(RunFolderError, match="1 positions of a response of 5 tokens"):
         replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])])

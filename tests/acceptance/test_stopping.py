@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.acceptance.stopping import stopped, stopping_rules
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import DraftingMode
 
-Make = Callable[..., Trajectory]
-MakeReplay = Callable[..., Replay]
 probabilities = st.sampled_from([0.0, 1.0]) | st.floats(0, 1, allow_subnormal=False)
-# The fixtures are plain makers: there is nothing to reset between examples.
-stateless = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 Counts = tuple[int, int, int, int]  # rounds, draft steps, drafted, accepted
 
 
@@ -46,22 +43,19 @@ def outcomes(
         so_far *= accept
 
 
-@stateless
 @given(
     st.lists(st.tuples(probabilities, st.booleans()), min_size=1, max_size=7),
     st.integers(1, 4),
     st.integers(0, 2),
 )
 def test_rounds_and_what_is_seen_of_drafting_match_all_outcomes(
-    trajectory: Make, replay: MakeReplay, positions: list[tuple[float, bool]], k: int, room: int
+    positions: list[tuple[float, bool]], k: int, room: int
 ) -> None:
     length = len(positions) + 1
     limit = length + room
     confidence = tuple(0.9 if sure else 0.1 for _, sure in positions)
-    pair = (
-        trajectory("r", length, limit=limit),
-        replay([accept for accept, _ in positions], confidence=confidence, draftable=length + 5),
-    )
+    accept = [accept for accept, _ in positions]
+    pair = replayed(accept, limit=limit, confidence=confidence, draftable=length + 5)
     wanted = np.zeros(4)
     for probability, counts in outcomes(positions[: limit - 2], length, k):
         wanted += probability * np.array(counts)
@@ -72,12 +66,11 @@ def test_rounds_and_what_is_seen_of_drafting_match_all_outcomes(
     np.testing.assert_allclose(accepted.addends, [[taken, drafted]], atol=1e-12)
 
 
-@stateless
 @given(st.lists(probabilities, min_size=1, max_size=20), st.integers(1, 6), st.integers(0, 8))
 def test_a_rule_that_never_stops_has_the_rounds_of_fixed_k_and_fewer_seen_steps(
-    trajectory: Make, replay: MakeReplay, accept: list[float], k: int, draftable: int
+    accept: list[float], k: int, draftable: int
 ) -> None:
-    pair = (trajectory("r", len(accept) + 1), replay(accept, draftable=draftable))
+    pair = replayed(accept, draftable=draftable)
     fixed = expected_rounds([law_of(*pair)], k)
     tokens, steps, accepted = stopped([pair], k, 0.0)
     assert tokens.addends[0, 1] == pytest.approx((fixed.rounds + fixed.plain)[0])
@@ -85,24 +78,19 @@ def test_a_rule_that_never_stops_has_the_rounds_of_fixed_k_and_fewer_seen_steps(
     assert steps.addends[0, 0] <= fixed.proposed[0] + 1e-9
 
 
-def test_by_hand_the_unsure_token_costs_a_step_but_is_not_drafted(
-    trajectory: Make, replay: MakeReplay
-) -> None:
-    along = replay([1.0, 1.0, 1.0, 0.0, 1.0], confidence=(0.9, 0.3, 0.9, 0.9, 0.9))
-    tokens, steps, accepted = stopped([(trajectory("r", 6, limit=9), along)], 3, 0.5)
+def test_by_hand_the_unsure_token_costs_a_step_but_is_not_drafted() -> None:
+    sure = (0.9, 0.3, 0.9, 0.9, 0.9)
+    pair = replayed([1.0, 1.0, 1.0, 0.0, 1.0], limit=9, confidence=sure)
+    tokens, steps, accepted = stopped([pair], 3, 0.5)
     # Round 1: one accepted, then unsure. Round 2: one accepted, one rejected. Round 3: accepted.
     assert tokens.addends.tolist() == [[5, 3]]
     assert steps.addends.tolist() == [[5, 3]]
     assert accepted.addends.tolist() == [[3, 4]]
 
 
-def test_rules_begin_with_fixed_k_whose_figures_are_exact(
-    trajectory: Make, replay: MakeReplay
-) -> None:
-    def along(name: str) -> Replay:
-        return replay([1.0, 0.0, 1.0], name, confidence=(0.9, 0.4, 0.9), draftable=9)
-
-    pairs = [(trajectory(name, 4, limit=9), along(name)) for name in ("a", "b", "c")]
+def test_rules_begin_with_fixed_k_whose_figures_are_exact() -> None:
+    changes = {"confidence": (0.9, 0.4, 0.9), "limit": 9, "draftable": 9}
+    pairs = [replayed([1.0, 0.0, 1.0], name, **changes) for name in "abc"]
     fixed, stopping = stopping_rules(pairs, 2, (0.5,))
     assert (fixed.k, fixed.threshold, stopping.threshold) == (2, None, 0.5)
     figures = (fixed.tokens_per_round, fixed.draft_steps_per_round, fixed.accepted_per_drafted)
@@ -112,27 +100,18 @@ def test_rules_begin_with_fixed_k_whose_figures_are_exact(
     assert [figure.value for figure in rule if figure] == [3 / 2, 1.0]
 
 
-def test_rounds_without_a_draft_are_rounds(trajectory: Make, replay: MakeReplay) -> None:
-    pairs = [(trajectory(name, 4), replay([0.0] * 3, name)) for name in ("a", "b", "c")]
-    (fixed,) = stopping_rules(pairs, 1, ())
+def test_rounds_without_a_draft_are_rounds() -> None:
+    (fixed,) = stopping_rules([replayed([0.0] * 3, name) for name in "abc"], 1, ())
     assert fixed.draft_steps_per_round is not None
     # The limit leaves no room to draft at the last of three rounds.
     assert fixed.draft_steps_per_round.value == pytest.approx(2 / 3)
 
 
-def test_prompt_lookup_has_no_confidence_to_stop_by(trajectory: Make) -> None:
-    lookup = LookupReplay(
-        request="r",
-        sample=0,
-        candidate=Candidate(draft="ngram"),
-        window=2,
-        proposed=(1,),
-        matched=(1,),
-    )
-    assert stopping_rules([(trajectory("r", 2), lookup)], 2) == ()
+def test_prompt_lookup_has_no_confidence_to_stop_by() -> None:
+    assert stopping_rules([(trajectory("r", 2), lookup((1,), (1,)))], 2) == ()
 
 
-def test_the_rule_may_be_asked_of_a_sampled_draft(trajectory: Make, replay: MakeReplay) -> None:
-    sampled = replay([0.5, 0.5], mode=DraftingMode.SAMPLED, confidence=(0.9, 0.1))
-    tokens, _, _ = stopped([(trajectory("r", 3, limit=9), sampled)], 2, 0.5)
+def test_the_rule_may_be_asked_of_a_sampled_draft() -> None:
+    sampled = {"mode": DraftingMode.SAMPLED, "confidence": (0.9, 0.1), "limit": 9}
+    tokens, _, _ = stopped([replayed([0.5, 0.5], **sampled)], 2, 0.5)
     assert tokens.addends.tolist() == [[2, 1.5]]  # half of the time one round does both

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
-from scenes import manifest
+from scenes import SMALL, lookup, manifest, replay, trajectory
 
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import Candidate, DraftingMode, LookupReplay
 from draftbench.run_folder.run import Run, run_of
 
-Make = Callable[..., Trajectory]
-MakeReplay = Callable[..., Replay]
-SMALL, TINY = Candidate(draft="small"), Candidate(draft="tiny")
-NGRAM = Candidate(draft="ngram")
+TINY, NGRAM = Candidate(draft="tiny"), Candidate(draft="ngram")
 
 
-@pytest.fixture
-def run(trajectory: Make, replay: MakeReplay) -> Callable[..., Run]:
-    """run({candidate: acceptance per request}): three requests of five tokens, far from a limit."""
-
-    def make(accepts: dict[Candidate, Sequence[Sequence[float]]]) -> Run:
-        records = [trajectory(str(i), 5, limit=20) for i in range(3)]
-        replays = [
-            replay(accept, str(i), candidate=candidate, draftable=20)
-            for candidate, each in accepts.items()
-            for i, accept in enumerate(each)
-        ]
-        return run_of(manifest(), [*records, *replays])
-
-    return make
+def run(accepts: dict[Candidate, Sequence[Sequence[float]]], *more: LookupReplay) -> Run:
+    """Three requests of five tokens, far from a limit: acceptance per request, by candidate."""
+    replays = [
+        replay(accept, request=str(i), candidate=candidate, draftable=20)
+        for candidate, each in accepts.items()
+        for i, accept in enumerate(each)
+    ]
+    responses = [trajectory(str(i), 5, limit=20) for i in range(3)]
+    return run_of(manifest(), [*responses, *replays, *more])
 
 
 def pooled(card: CandidateAcceptance, k: int) -> dict[str, float]:
@@ -42,7 +34,7 @@ def only(report: AcceptanceReport) -> CandidateAcceptance:
     return card
 
 
-def test_every_definition_of_one_run_by_hand(run: Callable[..., Run]) -> None:
+def test_every_definition_of_one_run_by_hand() -> None:
     right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
     card = only(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
     assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 3)
@@ -69,7 +61,7 @@ def test_every_definition_of_one_run_by_hand(run: Callable[..., Run]) -> None:
     assert [r.symbol for r in (*card.hazards, *card.survivals)] == ["h_1", "h_2", "s_1", "s_2"]
 
 
-def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Run]) -> None:
+def test_the_width_decides_how_many_requests_are_needed() -> None:
     half = [[1.0, 1.0, 0.0, 0.0], [1.0] * 4, [0.0] * 4]
     needed = []
     for width in (0.1, 0.05):
@@ -80,9 +72,7 @@ def test_the_width_decides_how_many_requests_are_needed(run: Callable[..., Run])
     assert needed == [385, 1537]
 
 
-def test_the_first_candidate_is_compared_with_each_other_by_request(
-    run: Callable[..., Run],
-) -> None:
+def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
     seen = run({SMALL: [[1.0] * 4] * 3, TINY: [[1.0, 0.0, 1.0, 1.0]] * 3})
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
     rows = [(d.candidate, d.against, d.figure, d.k, d.requests) for d in report.differences]
@@ -95,14 +85,14 @@ def test_the_first_candidate_is_compared_with_each_other_by_request(
     assert values == [pytest.approx((0.25,) * 3), pytest.approx((0.0,) * 3)]
 
 
-def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeReplay) -> None:
+def test_alpha_of_another_basis_is_not_compared() -> None:
     sampled = {"mode": DraftingMode.SAMPLED}
     seen = run_of(
         manifest(),
         [
             *(trajectory(r, 3) for r in "abc"),
-            *(replay([0.5, 0.5], r, overlap=(0.5, 0.5), **sampled) for r in "abc"),
-            *(replay([0.5, 0.5], r, candidate=TINY, **sampled) for r in "abc"),
+            *(replay([0.5, 0.5], request=r, overlap=(0.5, 0.5), **sampled) for r in "abc"),
+            *(replay([0.5, 0.5], request=r, candidate=TINY, **sampled) for r in "abc"),
         ],
     )
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
@@ -110,33 +100,22 @@ def test_alpha_of_another_basis_is_not_compared(trajectory: Make, replay: MakeRe
     assert [d.figure for d in report.differences] == ["tokens per round"]
 
 
-def test_prompt_lookup_is_compared_by_tokens_per_round(run: Callable[..., Run]) -> None:
-    seen = run({SMALL: [[1.0] * 4] * 3})
-    lookups = [
-        LookupReplay(
-            request=str(i),
-            sample=0,
-            candidate=Candidate(draft="ngram"),
-            window=2,
-            proposed=(0, 2, 2, 0),
-            matched=(0, 2, 1, 0),
-        )
-        for i in range(3)
-    ]
-    seen = run_of(manifest(), [*seen.trajectories, *seen.replays, *lookups])
+def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
+    lookups = [lookup((0, 2, 2, 0), (0, 2, 1, 0), window=2, request=str(i)) for i in range(3)]
+    seen = run({SMALL: [[1.0] * 4] * 3}, *lookups)
     report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
     assert [(d.figure, d.k) for d in report.differences] == [
         ("tokens per round", 1),
         ("tokens per round", 2),
     ]
-    lookup = report.candidates[1]
-    assert (lookup.mode, lookup.alpha, lookup.breakdown, lookup.stopping) == (None, None, None, ())
+    card = report.candidates[1]
+    assert (card.mode, card.alpha, card.breakdown, card.stopping) == (None, None, None, ())
     # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
-    assert {r.k for r in lookup.at_each_k} == {1, 2}
-    assert pooled(lookup, 2)["(L-1)/R"] == pytest.approx(4 / 2)
+    assert {r.k for r in card.at_each_k} == {1, 2}
+    assert pooled(card, 2)["(L-1)/R"] == pytest.approx(4 / 2)
 
 
-def test_suspected_faults_are_reported(run: Callable[..., Run]) -> None:
+def test_suspected_faults_are_reported() -> None:
     control = Candidate(draft="self")
     seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
     faults = only(acceptance_report(seen, [control], (1,), 0.02)).faults

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.acceptance.trees import Tree, best_tree, best_trees, rank_rates, tree_law
-from draftbench.records import Candidate, LookupReplay, Replay, Sampling, Trajectory
+from draftbench.records import Replay, Sampling, Trajectory
 
-Make = Callable[..., Trajectory]
-MakeReplay = Callable[..., Replay]
-# The fixtures are plain makers: there is nothing to reset between examples.
-stateless = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 responses = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
 
@@ -40,6 +36,10 @@ def expected_length(tree: Tree, rates: list[float]) -> float:
     return 1.0 + sum(float(np.prod([rates[rank] for rank in path])) for path in tree)
 
 
+def ranked(ranks: list[int], request: str = "r", **changes: Any) -> tuple[Trajectory, Replay]:
+    return replayed([0.0] * len(ranks), request, rank=tuple(ranks), **changes)
+
+
 def walk(tree: Tree, ranks: list[int], limit: int, draftable: int) -> int:
     """Rounds that an engine needs, one by one."""
     start, rounds = 1, 0
@@ -55,30 +55,27 @@ def walk(tree: Tree, ranks: list[int], limit: int, draftable: int) -> int:
     return rounds
 
 
-@stateless
 @given(responses, st.sampled_from(trees(3, 3, 2)), st.integers(1, 3), st.integers(0, 14))
 def test_a_trees_rounds_are_those_of_an_engine_that_walks_it(
-    trajectory: Make, replay: MakeReplay, ranks: list[int], tree: Tree, room: int, draftable: int
+    ranks: list[int], tree: Tree, room: int, draftable: int
 ) -> None:
     limit = len(ranks) + room
-    made = trajectory("r", len(ranks) + 1, limit=max(limit, len(ranks) + 1))
-    along = replay([0.0] * len(ranks), rank=tuple(ranks), draftable=draftable)
+    made, along = ranked(ranks, limit=max(limit, len(ranks) + 1), draftable=draftable)
     rounds = expected_rounds([tree_law(tree, 3, made, along)], 3)
     assert rounds.rounds[0] + rounds.plain[0] == walk(tree, ranks, made.limit, draftable)
 
 
-@stateless
 @given(st.lists(responses, min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 3))
-def test_a_chain_as_a_tree_has_the_chains_figures(
-    trajectory: Make, replay: MakeReplay, many: list[list[int]], k: int, room: int
-) -> None:
+def test_a_chain_as_a_tree_has_the_chains_figures(many: list[list[int]], k: int, room: int) -> None:
     chain = tuple((0,) * depth for depth in range(1, k + 1))
-    pairs, laws = [], []
-    for name, ranks in enumerate(many):
-        length = len(ranks) + 1
-        made = trajectory(str(name), length, limit=length + room)
-        pairs.append((made, replay([0.0] * len(ranks), str(name), rank=tuple(ranks), draftable=99)))
-        laws.append(PositionLaw(length, length + room, np.array(ranks) == 0.0, 99))
+    pairs = [
+        ranked(ranks, str(name), limit=len(ranks) + 1 + room, draftable=99)
+        for name, ranks in enumerate(many)
+    ]
+    laws = [
+        PositionLaw(made.output_tokens, made.limit, np.array(along.rank) == 0.0, 99)
+        for made, along in pairs
+    ]
     made_trajectories = [made for made, _ in pairs]
     as_tree = expected_rounds([tree_law(chain, k, *pair) for pair in pairs], k)
     as_chain = expected_rounds(laws, k)
@@ -87,9 +84,8 @@ def test_a_chain_as_a_tree_has_the_chains_figures(
         assert one.value == other.value or one.value == pytest.approx(other.value)
 
 
-def test_by_hand_a_second_branch_saves_a_round(trajectory: Make, replay: MakeReplay) -> None:
-    made = trajectory("r", 7, limit=20)
-    along = replay([0.0] * 6, rank=(0, 1, 0, 0, 0, 2), draftable=20)
+def test_by_hand_a_second_branch_saves_a_round() -> None:
+    made, along = ranked([0, 1, 0, 0, 0, 2], limit=20, draftable=20)
     tree = ((0,), (0, 0), (0, 1))
     law = tree_law(tree, 2, made, along)
     assert law.matched.tolist() == [2, 0, 2, 2, 1, 0]
@@ -100,12 +96,9 @@ def test_by_hand_a_second_branch_saves_a_round(trajectory: Make, replay: MakeRep
     assert tokens_per_round([made], chain).value == 2.0
 
 
-def test_a_path_that_ends_early_is_rejected_there_not_cut(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_a_path_that_ends_early_is_rejected_there_not_cut() -> None:
     # Half of the rounds take the short branch: 1 + 1 + 1/2, not 1 + 1 + 1.
-    made = trajectory("r", 6, limit=20)
-    along = replay([0.0] * 5, rank=(0, 0, 9, 1, 9), draftable=20)
+    made, along = ranked([0, 0, 9, 1, 9], limit=20, draftable=20)
     law = tree_law(((0,), (0, 0), (1,)), 2, made, along)
     assert uncut_accepted_length([made], expected_rounds([law], 2)).value == pytest.approx(2.5)
 
@@ -134,24 +127,14 @@ def test_the_best_tree_of_independent_ranks_by_hand() -> None:
     assert best_tree(np.zeros(2), 3, 8) == ()
 
 
-def test_rank_rates_count_tokens_by_weight_where_the_draft_could_draft(
-    trajectory: Make, replay: MakeReplay
-) -> None:
-    pairs = [
-        (trajectory("a", 4), replay([0.0] * 3, "a", rank=(0, 0, 1))),
-        (trajectory("b", 4, weight=2.0), replay([0.0] * 3, "b", rank=(1, 7, 0), draftable=2)),
-    ]
+def test_rank_rates_count_tokens_by_weight_where_the_draft_could_draft() -> None:
+    pairs = [ranked([0, 0, 1], "a"), ranked([1, 7, 0], "b", weight=2.0, draftable=2)]
     assert rank_rates(pairs, 3) == pytest.approx([2 / 7, (1 + 2) / 7, 0.0])
 
 
-def test_trees_are_judged_on_the_requests_that_did_not_choose_them(
-    trajectory: Make, replay: MakeReplay
-) -> None:
+def test_trees_are_judged_on_the_requests_that_did_not_choose_them() -> None:
     # Even requests always need rank 0, odd ones rank 1: each half's tree fails on the other half.
-    pairs = [
-        (trajectory(str(i), 5, limit=9), replay([0.0] * 4, str(i), rank=(i % 2,) * 4, draftable=9))
-        for i in range(6)
-    ]
+    pairs = [ranked([i % 2] * 4, str(i), limit=9, draftable=9) for i in range(6)]
     (found,) = best_trees(pairs, 2, (2,))
     assert found.tokens_per_round is not None
     assert found.tokens_per_round.value == 1.0
@@ -159,15 +142,8 @@ def test_trees_are_judged_on_the_requests_that_did_not_choose_them(
     assert enough.tree == ((0,), (1,))
 
 
-@pytest.mark.parametrize("changes", [{"sampling": Sampling(temperature=0.7)}, None])
-def test_only_greedy_responses_of_model_drafts_have_trees(
-    trajectory: Make, replay: MakeReplay, changes: dict[str, Any] | None
-) -> None:
-    lookup = {"candidate": Candidate(draft="ngram"), "window": 2, "proposed": (1,), "matched": (1,)}
-    pairs = [
-        (trajectory(r, 2), LookupReplay(request=r, sample=0, **lookup))  # type: ignore[arg-type]
-        if changes is None
-        else (trajectory(r, 2, **changes), replay([0.0], r))
-        for r in "abc"
-    ]
-    assert best_trees(pairs, 2) == ()
+def test_only_greedy_responses_of_model_drafts_have_trees() -> None:
+    hot = {"sampling": Sampling(temperature=0.7)}
+    assert best_trees([ranked([0], request, **hot) for request in "abc"], 2) == ()
+    found = [(trajectory(request, 2), lookup((1,), (1,), request=request)) for request in "abc"]
+    assert best_trees(found, 2) == ()
