@@ -31,7 +31,6 @@ from draftbench.run_folder.manifest import (
 from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
-
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
 
 
