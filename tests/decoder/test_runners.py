@@ -5,6 +5,7 @@ rewind, beyond a window.
 import copy
 import os
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +48,7 @@ SIZES = {
 }
 WINDOWS = {"sliding_window": 8, "head_dim": 16}
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+OLD = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id")}
 GPT2 = {"vocab_size": 128, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
 LLAMA = {
     "llama": LlamaConfig(**SIZES),
@@ -65,24 +67,15 @@ OTHERS = {
     "phi3": Phi3Config(**SIZES),
     "olmo2": Olmo2Config(**SIZES),
     "gpt neo": GPTNeoConfig(
-        vocab_size=128,
-        hidden_size=64,
+        **OLD,
         num_layers=3,
         num_heads=4,
         attention_types=[[["global", "local", "local"], 1]],
         window_size=8,
         max_position_embeddings=128,
-        bos_token_id=1,
-        eos_token_id=2,
     ),
     "falcon with alibi": FalconConfig(
-        vocab_size=128,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        alibi=True,
-        bos_token_id=1,
-        eos_token_id=2,
+        **OLD, num_hidden_layers=3, num_attention_heads=4, alibi=True
     ),
     "gpt2": GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2),
 }
@@ -140,18 +133,24 @@ def assert_close(got, expected):
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def full_pass(model):
-    ids = torch.randint(3, 128, (40,), generator=torch.Generator().manual_seed(1))
+def full_pass(model, length=40):
+    """Ids, and transformers' logits of all of them."""
+    ids = torch.randint(3, 128, (length,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         return ids, model(ids[None]).logits[0]
 
 
-@pytest.mark.parametrize("name", LLAMA)
-def test_the_llama_runner_agrees_with_transformers(name):
-    model = random_model(LLAMA[name])
+def runner_of(model, kind=LlamaRunner, **options):
+    return kind(copy.deepcopy(model), "none", simulate=False, **options)
+
+
+@pytest.mark.parametrize("name", [*LLAMA, *OTHERS])
+def test_a_runner_agrees_with_transformers(name):
+    model = random_model((LLAMA | OTHERS)[name])
+    assert (llama_obstacle(model) is None) is (name in LLAMA)
+    assert rewind_obstacle(model) is None
+    runner = runner_of(model, LlamaRunner if name in LLAMA else TransformersRunner)
     ids, expected = full_pass(model)
-    assert llama_obstacle(model) is None
-    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False)
     assert_agrees_with_full_pass(runner, expected, ids)
     assert_rows_do_not_meet(runner, model)
 
@@ -165,7 +164,7 @@ def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, 
     monkeypatch.setattr(linear, "BLOCKS_ALONE", range(20_000, 40_000))
     model = random_model(LLAMA["llama, tied"])
     ids, expected = full_pass(model)
-    runner = LlamaRunner(copy.deepcopy(model), "none", simulate=False, two_layouts=two_layouts)
+    runner = runner_of(model, two_layouts=two_layouts)
     assert ("two layouts" in runner.name) is two_layouts
     assert_agrees_with_full_pass(runner, expected, ids)
     assert_rows_do_not_meet(runner, model)
@@ -173,10 +172,8 @@ def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, 
 
 def test_more_tokens_than_a_piece_agree_with_transformers():
     model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 700}))
-    ids = torch.randint(3, 128, (640,), generator=torch.Generator().manual_seed(7))
-    with torch.no_grad():
-        expected = model(ids[None]).logits[0]
-    runner = LlamaRunner(model, "none", simulate=False)
+    ids, expected = full_pass(model, 640)
+    runner = runner_of(model)
     cache = runner.new_cache(640)
     assert_close(runner.forward(ids[:600], cache, every=True), expected[:600])
     for start in range(600, 640, 5):
@@ -193,17 +190,6 @@ def test_a_runner_that_nobody_holds_takes_its_weights_along(level):
     assert [weight() for weight in weights] == [None] * len(weights)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_the_transformers_runner_agrees_with_transformers(name):
-    model = random_model(OTHERS[name])
-    ids, expected = full_pass(model)
-    assert llama_obstacle(model) is not None
-    assert rewind_obstacle(model) is None
-    runner = TransformersRunner(copy.deepcopy(model), "none", simulate=False)
-    assert_agrees_with_full_pass(runner, expected, ids)
-    assert_rows_do_not_meet(runner, model)
-
-
 def test_a_recurrent_model_is_refused_by_name():
     model = AutoModelForCausalLM.from_config(
         MambaConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2)
@@ -212,7 +198,7 @@ def test_a_recurrent_model_is_refused_by_name():
 
 
 def test_a_rewind_copies_nothing():
-    runner = LlamaRunner(random_model(LLAMA["llama"]), "none", simulate=False)
+    runner = runner_of(random_model(LLAMA["llama"]))
     cache = runner.new_cache(16)
     before = cache.slabs.data_ptr()
     runner.forward(torch.arange(3, 13), cache, every=False)
@@ -222,11 +208,9 @@ def test_a_rewind_copies_nothing():
     assert cache.lengths == [8]
 
 
-class Norm:
-    """What a transformers model's norm holds."""
-
-    def __init__(self, weight, eps):
-        self.weight, self.variance_epsilon = weight, eps
+def norm(weight, eps):
+    """Made of what a transformers model's norm holds."""
+    return RootMeanSquare(SimpleNamespace(weight=weight, variance_epsilon=eps))
 
 
 def mirrored(x):
@@ -235,29 +219,26 @@ def mirrored(x):
 
 def test_a_norm_by_hand():
     """Mean square of (3, 4) is 12.5, and 12.5 + 3.5 = 16: a quarter of each, times its weight."""
-    norm = RootMeanSquare(Norm(torch.tensor([2.0, 10.0]), eps=3.5))
-    got = norm(torch.tensor([[3.0, 4.0, -3.0, -4.0]]))
+    got = norm(torch.tensor([2.0, 10.0]), 3.5)(mirrored(torch.tensor([[3.0, 4.0]])))
     torch.testing.assert_close(got, torch.tensor([[1.5, 10.0]]))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))
-def test_one_large_mean_does_not_disturb_it(seed, rows, spread):
+def test_one_large_mean_does_not_disturb_a_norm(seed, rows, spread):
     """What a layer norm subtracts is 0 here, wherever the values lie."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 64, generator=generator) * spread + 100
     weight = torch.randn(64, generator=generator)
     expected = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-    got = RootMeanSquare(Norm(weight, 1e-6))(mirrored(x))
-    torch.testing.assert_close(got, expected.float())
+    torch.testing.assert_close(norm(weight, 1e-6)(mirrored(x)), expected.float())
 
 
-def test_bfloat16_is_rounded_once():
+def test_bfloat16_is_rounded_once_by_a_norm():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 96, generator=generator).bfloat16()
     weight = torch.randn(96, generator=generator).bfloat16()
     expected = torch.nn.functional.rms_norm(x, (96,), weight, 1e-6)
-    got = RootMeanSquare(Norm(weight, 1e-6))(mirrored(x))
-    torch.testing.assert_close(got, expected, rtol=2**-8, atol=0)
+    torch.testing.assert_close(norm(weight, 1e-6)(mirrored(x)), expected, rtol=2**-8, atol=0)
 
 
 def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):
