@@ -10,78 +10,62 @@ Standing = Literal["accepts", "with an option", "refuses"]
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """An id that two tokenizers read differently: the token of `target` and of `draft`, None where
-    it has none.
-    """
+    """An id that two tokenizers read differently."""
 
     id: int  # token id
-    target: str | None
-    draft: str | None
+    target: str | None  # its token in the target; None: it has none
+    draft: str | None  # its token in the draft; None: it has none
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Shares of the target's tokens that the draft has: under the same id, and under any id (words
-    compared as text, whatever stands for the space).
-    """
+    """Shares of the target's tokens that the draft has."""
 
     same_id: float  # share under the same id
-    same_text: float  # share under any id
+    same_text: float  # share under any id, compared as text, whatever stands for the space
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Two vocabularies compared. Rows are the configurations', tokens the tokenizers'.
-
-    `same` counts ids with the same text in both, `missing` ids that the draft has no token for,
-    `unreadable` ids that it has no row for; the first of each is named. `first_difference` is the
-    first id with two different tokens. `first_regular_difference` is llama.cpp's: among rows that
-    both have, from id 5 on, empty ones too. `traffic` weighs each token by its frequency there.
-    """
+    """Two vocabularies compared. Rows are the configurations', tokens the tokenizers'."""
 
     target_rows: int  # vocabulary size in the configuration
     draft_rows: int  # vocabulary size in the configuration
     target_tokens: int  # tokens of the tokenizer
     draft_tokens: int  # tokens of the tokenizer
-    same: int
-    missing: int
-    unreadable: int
+    same: int  # ids with the same text in both
+    missing: int  # ids that the draft has no token for
+    unreadable: int  # ids that the draft has no row for
     first_missing: TokenDifference | None  # first id that the draft has no token for
     first_unreadable: TokenDifference | None  # first id that the draft has no row for
-    first_difference: TokenDifference | None
-    first_regular_difference: TokenDifference | None
+    first_difference: TokenDifference | None  # first id with two different tokens
+    first_regular_difference: TokenDifference | None  # by llama.cpp's rule: from id 5 on
     all_tokens: Overlap  # over the whole vocabulary
-    traffic: Overlap | None
+    traffic: Overlap | None  # each token weighed by its frequency there
 
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """A tokenizer's settings besides its vocabulary. `special` maps roles (bos_token …) to tokens,
-    `ids` the same roles to ids; `adds_bos` and `adds_eos` say what it adds to plain text.
-    """
+    """A tokenizer's settings besides its vocabulary."""
 
-    kind: str
-    special: dict[str, str]
-    ids: dict[str, int]
-    adds_bos: bool
-    adds_eos: bool
+    kind: str  # its model, for example BPE
+    special: dict[str, str]  # tokens by their roles (bos_token …)
+    ids: dict[str, int]  # their ids
+    adds_bos: bool  # puts the begin token before plain text
+    adds_eos: bool  # puts the end token behind plain text
     has_template: bool  # whether there is a chat template
 
 
 @dataclass(frozen=True)
 class PairFacts:
-    """A target and a draft compared, from configurations and tokenizers alone.
-
-    `template_difference` holds the lines of a unified diff, empty where one side has no template.
-    A context of None is unlimited.
-    """
+    """A target and a draft compared, from configurations and tokenizers alone."""
 
     target: str
     draft: str
     vocabulary: Vocabulary  # the two vocabularies
     target_tokenizer: TokenizerFacts  # how the target reads text
     draft_tokenizer: TokenizerFacts  # how the draft reads text
-    template_difference: tuple[str, ...]
+    template_difference: tuple[str, ...]  # lines of a unified diff; empty if one has no template
     target_context: int | None  # tokens; None is no limit
     draft_context: int | None  # tokens; None is no limit
 
@@ -104,7 +88,7 @@ class ModelSheet:
     parameters: int
     weight_bytes: dict[str, int]
     kv_bytes_per_token: int
-    context: int | None  # tokens in the cache
+    context: int | None  # tokens; None is no limit
 
     def bytes_at(self, level: str) -> int:
         """Bytes of the weights at a level, which may be that of a checkpoint stored quantized."""
@@ -113,15 +97,12 @@ class ModelSheet:
 
 @dataclass(frozen=True)
 class Room:
-    """A draft at a level beside the target as loaded: bytes of both, and the `tokens` of cache for
-    both that fit besides; None where the weights alone do not fit. `second_layout_bytes` is what a
-    sweep on a CPU takes besides, at most, for unquantized weights that it holds twice.
-    """
+    """A draft at a level beside the target as loaded."""
 
     level: str  # quantization level of the draft
     weight_bytes: int  # weights of both
-    second_layout_bytes: int
-    tokens: int | None
+    second_layout_bytes: int  # what a sweep on a CPU takes besides, at most, to hold weights twice
+    tokens: int | None  # of cache for both that fit besides; None: the weights alone do not fit
 
 
 @dataclass(frozen=True)
@@ -136,11 +117,11 @@ class EngineAnswer:
 
 @dataclass(frozen=True)
 class PairSheet:
-    """One `draft` for the target. The pair cannot work where `obstacles` are named."""
+    """One draft for the target."""
 
-    draft: ModelSheet
+    draft: ModelSheet  # the draft
     facts: PairFacts  # the two beside each other
-    obstacles: tuple[str, ...]
+    obstacles: tuple[str, ...]  # why the pair cannot work; empty: it can
     caveats: tuple[str, ...]
     rooms: tuple[Room, ...]  # memory at each level
     engines: tuple[EngineAnswer, ...]  # each engine's answer
@@ -148,25 +129,21 @@ class PairSheet:
 
 @dataclass(frozen=True)
 class LevelRow:
-    """A quantization level on one device. `kernel` None: none is fast there, so that acceptance can
-    be simulated and the cost is unknown. `bytes_per_weight` None: as loaded.
-    """
+    """A quantization level on one device."""
 
     level: str  # what `--quant` is given
     meaning: str  # what it does to the weights
-    kernel: str | None  # what computes with it on this device; None: nothing, only simulated
+    kernel: str | None  # what computes with it here; None: nothing fast, so its cost is unknown
     bytes_per_weight: float | None  # beside the scales; None: as loaded
     layers: str  # which layers it covers
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The answer of `check`. `memory_bytes` is the device's or the given size, `levels` are the
-    quantization levels on it.
-    """
+    """The answer of `check`."""
 
     target: ModelSheet
-    memory_bytes: int
+    memory_bytes: int  # the device's, or the given size
     traffic_tokens: int | None  # tokens of the traffic that the vocabulary was weighed by
     pairs: tuple[PairSheet, ...]  # one entry per pair
-    levels: tuple[LevelRow, ...] = ()
+    levels: tuple[LevelRow, ...] = ()  # the quantization levels on this device

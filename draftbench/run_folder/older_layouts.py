@@ -20,7 +20,8 @@ def upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
     kind = line.get("kind", "drafted")
     if kind == "decode" and line.get("stop_below") is not None:
         return None
-    record = {name: value for name, value in line.items() if name not in _GONE.get(kind, ())}
+    gone = _GONE.get(kind, ()) if isinstance(kind, str) else ()
+    record = {name: value for name, value in line.items() if name not in gone}
     if "draft" in record:
         draft, quant = record.pop("draft"), record.pop("quant", "none")
         record["candidate"] = None if draft is None else {"draft": draft, "quant": quant}
