@@ -65,15 +65,18 @@ def _traffic(suffix: str, pack: Callable[[bytes], bytes], folder: Path) -> Reade
 
 
 def _suite(folder: Path) -> Reader:
-    from draftbench.traffic.suites import _folder, _read
-
-    def read(folder: Path, data: bytes) -> object:
-        (folder / "code.yaml").write_bytes(data)
-        return _read(folder / "code.yaml")
+    from unittest import mock
 
     import yaml
 
-    sample = (_folder() / "code.yaml").read_bytes()
+    from draftbench.traffic import suites
+
+    def read(folder: Path, data: bytes) -> object:
+        (folder / "code.yaml").write_bytes(data)
+        with mock.patch.object(suites, "_PLACES", (folder,)):
+            return suites.find_suite("code")
+
+    sample = suites.find_suite("code")[1].with_suffix(".yaml").read_bytes()
     return Reader(read, sample, json.dumps(yaml.safe_load(sample)).encode())
 
 
