@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from types import TracebackType
 
 import msgspec
 import numpy as np
@@ -57,19 +56,14 @@ class TerminalWatcher:
         self._figures: RunningFigures | None = None
         self._candidate, self._candidate_begun = "", 0.0
         self._seconds_of: dict[str, float] = {}
-        self._tokens_before, self._shown_before = 0, list[str]()
+        self._shown_before: list[str] = []
 
     def __enter__(self) -> TerminalWatcher:
         if self._live:
             self._view.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._finish_stage()
         if self._live:
             self._view.stop()
@@ -91,7 +85,6 @@ class TerminalWatcher:
         if total == 0:
             return
         self._stage, self._begun, self._units, self._done = name, now, total, 0
-        self._tokens_before = self._figures.tokens if self._figures else 0
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
@@ -138,14 +131,8 @@ class TerminalWatcher:
             self._print(line)
 
     def _known_figures(self) -> list[str]:
-        """α, τ and tokens per second of the candidate at work; the target's speed before it."""
-        if self._figures is None:
-            return []
-        if self._candidate:
-            return self._figures.words(self._candidate)
-        written = self._figures.tokens - self._tokens_before
-        seconds = time.monotonic() - self._begun
-        return [f"{written / seconds:.3g} tokens/s"] if written and seconds > 0 else []
+        """α, τ and tokens per second of the candidate at work."""
+        return self._figures.words(self._candidate) if self._figures and self._candidate else []
 
     def _drawing(self) -> RenderableType:
         if not self._stage:
@@ -191,7 +178,6 @@ class RunningFigures:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
-        self.tokens = 0
         self._written: dict[tuple[str, int], Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
@@ -209,7 +195,6 @@ class RunningFigures:
                     for name in ("margins", "argmax"):
                         msgspec.structs.force_setattr(bare, name, ())
                     self._written[record.request, record.sample] = bare
-                    self.tokens += record.output_tokens
                 case Replay() | LookupReplay():
                     response = self._written.get((record.request, record.sample))
                     if response is not None:

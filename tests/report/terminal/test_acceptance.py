@@ -24,35 +24,43 @@ from draftbench.acceptance.trees import TreeFigures
 from draftbench.records import DraftingMode
 from draftbench.report.terminal.acceptance import render
 
+NAME = "small:int4"
+
 
 def about(value: float, half: float = 0.05) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
 def reading(figure: str, symbol: str, k: int | None, value: float | None) -> FigureEstimate:
-    pooled = None if value is None else about(value)
-    mean = None if value is None else about(value + 0.1)
+    pooled, mean = (None, None) if value is None else (about(value), about(value + 0.1))
     return FigureEstimate(
         figure=figure, symbol=symbol, k=k, pooled=pooled, per_request=mean, requests_needed=41
     )
 
 
+def stopping(threshold: float | None, tokens: float, steps: float, share: float) -> Stopping:
+    return Stopping(
+        k=2,
+        threshold=threshold,
+        tokens_per_round=about(tokens),
+        draft_steps_per_round=about(steps),
+        accepted_per_drafted=about(share),
+    )
+
+
+CHAT = Group(
+    by="segment",
+    name="chat\x1b[31m",
+    requests=40,
+    positions=1234.0,
+    confidence=0.81,
+    alpha=about(0.7),
+)
 BREAKDOWN = Breakdown(
-    groups=(
-        Group(
-            by="segment",
-            name="chat\x1b[31m",
-            requests=40,
-            positions=1234.0,
-            confidence=0.81,
-            alpha=about(0.7),
-        ),
-    ),
-    late_less_early=about(-0.2),
-    reading="the draft loses coherence",
+    groups=(CHAT,), late_less_early=about(-0.2), reading="the draft loses coherence"
 )
 CARD = CandidateAcceptance(
-    candidate="small:int4",
+    candidate=NAME,
     mode=DraftingMode.GREEDY,
     requests=40,
     responses=80,
@@ -63,31 +71,14 @@ CARD = CandidateAcceptance(
         reading("tokens per round", "(L-1)/R", 2, 2.1),
         reading("mean accepted length", "τ", 2, None),
     ),
-    hazards=(
-        reading("hazard at position 1", "h_1", 2, 0.72),
-        reading("hazard at position 2", "h_2", 2, 0.64),
+    hazards=tuple(
+        reading(f"hazard at position {i}", f"h_{i}", 2, h) for i, h in ((1, 0.72), (2, 0.64))
     ),
-    survivals=(
-        reading("survival at position 1", "s_1", 2, 0.72),
-        reading("survival at position 2", "s_2", 2, 0.46),
+    survivals=tuple(
+        reading(f"survival at position {i}", f"s_{i}", 2, s) for i, s in ((1, 0.72), (2, 0.46))
     ),
     breakdown=BREAKDOWN,
-    stopping=(
-        Stopping(
-            k=2,
-            threshold=None,
-            tokens_per_round=about(2.1),
-            draft_steps_per_round=about(1.9),
-            accepted_per_drafted=about(0.6),
-        ),
-        Stopping(
-            k=2,
-            threshold=0.4,
-            tokens_per_round=about(2.0),
-            draft_steps_per_round=about(1.5),
-            accepted_per_drafted=about(0.8),
-        ),
-    ),
+    stopping=(stopping(None, 2.1, 1.9, 0.6), stopping(0.4, 2.0, 1.5, 0.8)),
     rounds_by_group=(
         GroupRounds(by="temperature", name="0.7", k=2, requests=20, tokens_per_round=about(1.8)),
     ),
@@ -100,28 +91,19 @@ CARD = CandidateAcceptance(
             accepted_length=about(2.5),
         ),
     ),
-    faults=(Fault("small:int4", "zero acceptance", "nothing was accepted", "look at it"),),
+    faults=(Fault(NAME, "zero acceptance", "nothing was accepted", "look at it"),),
 )
-REPORT = AcceptanceReport(
-    width=0.02,
-    candidates=(CARD,),
-    differences=(
-        Difference(
-            candidate="small:int4",
-            against="big",
-            figure="tokens per round",
-            k=2,
-            requests=39,
-            value=about(-0.1, 0.04),
-        ),
-    ),
+LESS = Difference(
+    candidate=NAME,
+    against="big",
+    figure="tokens per round",
+    k=2,
+    requests=39,
+    value=about(-0.1, 0.04),
 )
-COSTLY = msgspec.structs.replace(
-    REPORT,
-    disagreements={
-        "small:int4": (Disagreement(drafted=7, target=8, times=3, rounds_lost=2.5, share=0.25),)
-    },
-)
+REPORT = AcceptanceReport(width=0.02, candidates=(CARD,), differences=(LESS,))
+WRONG = Disagreement(drafted=7, target=8, times=3, rounds_lost=2.5, share=0.25)
+COSTLY = msgspec.structs.replace(REPORT, disagreements={NAME: (WRONG,)})
 
 
 def changed(**fields: Any) -> AcceptanceReport:
@@ -161,22 +143,22 @@ def test_lost_parts_leave_no_empty_tables() -> None:
         assert title not in shown
 
 
-def test_few_requests_carry_a_warning() -> None:
-    warning = "under 30 requests the intervals are too narrow"
-    assert warning in render(changed(requests=29), "table", 100)
-    assert warning not in render(changed(requests=30), "table", 100)
+@pytest.mark.parametrize(("requests", "warned"), [(29, True), (30, False)])
+def test_few_requests_carry_a_warning(requests: int, warned: bool) -> None:
+    shown = render(changed(requests=requests), "table", 100)
+    assert ("under 30 requests the intervals are too narrow" in shown) is warned
 
 
 def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
     assert "disagreements" not in render(REPORT, "table", 100)
     assert "#7       #8          3          2.5  25.0%" in render(COSTLY, "table", 100)
-    read = render(COSTLY, "table", 100, {7: "\n", 8: " the"})
+    read = render(COSTLY, "table", 100, {7: "\n", 8: " the"}, everything=False)
     assert r"'\n'     ' the'      3          2.5  25.0%" in read
 
 
 def test_markdown_escapes_what_came_from_files() -> None:
-    groups = (msgspec.structs.replace(BREAKDOWN.groups[0], name="c|d"),)
-    broken = msgspec.structs.replace(BREAKDOWN, groups=groups)
+    group = msgspec.structs.replace(CHAT, name="c|d")
+    broken = msgspec.structs.replace(BREAKDOWN, groups=(group,))
     shown = render(changed(candidate="a|b", breakdown=broken), "markdown", 100)
     assert "### a\\|b: greedy drafting" in shown
     assert "| segment | c\\|d | 40 |" in shown
@@ -189,8 +171,8 @@ def test_json_holds_the_report_and_the_definitions() -> None:
     card = found["candidates"][0]
     assert card["at_each_k"][0]["pooled"] == {"value": 1.6, "low": 1.55, "high": 1.6500000000000001}
     assert card["trees"][0]["tree"] == [[0], [0, 0], [0, 1], [1]]
-    assert found["disagreements"]["small:int4"][0]["drafted_text"] == "x"
-    assert found["disagreements"]["small:int4"][0]["target_text"] is None
+    (wrong,) = found["disagreements"][NAME]
+    assert (wrong["drafted_text"], wrong["target_text"]) == ("x", None)
     assert found["definitions"][4]["sglang"] == "spec_accept_length"
     assert json.loads(render(REPORT, "json", 100))["disagreements"] is None
 
@@ -212,25 +194,35 @@ def test_one_screen_names_the_faults_and_the_way_to_the_rest() -> None:
 
 
 def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
-    ks = [reading("mean accepted length", "τ", k, float(k)) for k in range(1, 9)]
-    head, row = render(changed(at_each_k=tuple(ks)), "table", 80, everything=False).splitlines()[
-        1:3
-    ]
+    ks = tuple(reading("mean accepted length", "τ", k, float(k)) for k in range(1, 9))
+    shown = render(changed(at_each_k=ks), "table", 80, everything=False)
+    _, head, row, *_ = shown.splitlines()
     assert "τ k=1       τ k=4       τ k=8" in head
     assert "1.00 ±0.05  4.00 ±0.05  8.00 ±0.05  0.72 → 0.64" in row
 
 
-def test_one_screen_keeps_the_tokens_that_were_asked_for() -> None:
-    assert "25.0%" in render(COSTLY, "table", 80, everything=False)
+def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
+    groups = tuple(
+        msgspec.structs.replace(CHAT, by=by, name=f"{by} {n}")
+        for by, count in (("segment", 20), ("third", 3))
+        for n in range(count)
+    )
+    card = msgspec.structs.replace(
+        CARD, breakdown=msgspec.structs.replace(BREAKDOWN, groups=groups), faults=()
+    )
+    crowded = msgspec.structs.replace(REPORT, candidates=(card,) * 9)
+    lines = render(crowded, "table", 200, everything=False).splitlines()
+    assert len(lines) <= 25
+    assert "  1 more candidates: `--all` or `--candidate NAME`" in lines
+    assert "  16 more by segment" in lines
 
 
 def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() -> None:
     title = "small:int4: segment × temperature"
     assert title not in render(REPORT, "table", 100)
-    cells = [("chat", 0.0, 5, about(0.97)), ("chat", 0.7, 1, None)]
     crossings = tuple(
-        Crossing(segment=segment, temperature=heat, requests=n, positions=40.0 * n, alpha=alpha)
-        for segment, heat, n, alpha in cells
+        Crossing(segment="chat", temperature=heat, requests=n, positions=40.0 * n, alpha=alpha)
+        for heat, n, alpha in ((0.0, 5, about(0.97)), (0.7, 1, None))
     )
     broken = msgspec.structs.replace(BREAKDOWN, crossings=crossings)
     lines = [line.strip() for line in render(changed(breakdown=broken), "table", 100).splitlines()]

@@ -51,64 +51,62 @@ def planned(hand):
 
 
 @pytest.fixture
-def found(planned):
-    return planned()
+def many(planned):
+    """many(name, count): a plan of drafts with numbers behind their name."""
 
+    def make(name, count):
+        candidates = [Candidate(draft=f"{name}-{n:02}") for n in range(count)]
+        sheets = {c.draft: sheet(c.draft, 1_000_000_000) for c in candidates}
+        return planned(candidates=candidates, sheets=sheets)
 
-@pytest.fixture
-def text(found):
-    """The same as a table."""
-    return render(found, "table", 120)
-
-
-def line(text: str, start: str) -> str:
-    return " ".join(next(ln for ln in text.splitlines() if ln.startswith(start)).split())
-
-
-def test_memory_is_weights_and_the_cache_of_the_largest_batch(text):
-    # 4 rows of 100 tokens for 3 k's and the baseline, 1 MB a token for each of the two.
-    assert line(text, "small  ") == "small 2 GB 1 GB 3.2 GB 6.2 GB"
-    assert line(text, "small:int4") == "small:int4 2 GB 250 MB 3.2 GB 5.45 GB"
+    return make
 
 
 @pytest.mark.parametrize(
-    ("changes", "caches"),
+    "line",
     [
-        # Without a draft, and at three k's.
-        ({}, 4),
-        # Step times of a batch at its shortest context and its longest.
-        ({"decoded": 0, "cells": 0}, 2),
+        # 4 rows of 100 tokens for 3 k's and the baseline, 1 MB a token for each of the two.
+        "small 2 GB 1 GB 3.2 GB 6.2 GB",
+        "small:int4 2 GB 250 MB 3.2 GB 5.45 GB",
+        # Prompt lookup takes nothing, the self draft a second cache.
+        "ngram 2 GB 0 kB 1.6 GB 3.6 GB",
+        "self 2 GB 0 kB 3.2 GB 5.2 GB",
+        # 400 tokens, each a step of 2 GB at 20 GB/s.
+        "target writes at most 400 tokens 40 s",
+        # 1000 tokens at a sixth of a step.
+        "target scores 1000 tokens in long passes 17 s",
+        # 5 requests, plainly and at 3 k's, for 4 candidates at 2 batch sizes, 40 tokens each.
+        "decoding 160 responses: 5 requests, without a draft and at 3 k's 11 min",
+        "grid k = 1, 2; batch size 1, 4; greedy drafting",
     ],
 )
-def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, changes, caches):
+def test_memory_and_time_follow_from_sizes_and_the_stated_rate(planned, line):
+    text = render(planned(), "table", 120)
+    assert line in [" ".join(shown.split()) for shown in text.splitlines()]
+    assert "Estimated without running anything: weights are read at 20 GB/s" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        # Without a draft, and at three k's.
+        ({}, 4 * 100 * 4),
+        # Step times of a batch at its shortest context and its longest.
+        ({"decoded": 0, "cells": 0}, 4 * 100 * 2),
+        # Replay alone opens no batch.
+        ({"decoded": 0, "cells": 0, "timed": False}, 100),
+    ],
+)
+def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, changes, tokens):
     found = planned(**changes)
-    assert found.cache_tokens == 4 * 100 * caches
-    assert found.memory[0].cache == 4 * 100 * caches * 2_000_000
+    assert found.cache_tokens == tokens
+    assert found.memory[0].cache == tokens * 2_000_000
+    (steps,) = [each.seconds for each in found.passes if each.what == "step times"]
+    assert (steps > 0) is changes.get("timed", True)
 
 
-def test_replay_alone_times_nothing_and_opens_no_batch(planned):
-    found = planned(timed=False, decoded=0, cells=0)
-    assert found.cache_tokens == 100
-    assert [each.seconds for each in found.passes if each.what == "step times"] == [0]
-
-
-def test_prompt_lookup_takes_nothing_and_the_self_draft_a_second_cache(text):
-    assert line(text, "ngram") == "ngram 2 GB 0 kB 1.6 GB 3.6 GB"
-    assert line(text, "self") == "self 2 GB 0 kB 3.2 GB 5.2 GB"
-
-
-def test_time_follows_from_the_stated_rate(text):
-    # 400 tokens, each a step of 2 GB at 20 GB/s.
-    assert line(text, "target writes") == "target writes at most 400 tokens 40 s"
-    # 1000 tokens at a sixth of a step.
-    assert line(text, "target scores") == "target scores 1000 tokens in long passes 17 s"
-    # 5 requests, plainly and at 3 k's, for 4 candidates at 2 batch sizes, 40 tokens each.
-    assert line(text, "decoding").startswith("decoding 160 responses: 5 requests")
-    assert line(text, "decoding").endswith(" 11 min")
-
-
-def test_json_has_seconds_and_bytes_as_numbers(found):
-    data = json.loads(render(found, "json", 120))
+def test_json_has_seconds_and_bytes_as_numbers(planned):
+    data = json.loads(render(planned(), "json", 120))
     assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2])
     assert data["passes"][0] == {
         "what": "target writes",
@@ -125,28 +123,20 @@ def test_json_has_seconds_and_bytes_as_numbers(found):
     }
 
 
-def test_markdown_has_a_table_for_each_part(found):
-    shown = render(found, "markdown", 120)
+def test_markdown_has_a_table_for_each_part(planned):
+    shown = render(planned(), "markdown", 120)
     assert shown.count("### ") == 3
     assert "| ngram | 2 GB | 0 kB | 1.6 GB | 3.6 GB |" in shown
 
 
-def test_the_estimate_is_labelled_one(text):
-    assert "Estimated without running anything: weights are read at 20 GB/s" in text
-
-
 @pytest.mark.parametrize("name", ["small", "a-very-long-name-of-an-organisation/and-a-model" * 3])
-def test_it_fits_one_screen(planned, name):
-    candidates = [Candidate(draft=f"{name}-{n}", quant="int4") for n in range(12)]
-    sheets = {c.draft: sheet(c.draft, 1_000_000_000) for c in candidates}
-    lines = render(planned(candidates=candidates, sheets=sheets), "table", 200).splitlines()
+def test_it_fits_one_screen(many, name):
+    lines = render(many(name, 12), "table", 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
     assert "  and 8 more that need less: --format json" in lines
 
 
-def test_candidates_are_named_as_far_as_they_fit(planned):
-    candidates = [Candidate(draft=f"a-draft-{n:02}") for n in range(20)]
-    sheets = {c.draft: sheet(c.draft, 1_000_000_000) for c in candidates}
-    text = render(planned(candidates=candidates, sheets=sheets), "table", 88)
-    assert line(text, "drafts").endswith("a-draft-04 and 15 more")
+def test_candidates_are_named_as_far_as_they_fit(many):
+    text = render(many("a-draft", 20), "table", 88)
+    assert "a-draft-04 and 15 more\n" in text

@@ -9,10 +9,8 @@ from rich.console import Console
 
 from draftbench.report.terminal import progress
 from draftbench.report.terminal.progress import RunningFigures, TerminalWatcher
-from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.run import read_run
 
-ROOT = Path(__file__).parents[3]
+KEPT = Path(__file__).parents[2] / "kept"
 
 
 @pytest.fixture
@@ -48,24 +46,22 @@ def test_a_stage_ends_with_its_time_and_what_was_done_of_it(console, clock, done
     assert text().splitlines() == [f"small: replay: {done} of 5", line]
 
 
-def test_without_a_terminal_only_notes_are_printed(console):
-    watcher, text = console()
+@pytest.mark.parametrize(
+    ("how", "printed"),
+    [
+        ({}, "a note\n"),
+        ({"quiet": True, "verbose": True}, ""),
+        ({"quiet": True, "verbose": True, "terminal": True}, ""),
+    ],
+)
+def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, how, printed):
+    watcher, text = console(**how)
     with watcher:
+        watcher.expect(["small"], [1])
         watcher.stage("small: replay", 2)
         watcher.advance()
         watcher.note("a note")
-    assert text() == "a note\n"
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_prints_nothing(console, terminal):
-    watcher, text = console(terminal=terminal, quiet=True, verbose=True)
-    with watcher:
-        watcher.expect(["small"], [1])
-        watcher.stage("small: replay", 1)
-        watcher.advance()
-        watcher.note("a note")
-    assert text() == ""
+    assert text() == printed
 
 
 def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console, clock, hand):
@@ -126,24 +122,28 @@ def test_names_from_files_do_not_move_the_cursor(console):
     assert "\x1b[31m" not in text()
 
 
-def test_one_request_has_no_interval_and_no_figure(hand):
-    running = RunningFigures([1, 2])
+@pytest.fixture
+def running():
+    return RunningFigures([1, 2])
+
+
+def test_one_request_has_no_interval_and_no_figure(running, hand):
     running.add([hand.trajectory("r1"), hand.replay("r1", (1.0,) * 8)])
     assert running.words("small") == []
 
 
-def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(hand):
+def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(running, hand):
     accepted = {"r1": (1.0, 0.5) * 4, "r2": (0.25,) * 8, "r3": (1.0,) * 8}
-    at_once, in_parts = RunningFigures([1, 2]), RunningFigures([1, 2])
-    for running in (at_once, in_parts):
-        running.add([hand.trajectory(request) for request in accepted])
+    in_parts = RunningFigures([1, 2])
+    for figures in (running, in_parts):
+        figures.add([hand.trajectory(request) for request in accepted])
     replays = [hand.replay(request, accept) for request, accept in accepted.items()]
-    at_once.add(replays)
+    running.add(replays)
     for replay in replays:
         in_parts.add([replay])
     # (6 + 2 + 8) / 24 positions
-    assert at_once.words("small")[0].startswith("α 0.67")
-    assert in_parts.words("small") == at_once.words("small")
+    assert running.words("small")[0].startswith("α 0.67")
+    assert in_parts.words("small") == running.words("small")
 
 
 @pytest.mark.parametrize(("ks", "k"), [([1, 2], 2), (range(1, 9), 4), ([8, 16], 8), ([3, 5], 3)])
@@ -151,11 +151,10 @@ def test_the_running_length_is_of_the_k_nearest_to_4(ks, k):
     assert RunningFigures(ks).k == k
 
 
-def test_the_figures_are_those_of_the_acceptance_command():
-    run = read_run(RunFolder(ROOT / "results/reference/qwen2.5-coder"))
-    running = RunningFigures(run.manifest.question.ks)
-    running.add([*run.trajectories, *run.replays])
-    kept = json.loads((ROOT / "tests/kept/qwen2.5-coder/acceptance.json").read_text())
+def test_the_figures_are_those_of_the_acceptance_command(reference):
+    running = RunningFigures(reference.manifest.question.ks)
+    running.add([*reference.trajectories, *reference.replays])
+    kept = json.loads((KEPT / "qwen2.5-coder/acceptance.json").read_text())
     (card,) = [c for c in kept["cards"] if c["candidate"] == "qwen0.5:int4"]
     (length,) = [f for f in card["at_each_k"] if (f["symbol"], f["k"]) == ("τ", 4)]
     expected = []
@@ -164,18 +163,15 @@ def test_the_figures_are_those_of_the_acceptance_command():
     assert running.words("qwen0.5:int4") == [f"α {expected[0]}   τ {expected[1]} at k = 4"]
 
 
-def test_a_row_of_a_batch_has_its_share_of_the_last_process(hand):
-    running = RunningFigures([1, 2])
+def test_a_row_of_a_batch_has_its_share_of_the_last_process(running, hand):
     running.add([hand.decode("r1", 0, 8.0)])
-    running.add([hand.decode("r1", 0, 16.0, batch=4, process="before")])
-    running.add([hand.decode("r1", 2, 16.0, batch=4, process="before")])
+    running.add([hand.decode("r1", k, 16.0, batch=4, process="before") for k in (0, 2)])
     running.add([hand.decode("r1", 0, 8.0, batch=4, process="after")])
     # Eight tokens in 8 s; k = 2 is not decoded in that process yet.
     assert running.words("small") == ["tokens/s, each of 4 rows: 1 without a draft"]
 
 
-def test_a_request_alone_counts_from_every_process(hand):
-    running = RunningFigures([1, 2])
+def test_a_request_alone_counts_from_every_process(running, hand):
     for process, seconds in (("before", 8.0), ("after", 24.0)):
         running.add([hand.decode("r1", 0, seconds, process=process)])
     assert running.words("small") == ["tokens/s: 0.5 without a draft"]
