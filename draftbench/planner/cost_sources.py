@@ -53,15 +53,14 @@ class PricedBatch:
 class CostSource:
     """Costs by candidate and timed batch size, and what ran the target's passes.
 
-    `run` is the run that timed them, None for an engine's file; its decoding tells the overheads
-    unless `decoded` is False. `origin` names a source that is not the run whose acceptance it
-    stands beside, `caveats` are what a reader must know of it.
+    `run` is the run that timed them, whose decoding tells the overheads; None for an engine's file.
+    `origin` names a source that is not the run whose acceptance it stands beside, `caveats` are
+    what a reader must know of it.
     """
 
     blocks: Mapping[Candidate, Mapping[int, BlockCosts]]
     runner: str | None
     run: Run | None = None
-    decoded: bool = True
     origin: str | None = None
     caveats: tuple[str, ...] = ()
     _timed: dict[tuple[Candidate, int], PricedBatch] = field(default_factory=dict)
@@ -100,15 +99,13 @@ class CostSource:
         if (candidate, batch) not in self._timed:
             costs = self.blocks[candidate][batch]
             beyond: Overheads = dict.fromkeys((0, *ks))
-            if self.run is not None and self.decoded:
+            if self.run is not None:
                 beyond = overheads(self.run, candidate, batch, ks, costs)
             self._timed[candidate, batch] = PricedBatch(costs, beyond)
         return self._timed[candidate, batch]
 
 
-def costs_in(
-    run: Run, candidates: Sequence[Candidate] | None = None, *, decoded: bool = True
-) -> CostSource:
+def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSource:
     """The costs that a run timed, of all its candidates or of some."""
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)
@@ -116,7 +113,6 @@ def costs_in(
         blocks={each: block_costs(run, each) for each in candidates or run.candidates},
         runner=timed_by or (target.runner if target else None),
         run=run,
-        decoded=decoded,
     )
 
 

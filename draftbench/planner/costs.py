@@ -93,11 +93,8 @@ class Surface:
 
 
 def between(fewer: Surface, more: Surface, share: float) -> Surface | None:
-    """The surface at a batch size between two timed ones, linear in the batch; on the sizes and
-    contexts that both cover, None where there are none.
-
-    Args:
-        share: how far the batch lies from the smaller to the larger one, 0 … 1.
+    """The surface at a batch size that lies a `share` (0 … 1) of the way from one timed batch to
+    the next, on the sizes and contexts that both cover; None where there are none.
     """
     sizes = _common(fewer.sizes, more.sizes)
     contexts = _common(fewer.contexts, more.contexts)
@@ -125,8 +122,7 @@ def _common(one: Ints, other: Ints) -> Ints:
 
 def _monotone(seconds: Floats) -> Floats:
     """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
-    along_sizes = np.swapaxes(_isotonic(np.swapaxes(seconds, -1, -2)), -1, -2)
-    return _isotonic(along_sizes)
+    return _isotonic(np.swapaxes(_isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
 
 
 def _isotonic(values: Floats) -> Floats:
@@ -258,18 +254,14 @@ def _surface(samples: _Samples) -> Surface | None:
 
 
 def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | None:
-    """Costs at a batch size between two timed ones, linear in the batch; prefill as it is.
-
-    Args:
-        share: how far the batch lies from the smaller to the larger one, 0 … 1.
-    """
+    """Costs a `share` of the way from one timed batch size to the next; prefill as it is."""
+    pairs = (
+        (fewer.target, more.target),
+        (fewer.draft, more.draft),
+        (fewer.proposal, more.proposal),
+    )
     target, draft, proposal = (
-        between(one, other, share) if one and other else None
-        for one, other in (
-            (fewer.target, more.target),
-            (fewer.draft, more.draft),
-            (fewer.proposal, more.proposal),
-        )
+        between(one, other, share) if one and other else None for one, other in pairs
     )
     if target is None or (draft is None and proposal is None):
         return None
@@ -288,13 +280,8 @@ def pass_seconds(
     batch: int = 1,
     weights: Floats | None = None,
 ) -> Floats:
-    """Seconds of every response's draft steps and target passes [responses].
-
-    Args:
-        costs: at this batch size.
-        context: cached tokens of every response [responses].
-        weights: how often each response occurs in the traffic that the other rows hold
-            [responses]; all alike without.
+    """Seconds of every response's draft steps and target passes [responses], each at its own
+    `context`; `weights` say how often each occurs in the traffic that the other rows hold.
     """
     all_rounds = rounds.by_draft_length.sum(axis=1)
     widths = np.arange(rounds.k + 1)

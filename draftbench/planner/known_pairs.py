@@ -63,15 +63,18 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pairings: tuple[KnownPairing, ...]
 
 
-def table() -> tuple[KnownPairing, ...]:
-    """Every known pairing."""
-    return _table().pairings
+@cache
+def table() -> _Table:
+    """Families by name with the pattern of their generations, and every known pairing."""
+    import yaml
+
+    raw = (files("draftbench.planner") / "known_pairs.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(raw), _Table)
 
 
 def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     """The rows for a target's path or hub id; none where it is not known."""
-    name = _short(target)
-    return tuple(row for row in table() if re.search(row.name, name))
+    return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
 
 
 def kinship(target: str, draft: str) -> Kinship | None:
@@ -89,7 +92,7 @@ def _family(spec: str) -> tuple[str, str] | None:
     name = _short(spec)
     if not _SIZE.search(name):
         return None
-    for family, pattern in _table().families.items():
+    for family, pattern in table().families.items():
         if found := re.search(pattern, name):
             return family, found[1]
     return None
@@ -97,11 +100,3 @@ def _family(spec: str) -> tuple[str, str] | None:
 
 def _short(spec: str) -> str:
     return spec.rstrip("/").rpartition("/")[2].lower()
-
-
-@cache
-def _table() -> _Table:
-    import yaml
-
-    raw = (files("draftbench.planner") / "known_pairs.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(raw), _Table)

@@ -89,7 +89,7 @@ def overheads(
         beyond[k] = spent - pass_time(parts, costs, batch)
     found: dict[int, float | None] = {}
     for k in (0, *ks):
-        others = [other for other in beyond if other not in (0, k)] if k else []
+        others = [other for other in beyond if k and other not in (0, k)]
         used = others or [0] * (0 in beyond)
         total = sum(rounds[other] for other in used)
         found[k] = sum(beyond[other] for other in used) / total if total else None

@@ -11,7 +11,6 @@ Intervals cover the sampling of requests alone; `timing_factors` draws the noise
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -73,11 +72,6 @@ class Predictor:
         return replace(
             self, batch=batch, costs=found.costs, overheads=found.overheads, note=found.note
         )
-
-    @property
-    def size(self) -> float:
-        """By memory; an unknown one counts as the largest."""
-        return math.inf if self.memory_bytes is None else self.memory_bytes
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -150,22 +144,14 @@ class Prediction:
 
 
 def predictor_of(
-    run: Run,
-    candidate: Candidate,
-    *,
-    batch: int = 1,
-    measured: bool = True,
-    source: CostSource | None = None,
+    run: Run, candidate: Candidate, *, batch: int = 1, source: CostSource | None = None
 ) -> Predictor:
-    """Gather what predicts a candidate; with `measured` False no decoding run is looked at.
-
-    Args:
-        source: where costs come from (default: this run).
+    """Gather what predicts a candidate, by the costs of `source` or of this run.
 
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    source = source or costs_in(run, (candidate,), decoded=measured)
+    source = source or costs_in(run, (candidate,))
     return replayed(run, candidate).at(batch, source, draft_lengths(run))
 
 
@@ -175,15 +161,14 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    mode = run.manifest.question.mode
-    replays = replays_of(candidate, run.trajectories, run.replays, mode)
+    replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
     return Predictor(
         candidate=candidate,
         replays=replays,
         laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
         costs=None,
         overheads={},
-        memory_bytes=_draft_memory(run, candidate),
+        memory_bytes=_memory(run, candidate),
     )
 
 
@@ -209,22 +194,18 @@ def longest_context(run: Run) -> int:
     return max((t.prompt_tokens + t.output_tokens for t in run.trajectories), default=0)
 
 
-def _draft_memory(run: Run, candidate: Candidate) -> int | None:
+def _memory(run: Run, candidate: Candidate) -> int | None:
     """Bytes of a draft's weights and its cache at the traffic's longest context."""
-    footprint = draft_footprint(run, candidate)
+    draft = draft_footprint(run, candidate)
     facts = run.facts_of(None if candidate.draft == SELF else candidate)
-    if footprint is None or facts is None:
-        return None if footprint is None else 0
+    if draft is None or facts is None:
+        return None if draft is None else 0
     tokens = min(longest_context(run), facts.context_length)
-    return int(footprint.weight_bytes + tokens * footprint.cache_bytes_per_token)
+    return int(draft.weight_bytes + tokens * draft.cache_bytes_per_token)
 
 
 def predict(predictor: Predictor, k: int) -> Prediction:
-    """Predict one k, by its passes alone where its overhead is unknown.
-
-    Raises:
-        ValueError: nothing was replayed, or k is beyond what was.
-    """
+    """Predict one k, by its passes alone where its overhead is unknown."""
     rounds, costs = predictor.rounds(k), predictor.costs
     if costs is None:
         return Prediction(predictor.trajectories, rounds, None, None)
@@ -287,10 +268,8 @@ def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
 def timing_factors(
     predictor: Predictor, prediction: Prediction, draws: int, *, prefills: bool
 ) -> Floats:
-    """Speed-up under redrawn costs over that under their medians [draws]; 1 at unknown cost.
-
-    Args:
-        prefills: of the end-to-end speed-up instead of that of decoding.
+    """Speed-up under redrawn costs over that under their medians [draws], of decoding or with the
+    prefills; 1 at unknown cost.
     """
     if predictor.costs is None:
         return np.ones(draws)

@@ -79,10 +79,8 @@ class Alternative:
         return self._error(self.prediction, "expected")
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
-        """The same of the prediction that there would be, had nothing been decoded.
-
-        Args:
-            by: `end_to_end` is of the speed-up with both prefills.
+        """The same of the prediction that there would be, had nothing been decoded, by either kind
+        of speed-up.
         """
         return self._error(self._passes_only, by)
 
@@ -170,11 +168,10 @@ class Confidence:
 class Ranking:
     """The alternatives that may be recommended, over the requests that any of them was judged on.
 
-    Args:
-        considered: those of unknown speed and those that break a limit do not compete.
-        by: the speed-up that decides, `expected` or `end_to_end`.
-        errors: what predictions from passes alone were off by where that was checked (predicted
-            over measured speed-up less 1): the doubt in candidates that were not decoded.
+    Of those `considered`, those of unknown speed and those that break a limit do not compete. `by`
+    is the speed-up that decides, `expected` or `end_to_end`; `errors` are what predictions from
+    passes alone were off by (predicted over measured speed-up less 1) where that was checked: the
+    doubt in candidates that were not decoded.
     """
 
     def __init__(
@@ -334,9 +331,12 @@ class Ranking:
             return None
         best = values.max()  # of values below 0 a share would be above all of them
         tied: Ints = np.flatnonzero(values >= min(best, (1 - TIMING_NOISE) * best))
-        return min(
-            (self.alternatives[at] for at in tied), key=lambda each: (each.predictor.size, each.k)
-        )
+
+        def size(each: Alternative) -> tuple[float, int]:
+            known = each.predictor.memory_bytes
+            return (np.inf if known is None else known), each.k
+
+        return min((self.alternatives[at] for at in tied), key=size)
 
 
 def _summable(alternatives: Mapping[int, Alternative], kind: Kind) -> dict[int, Sample]:

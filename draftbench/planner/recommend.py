@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
@@ -40,41 +42,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     headline = levels[0]
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(levels, key=_answered_rate)
-    answer = _answer(evaluator, headline, levels)
-    return msgspec.structs.replace(
-        answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
-    )
-
-
-def _answered_rate(level: LoadLevel) -> float:
-    """Tokens per second by a level's own answer; unknown ones come last."""
-    speculates = level.decision == "speculate"
-    rate = level.tokens_per_second if speculates else level.tokens_per_second_plain
-    return -1.0 if rate is None else rate
-
-
-def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
-    """The k's of one candidate that are worth decoding at one batch size: the best predicted one
-    and its neighbours.
-
-    Looks at replays and cost points only, so that a sweep that resumes asks for the same k's. Empty
-    where the candidate's cost is unknown or nothing was replayed.
-    """
-    predictor = predictor_of(run, candidate, batch=batch, measured=False)
-    ks = draft_lengths(run)
-    if not predictor.laws:
-        return []
-    best = Ranking([alternative_of(predictor, k, None) for k in ks]).best
-    if best is None:
-        return []
-    at = ks.index(best.k)
-    return list(ks[max(at - 1, 0) : at + 2])
-
-
-def _answer(
-    evaluator: Evaluator, headline: LoadLevel, levels: tuple[LoadLevel, ...]
-) -> Recommendation:
-    run, decided = evaluator.run, evaluator.at(headline.concurrency)
+    decided = evaluator.at(headline.concurrency)
     ranking, leader = decided.ranking, decided.leader
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
@@ -84,7 +52,7 @@ def _answer(
     if limit and limit not in timed:
         between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
-    return Recommendation(
+    answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
         evaluations=evaluations(run, decided),
@@ -110,13 +78,23 @@ def _answer(
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
         levels=levels,
-        schedule=schedule(evaluator, draft, [each.concurrency for each in levels]) if draft else (),
+        schedule=schedule(evaluator, draft, asked) if draft else (),
         crossover=limit,
         break_even=break_even(leader) if leader and decided.deciding else None,
         latency=latency(leader) if leader else None,
         crossover_between=between,
         failures=run.failures,
     )
+    return msgspec.structs.replace(
+        answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
+    )
+
+
+def _answered_rate(level: LoadLevel) -> float:
+    """Tokens per second by a level's own answer; unknown ones come last."""
+    speculates = level.decision == "speculate"
+    rate = level.tokens_per_second if speculates else level.tokens_per_second_plain
+    return -1.0 if rate is None else rate
 
 
 def _confidence(decided: LoadDecision) -> Confidence | None:
@@ -128,3 +106,19 @@ def _confidence(decided: LoadDecision) -> Confidence | None:
     if decided.decision != "do_not_speculate":
         return decided.ranking.confidence(decided.leader)
     return decided.ranking.confidence(None) if decided.min_speedup <= 1 else None
+
+
+def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
+    """The k's of one candidate that are worth decoding at one batch size: the best predicted one
+    and its neighbours.
+
+    Looks at replays and cost points only, so that a sweep that resumes asks for the same k's. Empty
+    where the candidate's cost is unknown or nothing was replayed.
+    """
+    predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
+    ks = draft_lengths(run) if predictor.laws else ()
+    best = Ranking([alternative_of(predictor, k, None) for k in ks]).best
+    if best is None:
+        return []
+    at = ks.index(best.k)
+    return list(ks[max(at - 1, 0) : at + 2])
