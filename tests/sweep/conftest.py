@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import scenes
 
 import draftbench
-from draftbench.records import CostPoint, DraftingMode
-from draftbench.sweep import SweepOptions, prepare, worker
+from draftbench.records import DraftingMode
+from draftbench.run_folder.run import read_run
+from draftbench.sweep import SweepOptions, prepare, run, worker
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
@@ -36,11 +38,10 @@ class Notes(list):
 
 def options(*drafts, requests=2, temperature=0.0, **changes):
     """A sweep of two requests and ten tokens."""
-    query = TrafficQuery("suite:completion", requests, 0, None, None, None, False, b"key")
     fields = {
         "target": str(EMBEDDED / "target"),
         "drafts": tuple(map(str, drafts)) or (str(EMBEDDED / "draft"), "ngram"),
-        "traffic": query,
+        "traffic": TrafficQuery("suite:completion", requests, 0, None, None, None, False, b"key"),
         "ks": (1, 2),
         "mode": DraftingMode.SAMPLED if temperature else DraftingMode.GREEDY,
         "max_new_tokens": 10,
@@ -54,35 +55,32 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
 
 
 def made_up_costs(loaded, bench, sizes):
+    where = {"batch": sizes.batch, "block": str(loaded.candidate), "process": bench.process}
     return [
-        CostPoint(
-            candidate=candidate,
-            what="step",
-            batch=sizes.batch,
-            new_tokens=1,
-            context=context,
-            seconds=(1.0, 1.0),
-            block=str(loaded.candidate),
-            runner="made up",
-            process=bench.process,
-        )
+        scenes.step(candidate, 1.0, 1.0, context=context, **where)
         for candidate in (None, loaded.candidate)
         for context in (1, 100)
     ]
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """What the tests of a sweep start from."""
+def small(monkeypatch, tmp_path):
+    """What the tests of a sweep start from; `sweep` ends one in a folder, `found` reads it."""
     monkeypatch.setattr(worker, "time_steps", made_up_costs)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    notes = Notes()
 
     def prepared(*drafts, **changes):
-        return prepare(options(*drafts, **changes), "draftbench sweep", Notes())
+        return prepare(options(*drafts, **changes), "draftbench sweep", notes)
 
-    def copy(name, to):
-        return Path(shutil.copytree(EMBEDDED / name, to))
+    def sweep(*drafts, out="run", **changes):
+        return run(prepared(*drafts, **changes), tmp_path / out, notes)
 
     return SimpleNamespace(
-        prepared=prepared, options=options, copy=copy, notes=Notes, models=EMBEDDED
+        prepared=prepared,
+        sweep=sweep,
+        found=lambda *drafts, **changes: read_run(sweep(*drafts, **changes)),
+        copy=lambda name, to: Path(shutil.copytree(EMBEDDED / name, tmp_path / to)),
+        notes=notes,
+        models=EMBEDDED,
     )

@@ -13,8 +13,6 @@ import pytest
 
 from draftbench.models.source import Trust
 from draftbench.records import Candidate
-from draftbench.run_folder.run import read_run
-from draftbench.sweep import run
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +29,13 @@ time.sleep(3600)
 
 def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, small, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    killer = small.copy("draft", tmp_path / "killer")
+    killer = small.copy("draft", "killer")
     config = json.loads((killer / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_killer.Model"}
     (killer / "config.json").write_text(json.dumps(config))
     (killer / "modeling_killer.py").write_text(KILLS_ITSELF.format(file=str(tmp_path / "left")))
     trust = Trust(remote_code=True)
-    prepared = small.prepared(killer, "ngram", trust=trust, isolate=True, measure="none")
-    found = read_run(run(prepared, tmp_path / "run", small.notes()))
+    found = small.found(killer, "ngram", trust=trust, isolate=True, measure="none")
     os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # fails if it is gone
     assert [(str(f.candidate), f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from draftbench.cli import main
 from draftbench.errors import TrafficError
 from draftbench.measure.prompts import TextSide
 from draftbench.run_folder.manifest import Effort
-from draftbench.sweep import prepare
 from draftbench.traffic import TrafficQuery
 
+COMMIT = "c" * 40
+MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
 
-def logged(tmp_path, *answers):
+
+def query(source):
+    return TrafficQuery(str(source), None, 0, None, None, None, False, b"key")
+
+
+@pytest.fixture
+def logged(tmp_path):
     """A log with these answers as the traffic."""
-    path = tmp_path / "prod.jsonl"
-    rows = [{"prompt": f"def f{i}():\n", "response": answer} for i, answer in enumerate(answers)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return TrafficQuery(str(path), None, 0, None, None, None, False, b"key")
+
+    def logged(*answers):
+        rows = [{"prompt": f"def f{i}():\n", "response": each} for i, each in enumerate(answers)]
+        path = tmp_path / "prod.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {"traffic": query(path), "responses": "log"}
+
+    return logged
 
 
 @pytest.fixture
@@ -32,33 +45,94 @@ def tokenless(monkeypatch):
     monkeypatch.setattr(TextSide, "answer", some)
 
 
-def test_a_logged_answer_without_tokens_is_left_out_and_counted(small, tmp_path, tokenless):
+def test_a_logged_answer_without_tokens_is_left_out_and_counted(small, logged, tokenless):
     """Known fault: a response of no tokens made a run that could not be read again."""
-    traffic = logged(tmp_path, "    return 1\n", "nothing")
-    options = small.options("ngram", traffic=traffic, responses="log")
-    prepared = prepare(options, "draftbench sweep", small.notes())
+    prepared = small.prepared("ngram", **logged("    return 1\n", "nothing"))
     assert [len(prompt.logged) > 0 for prompt in prepared.prompts] == [True]
     assert prepared.manifest.traffic.requests == 1
     assert prepared.manifest.traffic.dropped == {"a logged answer without any token": 1}
 
 
-def test_a_log_of_answers_without_tokens_is_refused(small, tmp_path, tokenless):
-    options = small.options("ngram", traffic=logged(tmp_path, "nothing"), responses="log")
+def test_a_log_of_answers_without_tokens_is_refused(small, logged, tokenless):
     with pytest.raises(TrafficError, match="a logged answer without any token: 1"):
-        prepare(options, "draftbench sweep", small.notes())
+        small.prepared("ngram", **logged("nothing"))
 
 
-def test_a_logged_answer_is_cut_at_the_limit(small, tmp_path):
-    traffic = logged(tmp_path, "    return sum(value for value in values if value)\n")
-    options = small.options("ngram", traffic=traffic, responses="log", max_new_tokens=3)
-    (prompt,) = prepare(options, "draftbench sweep", small.notes()).prompts
+def test_a_logged_answer_is_cut_at_the_limit(small, logged):
+    traffic = logged("    return sum(value for value in values if value)\n")
+    (prompt,) = small.prepared("ngram", **traffic, max_new_tokens=3).prompts
     assert (len(prompt.logged), prompt.request.response) == (3, None)
 
 
 def test_the_manifest_keeps_the_effort_and_the_drafts_as_they_were_given(small, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(small.models / "draft")
-    options = small.options(link, "ngram", measure="best", measure_requests=7, controls=True)
-    manifest = prepare(options, "draftbench sweep", small.notes()).manifest
+    asked = {"measure": "best", "measure_requests": 7, "controls": True}
+    manifest = small.prepared(link, "ngram", **asked).manifest
     assert manifest.specs == {"draft": str(link)}
-    assert manifest.effort == Effort(measure="best", measure_requests=7, controls=True, sample=2)
+    assert manifest.effort == Effort(**asked, sample=2)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The library with one data set; `when` is called as soon as the hub is asked."""
+    hub = SimpleNamespace(
+        when=lambda: None,
+        hash=COMMIT,
+        info=SimpleNamespace(splits={"train": None}),
+        config=SimpleNamespace(data_files=None),
+        download_and_prepare=lambda: None,
+        as_dataset=lambda split: [{"prompt": "def f():\n"}, {"prompt": "import os\n"}],
+    )
+
+    def ask(path, config, *, revision):
+        hub.when()
+        return hub
+
+    monkeypatch.setattr("datasets.load_dataset_builder", ask)
+    return hub
+
+
+def test_traffic_of_the_hub_is_announced_before_it_is_fetched_and_its_commit_kept(small, hub):
+    before = []
+    hub.when = lambda: before.extend(small.notes)
+    facts = small.prepared("ngram", traffic=query("hf:org/name@v1")).manifest.traffic
+    assert before[-2:] == [
+        "reading traffic from hf:org/name@v1",
+        "it is fetched from the hub of data sets where it is not cached",
+    ]
+    assert (facts.revision, facts.requests) == (COMMIT, 2)
+
+
+def test_traffic_of_no_hub_is_not_announced_and_has_no_commit(small):
+    assert small.prepared("ngram").manifest.traffic.revision is None
+    assert not [note for note in small.notes if "fetched" in note]
+
+
+def test_check_announces_what_it_fetches(small, hub, capsys):
+    before = []
+    hub.when = lambda: before.append(capsys.readouterr().err)
+    models = ["--target", str(small.models / "target"), "--drafts", str(small.models / "draft")]
+    assert main(["check", *models, "--traffic", "hf:org/name", "--format", "json"]) == 0
+    assert "note: hf:org/name is fetched from the dataset hub unless it is cached" in before[0]
+    assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [MARKER]},
+        {"prompt": "x", "temperature": MARKER},
+        {"messages": [{"role": MARKER, "content": MARKER}]},
+        {"messages": [{"role": "user", "content": MARKER}]},
+        {MARKER: "x"},
+    ],
+)
+def test_no_error_about_a_row_quotes_it(tmp_path, small, capfd, row):
+    path = tmp_path / "prod.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    models = ["--target", str(small.models / "target"), "--drafts", "ngram"]
+    assert main(["sweep", *models, "--traffic", str(path), "--out", str(tmp_path / "run")]) == 2
+    printed = capfd.readouterr()
+    assert "error: " in printed.err
+    assert "zebra" not in printed.out + printed.err

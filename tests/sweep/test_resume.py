@@ -10,10 +10,10 @@ import pytest
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
+from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import run
 
 pytestmark = pytest.mark.slow
 
@@ -22,19 +22,31 @@ class PowerCutError(BaseException):
     """Not an error that anything could handle."""
 
 
-def cut_after(monkeypatch, appends):
-    """The machine dies when so many appends are done."""
-    left = [appends]
-    for name in ("append", "append_private"):
-        original = getattr(RunWriter, name)
+@pytest.fixture
+def cut(small):
+    """A sweep on a machine that dies when so many appends are done; its folder if it ends."""
 
-        def cut(self, records, original=original):
-            if not left[0]:
-                raise PowerCutError
-            left[0] -= 1
-            original(self, records)
+    def cut(appends, *drafts, **changes):
+        left = [appends]
 
-        monkeypatch.setattr(RunWriter, name, cut)
+        def counted(original):
+            def append(self, records):
+                if not left[0]:
+                    raise PowerCutError
+                left[0] -= 1
+                original(self, records)
+
+            return append
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("append", "append_private"):
+                patch.setattr(RunWriter, name, counted(getattr(RunWriter, name)))
+            try:
+                return small.sweep(*drafts, **changes)
+            except PowerCutError:
+                return None
+
+    return cut
 
 
 def decoded(row):
@@ -57,143 +69,105 @@ def essence(folder):
 
 # A batch is appended cell by cell and redone whole: fewer appends than that would never end it.
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
-def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(tmp_path, small, temperature, every):
-    prepared = small.prepared(temperature=temperature, batches=(1, 2), measure_requests=2)
-    whole = run(prepared, tmp_path / "whole", small.notes())
-    expected = essence(whole)
-    appends = 0
-    ended = False
-    while not ended:
-        with pytest.MonkeyPatch.context() as patch:
-            cut_after(patch, every)
-            try:
-                cut = run(prepared, tmp_path / "cut", small.notes())
-            except PowerCutError:
-                appends += every
-            else:
-                ended = True
-    assert appends >= 2 * every
-    assert essence(cut) == expected
+def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, temperature, every):
+    asking = {"temperature": temperature, "batches": (1, 2), "measure_requests": 2}
+    expected = essence(small.sweep(out="whole", **asking))
+    cuts, ended = 0, None
+    while not (ended := cut(every, **asking)):
+        cuts += 1
+    assert cuts >= 2
+    assert essence(ended) == expected
 
 
 def test_an_ended_sweep_measures_nothing_again(tmp_path, small):
-    prepared = small.prepared()
-    run(prepared, tmp_path / "run", small.notes())
+    small.sweep()
     files = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    run(prepared, tmp_path / "run", small.notes())
+    small.sweep()
     assert {p: p.read_bytes() for p in files} == files
 
 
 @pytest.fixture
 def unloadable(monkeypatch):
-    """From now on no weights can be loaded."""
+    """From when this is called no weights can be loaded."""
 
     def load(self, dtype, device):
         raise AssertionError(f"the weights of {self.spec} were loaded")
 
-    def forbid():
-        monkeypatch.setattr(ModelSource, "load", load)
-
-    return forbid
+    return lambda: monkeypatch.setattr(ModelSource, "load", load)
 
 
 @pytest.mark.parametrize("measure", ["best", "all", "none", "replay"])
-def test_an_ended_sweep_loads_nothing(tmp_path, small, unloadable, measure):
+def test_an_ended_sweep_loads_nothing(small, unloadable, measure):
     effort = {"batches": (1, 2), "measure": measure, "controls": True}
-    run(small.prepared(**effort), tmp_path / "run", small.notes())
+    small.sweep(**effort)
     unloadable()
-    notes = small.notes()
-    run(small.prepared(**effort), tmp_path / "run", notes)
-    assert notes == ["all of it is measured already: no model is loaded"]
+    small.notes.clear()
+    small.sweep(**effort)
+    assert small.notes[-1] == "all of it is measured already: no model is loaded"
+    assert not [note for note in small.notes if note.startswith("loading")]
 
 
 def asked(folder):
     """Who was measured and in which cells, however often."""
     found = read_run(folder)
-    cells = {decoded(row) for row in found.decodes}
-    return found.candidates, cells
+    return found.candidates, {decoded(row) for row in found.decodes}
 
 
-MORE = [
-    {"measure_requests": 2},
-    {"measure": "all"},
-    {"controls": True},
-]
-
-
-@pytest.mark.parametrize("more", MORE)
-def test_what_is_asked_for_in_addition_is_measured(tmp_path, small, more):
+@pytest.mark.parametrize("more", [{"measure_requests": 2}, {"measure": "all"}, {"controls": True}])
+def test_what_is_asked_for_in_addition_is_measured(small, more):
     few = {"measure": "none" if "measure" in more else "all", "measure_requests": 1}
-    run(small.prepared(**few), tmp_path / "run", small.notes())
-    ended = run(small.prepared(**few | more), tmp_path / "run", small.notes())
-    whole = run(small.prepared(**few | more), tmp_path / "at once", small.notes())
-    assert asked(ended) == asked(whole)
+    small.sweep(**few)
+    assert asked(small.sweep(**few | more)) == asked(small.sweep(out="at once", **few | more))
 
 
-@pytest.fixture
-def pairs_of_rows(tmp_path, small):
-    """A sweep that decodes two rows side by side, in a folder of this name."""
-
-    def sweep(name, **asking):
-        prepared = small.prepared(small.models / "draft", batches=(2,), **asking)
-        return run(prepared, tmp_path / name, small.notes())
-
-    return sweep
-
-
-def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(pairs_of_rows, unloadable):
-    pairs_of_rows("run", measure_requests=1)
-    ended = pairs_of_rows("run", measure_requests=2)
-    assert asked(ended) == asked(pairs_of_rows("at once", measure_requests=2))
+def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(small, unloadable):
+    draft, rows = small.models / "draft", {"batches": (2,)}
+    small.sweep(draft, measure_requests=1, **rows)
+    ended = small.sweep(draft, measure_requests=2, **rows)
+    assert asked(ended) == asked(small.sweep(draft, measure_requests=2, out="at once", **rows))
     assert len({row.process for row in read_run(ended).decodes}) == 1
     unloadable()
-    pairs_of_rows("run", measure_requests=2)
+    small.sweep(draft, measure_requests=2, **rows)
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "replay", "lookupreplay", "decode", "costpoint"])
 def test_what_is_gone_from_an_ended_sweep_is_measured_again(tmp_path, small, kind):
-    prepared = small.prepared()
-    whole = essence(run(prepared, tmp_path / "run", small.notes()))
+    whole = essence(small.sweep())
     (tmp_path / "run" / "observations" / f"{kind}.jsonl").unlink()
-    assert essence(run(prepared, tmp_path / "run", small.notes())) == whole
+    assert essence(small.sweep()) == whole
 
 
-def test_of_a_candidate_that_is_whole_only_the_others_weights_are_loaded(
-    tmp_path, small, monkeypatch
-):
-    draft = small.copy("draft", tmp_path / "late")
-    weights = (draft / "model.safetensors").read_bytes()
-    (draft / "model.safetensors").unlink()
-    drafts = (small.models / "draft", draft)
-    run(small.prepared(*drafts), tmp_path / "run", small.notes())
-    (draft / "model.safetensors").write_bytes(weights)
-    notes = small.notes()
-    ended = run(small.prepared(*drafts), tmp_path / "run", notes)
-    assert [note for note in notes if note.startswith("loading")] == [
+def test_of_a_candidate_that_is_whole_only_the_others_weights_are_loaded(small):
+    late = small.copy("draft", "late")
+    weights = (late / "model.safetensors").read_bytes()
+    (late / "model.safetensors").unlink()
+    drafts = small.models / "draft", late
+    small.sweep(*drafts)
+    (late / "model.safetensors").write_bytes(weights)
+    small.notes.clear()
+    assert small.found(*drafts).failures == ()
+    assert [note for note in small.notes if note.startswith("loading")] == [
         "loading the target target",
         "loading late",
     ]
-    assert read_run(ended).failures == ()
 
 
-def test_a_failure_that_came_after_the_last_measurement_is_taken_back(tmp_path, small):
+def test_a_failure_that_came_after_the_last_measurement_is_taken_back(small):
     """As of a candidate that ran out of its time when it was done."""
-    prepared = small.prepared()
-    folder = run(prepared, tmp_path / "run", small.notes())
+    folder = small.sweep()
     late = Failure(candidate=Candidate(draft="draft"), stage="measure", reason="too slow", hint="")
     with folder.writer() as writer:
         writer.append([late])
     assert read_run(folder).failures == (late,)
-    assert read_run(run(prepared, tmp_path / "run", small.notes())).failures == ()
+    assert small.found().failures == ()
 
 
 def test_a_failure_that_was_taken_back_and_comes_again_stands_again(tmp_path, small):
-    draft = small.copy("draft", tmp_path / "draft")
+    draft = small.copy("draft", "draft")
     config, away = draft / "config.json", tmp_path / "config.json"
 
     def failed():
-        prepared = small.prepared(draft, "ngram", measure="none")
-        return read_run(run(prepared, tmp_path / "run", small.notes())).failures
+        return small.found(draft, "ngram", measure="none").failures
 
     config.rename(away)
     first = failed()
@@ -204,52 +178,55 @@ def test_a_failure_that_was_taken_back_and_comes_again_stands_again(tmp_path, sm
     assert failed() == first
 
 
-def test_a_text_without_its_record_is_made_again(tmp_path, small):
-    prepared = small.prepared("ngram")
-    out = tmp_path / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        cut_after(patch, 3)  # no failures, the target's facts, the texts of the first group
-        with pytest.raises(PowerCutError):
-            run(prepared, out, small.notes())
-    assert len(list(RunFolder(out).private_texts())) == 2
-    assert read_run(RunFolder(out)).trajectories == ()
-    ended = run(prepared, out, small.notes())
+def test_a_text_without_its_record_is_made_again(tmp_path, small, cut):
+    # No failures, the target's facts, the texts of the first group.
+    assert cut(3, "ngram") is None
+    folder = RunFolder(tmp_path / "run")
+    assert len(list(folder.private_texts())) == 2
+    assert read_run(folder).trajectories == ()
+    ended = small.sweep("ngram")
     assert len(read_run(ended).trajectories) == 2
     assert len({t.request for t in ended.private_texts()}) == 2
 
 
-def test_a_model_that_changed_since_it_was_measured_is_refused(tmp_path, small):
-    draft = small.copy("draft", tmp_path / "draft")
-    run(small.prepared(draft), tmp_path / "run", small.notes())
+def test_a_model_that_changed_since_it_was_measured_is_refused(small):
+    draft = small.copy("draft", "draft")
+    small.sweep(draft)
     config = json.loads((draft / "config.json").read_text())
     (draft / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
     with pytest.raises(RunFolderError, match="the draft `draft` changed"):
-        run(small.prepared(draft), tmp_path / "run", small.notes())
+        small.sweep(draft)
 
 
-def test_a_timed_model_that_now_runs_in_another_way_is_refused(tmp_path, small, monkeypatch):
-    """Without the compiler that was there, say: the times of two kernels would mix."""
-    run(small.prepared(), tmp_path / "run", small.notes())
+def test_a_timed_model_that_now_runs_in_another_way_is_refused(small, monkeypatch):
+    """With another kernel, say: the times of both would mix."""
+    small.sweep()
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     with pytest.raises(ModelError, match="the target runs as `by another kernel` now"):
-        run(small.prepared(controls=True), tmp_path / "run", small.notes())
+        small.sweep(controls=True)
 
 
-def test_a_model_that_was_not_timed_may_run_in_another_way(tmp_path, small, monkeypatch):
-    run(small.prepared(measure="replay"), tmp_path / "run", small.notes())
+def test_a_model_that_was_not_timed_may_run_in_another_way(small, monkeypatch):
+    small.sweep(measure="replay")
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
-    ended = run(small.prepared(measure="replay", controls=True), tmp_path / "run", small.notes())
+    ended = small.sweep(measure="replay", controls=True)
     assert "by another kernel" in {facts.runner for facts in ended.records(ModelFacts)}
 
 
-def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(
-    tmp_path, small, unloadable
-):
-    folder = run(small.prepared(), tmp_path / "run", small.notes())
+def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, unloadable):
+    folder = small.sweep()
     target = next(facts for facts in folder.records(ModelFacts) if facts.candidate is None)
     with folder.writer() as writer:
         writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
-    run(small.prepared(one_layout=True), tmp_path / "run", small.notes())  # nothing is left to time
+    small.sweep(one_layout=True)  # nothing is left to time
     unloadable()
     with pytest.raises(RunFolderError, match="timed with two layouts"):
-        run(small.prepared(one_layout=True, controls=True), tmp_path / "run", small.notes())
+        small.sweep(one_layout=True, controls=True)
+
+
+def test_redacting_changes_no_figure(small):
+    folder = small.sweep(temperature=0.7, measure_requests=2)
+    answer = recommend(read_run(folder))
+    folder.redact()
+    assert not (folder.path / "private").exists()
+    assert recommend(read_run(folder)) == answer
