@@ -7,8 +7,9 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from draftbench.measure.trajectories import Asked, ScoredResponse, plan
 from draftbench.planner.recommend import promising_ks
@@ -27,6 +28,29 @@ from draftbench.records import (
 from draftbench.run_folder.folder import Key, RunFolder
 from draftbench.run_folder.run import comparable, run_of, to_decode
 from draftbench.sweep.preparation import Prepared
+
+
+class Replaying(NamedTuple):
+    """Groups of responses of which any is not replayed."""
+
+    groups: list[list[ScoredResponse]]
+
+
+class Timing(NamedTuple):
+    """Steps at a batch size."""
+
+    batch: int
+
+
+class Decoding(NamedTuple):
+    """Some responses at some k's and a batch size, the baseline's runs among them; without those
+    that are `done`, where each is decoded by itself.
+    """
+
+    batch: int
+    ks: list[int]
+    responses: list[ScoredResponse]
+    done: set[Key]
 
 
 @dataclass
@@ -107,27 +131,51 @@ class Measured:
 
     def drafted(self) -> list[list[ScoredResponse]]:
         """The responses that have a token to draft, in their groups."""
-        keys = ([(prompt.request.id, sample) for prompt, sample in g] for g in self.groups)
-        groups = ([self.responses[key] for key in group if key in self.responses] for group in keys)
+        known = self.responses
+        groups = [
+            [known[prompt.request.id, n] for prompt, n in group if (prompt.request.id, n) in known]
+            for group in self.groups
+        ]
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
-    def chosen(self) -> list[ScoredResponse]:
-        """The responses on which candidates are decoded."""
-        trajectories = (response.trajectory for response in self.responses.values())
-        count = self.prepared.options.measure_requests
-        return [self.responses[t.request, t.sample] for t in to_decode(trajectories, count)]
+    def left(self) -> tuple[Candidate, ...]:
+        """The candidates of which something is left to measure, or whose failure stands."""
+        candidates = self.prepared.candidates
+        if self.unanswered() or not self.drafted():
+            return candidates
 
-    def to_time(self, candidate: Candidate) -> bool:
-        """Whether seconds are wanted: those of a level without a kernel say nothing of it."""
+        def whole(candidate: Candidate) -> bool:
+            models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
+            loaded = all(model in self.facts for model in models)
+            return loaded and next(self.steps(candidate), None) is None
+
+        return tuple(c for c in candidates if c in self.failures or not whole(c))
+
+    def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
+        """What is left to measure of a candidate, in order. Each step is to be measured before the
+        next is asked for: where to decode follows from it.
+        """
+        along = self.replays.get(candidate, {})
+        missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
+        if missing:
+            yield Replaying(missing)
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
-        return self.prepared.options.measure != "replay" and all(f.has_kernel for f in loaded)
+        # Seconds of a level without a kernel say nothing of it.
+        if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
+            return
+        trajectories = [response.trajectory for response in self.responses.values()]
+        chosen = to_decode(trajectories, self.prepared.options.measure_requests)
+        responses = [self.responses[t.request, t.sample] for t in chosen]
+        for batch in self.prepared.options.batches:
+            if all(point.batch != batch for point in self.costs.get(str(candidate), ())):
+                yield Timing(batch)
+            ks = self._ks(candidate, batch)
+            done = self._decoded(candidate, ks, batch)
+            if ks and any(response.key not in done for response in responses):
+                yield Decoding(batch, ks, responses, done)
 
-    def timed(self, candidate: Candidate, batch: int) -> bool:
-        """Whether its passes were timed, beside the target's."""
-        return any(point.batch == batch for point in self.costs.get(str(candidate), ()))
-
-    def to_decode(self, candidate: Candidate, batch: int) -> list[int]:
+    def _ks(self, candidate: Candidate, batch: int) -> list[int]:
         """The k's to decode at; those of `best` follow from what was replayed and timed."""
         options = self.prepared.options
         if options.measure == "none":
@@ -144,33 +192,10 @@ class Measured:
         ]
         return promising_ks(run_of(self.prepared.manifest, records), candidate, batch)
 
-    def decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
+    def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
         """The responses that were decoded at every k, the baseline's among them."""
         rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
         seen = defaultdict[Key, set[int]](set)
         for row in comparable(rows):
             seen[row.request, row.sample].add(row.k)
         return {key for key, found in seen.items() if found >= {0, *ks}}
-
-    def left(self) -> tuple[Candidate, ...]:
-        """The candidates of which something is left to measure, or whose failure stands."""
-        candidates = self.prepared.candidates
-        drafted = {response.key for group in self.drafted() for response in group}
-        if self.unanswered() or not drafted:
-            return candidates
-        chosen = {response.key for response in self.chosen()}
-
-        def whole(candidate: Candidate) -> bool:
-            models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
-            replayed = self.replays.get(candidate, {}).keys()
-            if any(model not in self.facts for model in models) or drafted - replayed:
-                return False
-            for batch in self.prepared.options.batches if self.to_time(candidate) else ():
-                if not self.timed(candidate, batch):
-                    return False
-                ks = self.to_decode(candidate, batch)
-                if ks and chosen - self.decoded(candidate, ks, batch):
-                    return False
-            return True
-
-        return tuple(c for c in candidates if c in self.failures or not whole(c))

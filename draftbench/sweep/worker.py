@@ -33,7 +33,7 @@ from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Measured
+from draftbench.sweep.resume import Decoding, Measured, Replaying, Timing
 
 Private = Sequence[PrivateText] | Sequence[PrivateDraft]
 # Writes observations, and the private part of them, to the run folder.
@@ -120,8 +120,7 @@ class Worker:
             self._keep([r.trajectory for r in made], [r.private() for r in made])
             self.measured.responses.update({response.key: response for response in made})
             self._between(len(made))
-        self.groups = self.measured.drafted()
-        self.drafted = list(chain.from_iterable(self.groups))
+        self.drafted = list(chain.from_iterable(self.measured.drafted()))
         if origin == "log":
             refuse_foreign_log(self.drafted)
         if not self.drafted:
@@ -154,40 +153,33 @@ class Worker:
         return LoadedCandidate(candidate, runner)
 
     def _measure(self, loaded: LoadedCandidate) -> None:
-        """Replay the candidate along all responses, then for each batch size time its steps and
-        decode where that is worth it; without what is measured already.
+        """What is left of the candidate: its replays, then for each batch size the times of its
+        steps and, where that is worth it, decoding.
         """
-        bench, measured, candidate = self.bench, self.measured, loaded.candidate
-        done = {*measured.replays.get(candidate, ())}
-        self.watcher.stage(f"{candidate}: replay", max(len(self.drafted) - len(done), 0))
-        for group in self.groups:
-            if any(response.key not in done for response in group):
-                made = replay(loaded, bench, group)
-                self._keep([record for record, _ in made], [text for _, text in made if text])
-                self._between(len(made))
-        if not measured.to_time(candidate):
-            return
-        for batch in self.options.batches:
-            rows = "" if batch == 1 else f", {batch} rows"
-            if not measured.timed(candidate, batch):
-                room = bench.target.context_length
-                grid = grid_for(self.drafted, self.options.ks, room, batch)
-                self.watcher.stage(f"{candidate}: step times{rows}", grid.turns)
-                self._keep(time_steps(loaded, bench, grid))
-                self._between(1)
-            ks = measured.to_decode(candidate, batch)
-            if not ks:
-                continue
-            # What was interleaved is made and kept all or none, its baseline among it: only that
-            # can be compared.
-            chosen, done = measured.chosen(), measured.decoded(candidate, ks, batch)
-            left = sum(response.key not in done for response in chosen)
-            if batch > 1 and left:
-                left = (1 + len(ks)) * len(chosen) * repeats_of(len(chosen), batch)
-            listed = ", ".join(map(str, ks))
-            self.watcher.stage(f"{candidate}: decoding at k = {listed}{rows}", left)
-            for decodes in decode_requests(loaded, bench, chosen, ks, batch, done):
-                self._keep(decodes)
+        bench, candidate = self.bench, loaded.candidate
+        for step in self.measured.steps(candidate):
+            match step:
+                case Replaying(groups):
+                    self.watcher.stage(f"{candidate}: replay", sum(map(len, groups)))
+                    for group in groups:
+                        made = replay(loaded, bench, group)
+                        private = [text for _, text in made if text]
+                        self._keep([record for record, _ in made], private)
+                        self._between(len(made))
+                case Timing(batch):
+                    room = bench.target.context_length
+                    grid = grid_for(self.drafted, self.options.ks, room, batch)
+                    self.watcher.stage(f"{candidate}: step times{_of_rows(batch)}", grid.turns)
+                    self._keep(time_steps(loaded, bench, grid))
+                    self._between(1)
+                case Decoding(batch, ks, responses, done):
+                    units = sum(response.key not in done for response in responses)
+                    if batch > 1:
+                        units = (1 + len(ks)) * len(responses) * repeats_of(len(responses), batch)
+                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(batch)}"
+                    self.watcher.stage(f"{candidate}: {at}", units)
+                    for decodes in decode_requests(loaded, bench, responses, ks, batch, done):
+                        self._keep(decodes)
 
     def _between(self, done: int) -> None:
         """Between two pieces of work, `done` units further: the time is looked at.
@@ -218,3 +210,7 @@ class Worker:
             )
         if facts not in kept:
             self._keep([facts])
+
+
+def _of_rows(batch: int) -> str:
+    return "" if batch == 1 else f", {batch} rows"

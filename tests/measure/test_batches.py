@@ -19,13 +19,12 @@ PROMPTS = [
     "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n",
     "import os\n",
 ]
-SAMPLED = Sampling(temperature=0.8, top_p=0.9)
 
 
 @pytest.fixture(scope="module")
 def asked(text_source, make):
     """Five requests of different prompts and limits, two of them sampled."""
-    text, how = TextSide(text_source), [Sampling(), SAMPLED]
+    text, how = TextSide(text_source), [Sampling(), Sampling(temperature=0.8, top_p=0.9)]
     requests = [
         make.request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how[at % 2])
         for at, prompt in enumerate(PROMPTS)

@@ -55,35 +55,25 @@ def test_the_limit_is_the_least_of_request_run_and_context(text, make, asked, lo
     assert text.prompt(request, longest, length) is None  # no room for a token
 
 
-def ends_at(text, written, stop):
-    """The first of the text's tokens at which the response ends."""
-    tokens = text.tokenizer(written)["input_ids"]
-    return next((i for i in range(len(tokens)) if text.ends(tokens[: i + 1], stop)), None)
-
-
 def test_an_end_token_ends_the_response(text):
     assert text.end_tokens == {0}
     assert text.ends([5, 0], ())
     assert not text.ends([0, 5], ())
 
 
-def test_a_stop_string_may_span_tokens(text):
-    # main|loop|()| is
-    written = " mainloop() is"
-    pieces = [text.tokenizer.decode(t) for t in text.tokenizer(written)["input_ids"]]
-    assert pieces == [" main", "loop", "()", " is"]
-    assert ends_at(text, written, ("nloop(",)) == 2
-    assert ends_at(text, written, ("main",)) == 0
-    assert ends_at(text, written, ("other", ") i")) == 3
-    assert ends_at(text, written, ("absent",)) is None
-
-
-def test_a_stop_string_of_many_bytes_a_character_is_found(text):
-    """Three characters of three bytes, each byte a token: nine tokens for three characters."""
-    assert len(text.tokenizer("。。。")["input_ids"]) == 9
-    assert ends_at(text, "x = 1。。。\n", ("。。。",)) is not None
-
-
-def test_a_stop_string_that_was_there_before_does_not_end_twice(text):
-    tokens = text.tokenizer("end a b")["input_ids"]
-    assert not text.ends(tokens, ("end",))
+@pytest.mark.parametrize(
+    ("written", "stop", "at"),
+    [
+        ("main|loop|()| is", ("nloop(",), 2),  # over several tokens
+        ("main|loop|()| is", ("main",), 0),
+        ("main|loop|()| is", ("other", ") i"), 3),
+        ("main|loop|()| is", ("absent",), None),
+        ("。", ("。",), 2),  # three bytes, each a token
+        ("end| a| b", ("end",), 0),  # and not once more: it was there before
+    ],
+)
+def test_a_stop_string_ends_the_response_with_the_token_that_completes_it(text, written, stop, at):
+    tokens = text.tokenizer(written.replace("|", ""))["input_ids"]
+    assert len(tokens) == max(3, len(written.split("|")))
+    found = [i for i in range(len(tokens)) if text.ends(tokens[: i + 1], stop)]
+    assert found == ([] if at is None else [at])
