@@ -32,7 +32,7 @@ import msgspec
 import torch
 from bench_costs import measure_costs, resident_bytes
 from bench_peers import PeerError, Transformers, Vllm
-from bench_ratios import CONSOLE, Part, show, verdict
+from bench_ratios import CONSOLE, Part, show
 
 from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import HostClock, set_threads
@@ -156,7 +156,7 @@ def ours_named(ours, options, levels):
     return found
 
 
-def against_transformers(ours, options, peer, prompts, costs) -> Part:
+def against_transformers(ours, options, peer, prompts, costs) -> None:
     contestants = {
         GENERATE: lambda p: peer.run(list(p.tokens), p.limit, assisted=False),
         ASSISTED: lambda p: peer.run(list(p.tokens), p.limit, assisted=True),
@@ -171,11 +171,10 @@ def against_transformers(ours, options, peer, prompts, costs) -> Part:
         ("× on code", GENERATE),
     ]
     show("Against transformers", part, columns, costs)
-    return part
 
 
-def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> Part | None:
-    """vLLM in its own process beside our decoder; None where it cannot run."""
+def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> None:
+    """vLLM in its own process beside our decoder; says so where it cannot run."""
     name = VLLM_DRAFT if speculating else VLLM
     room = max(ROOM, max(len(p.tokens) for p, _ in prompts) + options.tokens + options.k + 16)
     draft = options.draft if speculating else None
@@ -186,7 +185,7 @@ def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> 
         )
     except (PeerError, OSError) as error:
         CONSOLE.print(f"NOT RUN  {name}: {error}")
-        return None
+        return
     note(f"{name} loaded in {peer.loading:.0f} s")
     levels = [level for level in ("none",) if level in ours.drafts]
     contestants = {name: lambda p: peer.run(list(p.tokens), p.limit)}
@@ -195,12 +194,11 @@ def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> 
         part = interleave(name, contestants, prompts, until * options.seconds)
     except (PeerError, OSError) as error:
         CONSOLE.print(f"NOT RUN  {name}: {error}")
-        return None
+        return
     finally:
         peer.close()
     title = f"Against {name}, k = {options.k}" if speculating else f"Against {name}"
     show(title, part, [(f"× {name}", name)], None)
-    return part
 
 
 def load_transformers(options, dtype) -> tuple[Transformers, int]:
@@ -221,7 +219,7 @@ def main() -> None:
     options = arguments()
     threads = set_threads(options.threads)
     dtype = getattr(torch, options.dtype) if options.dtype else default_dtype("cpu")
-    peer = loaded = part = None
+    peer = loaded = None
     if not options.only_vllm:
         note("loading transformers' models")
         peer, loaded = load_transformers(options, dtype)
@@ -243,31 +241,16 @@ def main() -> None:
     )
     if peer is not None:
         try:
-            part = against_transformers(ours, options, peer, prompts, costs)
+            against_transformers(ours, options, peer, prompts, costs)
         # A peer that fails does not take the others with it.
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             CONSOLE.print(f"NOT RUN  transformers: {error}")
         del peer
         gc.collect()
-    plain = draft = None
     if options.vllm_python:
-        plain = against_vllm(ours, options, prompts, speculating=False, until=0.75)
-        draft = against_vllm(ours, options, prompts, speculating=True, until=1.0)
-    judge(options, part, plain, draft)
+        against_vllm(ours, options, prompts, speculating=False, until=0.75)
+        against_vllm(ours, options, prompts, speculating=True, until=1.0)
     note("done")
-
-
-def judge(options: argparse.Namespace, part: Part | None, plain: Part | None, draft: Part | None):
-    """What was asked of the ratios, and whether they reach it."""
-    same, best = setting("none", options.k), setting(*(options.recommended or ":").split(":"))
-    verdict("baseline decode against generate", part, (PLAIN, GENERATE), 2.0, decoding=True)
-    verdict("the same with the prompt", part, (PLAIN, GENERATE), 2.0)
-    verdict("speculation against assisted, same setting", part, (same, ASSISTED), 1.7)
-    verdict("speculation against assisted, recommended", part, (best, ASSISTED), 2.0)
-    verdict("speculation against generate, code", part, (best, GENERATE), 3.0, code=True)
-    verdict("plain decoding against vLLM", plain, (PLAIN, VLLM), 1.0)
-    verdict("speculation against vLLM speculating, same setting", draft, (same, VLLM_DRAFT), 1.0)
-    verdict("speculation against vLLM speculating, recommended", draft, (best, VLLM_DRAFT), 1.0)
 
 
 START = time.perf_counter()

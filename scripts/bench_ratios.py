@@ -1,6 +1,4 @@
-"""Speeds of several contestants on the same requests → medians of ratios with their intervals, and
-whether a promise was kept.
-"""
+"""Speeds of several contestants on the same requests → medians of ratios with their intervals."""
 
 import math
 import statistics
@@ -89,13 +87,3 @@ def show(title, part: Part, against: list[tuple[str, str]], costs):
             "" if rounds is None else f"{rounds:.3f}",
         )
     CONSOLE.print(table)
-
-
-def verdict(what: str, part: Part | None, pair: tuple[str, str], least: float, **only: bool):
-    """One line for a figure that was promised."""
-    found = median_ratio(part.ratios(*pair, **only)) if part else None
-    if found is None:
-        CONSOLE.print(f"NOT RUN  {what}")
-        return
-    mark = "reached" if found[0] >= least else "MISSED "
-    CONSOLE.print(f"{mark}  {what}: {found[0]:.2f} × (asked: {least:g}; {pair[0]} / {pair[1]})")

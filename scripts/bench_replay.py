@@ -5,10 +5,9 @@ same requests at temperature 0.
     ./qwen0.5:int4 --traffic prod.jsonl
 
 Prints seconds for the target's responses (both need them), for replay of all drafts (every k at
-once), for decoding every cell, and on some cells for transformers' assisted generation, scaled to
-the grid; the ratios without and with the responses; and, per cell, rounds, proposed and accepted
-tokens by replay against the decoder's. A request that left the target's own output at a near tie is
-compared up to there.
+once) and for decoding every cell; the ratios without and with the responses; and, per cell, rounds,
+proposed and accepted tokens by replay against the decoder's. A request that left the target's own
+output at a near tie is compared up to there.
 """
 
 import argparse
@@ -40,7 +39,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--largest-k", type=int, default=16)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--assisted-cells", type=int, default=2, help="0 leaves transformers out")
     return parser.parse_args()
 
 
@@ -124,9 +122,6 @@ def main() -> None:
     both = (decode_seconds + responses) / (replay_seconds + responses)
     print(f"ratio with the responses            {both:8.1f} ×")
     print(f"cells × requests: {cells}, equal counts {exact}, near ties {parted}, otherwise {wrong}")
-    if options.assisted_cells:
-        seconds, runs = assisted(source, options, dtype, prompts)
-        print(f"assisted generation {seconds / runs * cells:8.1f} s for the grid, from {runs} runs")
 
 
 def parting(replay, own, response, limit, k) -> int | None:
@@ -152,29 +147,6 @@ def near_tie(replay, trajectory, position, tie) -> bool:
         *trajectory.margins[position : position + 1],
     ]
     return min(margins, default=0.0) <= tie
-
-
-def assisted(source, options, dtype, prompts):
-    path, _, _ = options.drafts[0].partition(":")
-    model, helper = source.load(dtype, "cpu"), ModelSource(path).load(dtype, "cpu")
-    helper.generation_config.num_assistant_tokens_schedule = "constant"
-    helper.generation_config.assistant_confidence_threshold = 0.0
-    seconds, runs = 0.0, 0
-    for k in [1 + i * (options.largest_k - 1) for i in range(options.assisted_cells)]:
-        helper.generation_config.num_assistant_tokens = k
-        for prompt in prompts:
-            ids = torch.tensor([prompt.tokens])
-            start = time.perf_counter()
-            model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=prompt.limit,
-                do_sample=False,
-                assistant_model=helper,
-            )
-            seconds += time.perf_counter() - start
-            runs += 1
-    return seconds, runs
 
 
 if __name__ == "__main__":

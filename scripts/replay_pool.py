@@ -173,8 +173,8 @@ def simulated_pool(k: int) -> Pool:
             limit=length,
             finish="length",
             origin="target",
-            margins=(),
-            argmax=(),
+            margins=(5.0,) * length,
+            argmax=(1,) * length,
             digest="",
         )
         responses.append((response, PositionLaw(length, length, accept, length - 1)))

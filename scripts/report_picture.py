@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from draftbench import Run
+from draftbench.cli import main as draftbench
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "results/reference/qwen2.5-coder"
@@ -24,7 +24,8 @@ def main() -> None:
     if browser is None:
         raise SystemExit("no chromium or google-chrome on the path")
     with tempfile.TemporaryDirectory() as folder:
-        page = Run(ROOT / REFERENCE).report(Path(folder) / "report.html")
+        page = Path(folder) / "report.html"
+        draftbench(["report", str(ROOT / REFERENCE), "--html", str(page)])
         picture = ROOT / "docs" / "report.png"
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         where = [f"--user-data-dir={folder}/profile", f"--window-size={WIDTH},{HEIGHT}"]
