@@ -17,7 +17,7 @@ def upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
     """A record as it is read from JSON: a draft and its level were two strings. None for a decoding
     run whose draft stopped when it was unsure: no figure is made of such runs any more.
     """
-    kind = line.get("kind", "drafted")
+    kind = str(line.get("kind", "drafted"))
     if kind == "decode" and line.get("stop_below") is not None:
         return None
     gone = _GONE.get(kind, ()) if isinstance(kind, str) else ()
