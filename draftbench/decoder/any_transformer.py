@@ -10,6 +10,7 @@ is stored in full and masked. Recurrent and hybrid caches are refused by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,22 +54,19 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
     def __init__(self, cache: SlabTransformersCache, *, sliding: bool) -> None:
         super().__init__()
         self.owner = cache
-        self.is_sliding = sliding
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        rows, capacity = len(self.owner.lengths), self.owner.capacity
-        self.keys, self.values = (
-            states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
-            for states in (key_states, value_states)
-        )
-        self.is_initialized = True
+        self.is_sliding, self.is_initialized = sliding, False
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the new entries behind the valid ones and return all of them."""
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            rows, capacity = len(self.owner.lengths), self.owner.capacity
+            self.keys, self.values = (
+                states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
+                for states in (key_states, value_states)
+            )
+            self.is_initialized = True
         place = self.owner.place
         if isinstance(place, _LeftPadded):
             # A model's layers may lie on several devices.
@@ -193,50 +191,31 @@ class TransformersRunner:
         every: bool,
         counts: Sequence[int] | None = None,
     ) -> Tensor:
+        """See `Runner`; rows side by side are padded at their start to the widest."""
         counts = counts or [len(tokens)]
+        keep = 0 if every else 1
+        run = partial(self.model, past_key_values=cache, use_cache=True, logits_to_keep=keep)
         if self._side_by_side and only_row(counts) is None:
-            logits = self._several(tokens, cache, counts, every=every)
+            place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
+            masks = {
+                kind: place.mask(self._window if kind == "sliding_attention" else None, self.dtype)
+                for kind in set(self._layer_kinds)
+            }
+            mask = masks if len(masks) > 1 else next(iter(masks.values()))
+            ids, positions = place.padded(tokens), place.positions
+            wide = run(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+            busy = [row for row, count in enumerate(counts) if count]
+            logits = wide[place.row, place.slot] if every else wide[busy, -1]
         else:
             parts = []
             for row, part in enumerate(tokens.split(list(counts))):
                 if len(part):
                     cache.place = row
                     positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
-                    parts.append(self._pass(part[None], cache, positions[None], every)[0])
+                    parts.append(run(input_ids=part[None], position_ids=positions[None]).logits[0])
             logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         return logits
-
-    def _several(
-        self, tokens: Tensor, cache: SlabTransformersCache, counts: Sequence[int], *, every: bool
-    ) -> Tensor:
-        """Rows side by side, each padded at its start to the widest."""
-        place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
-        masks = {
-            kind: place.mask(self._window if kind == "sliding_attention" else None, self.dtype)
-            for kind in set(self._layer_kinds)
-        }
-        mask = masks if len(masks) > 1 else next(iter(masks.values()))
-        logits = self._pass(place.padded(tokens), cache, place.positions, every, mask)
-        busy = torch.tensor([row for row, count in enumerate(counts) if count], device=self.device)
-        return logits[place.row, place.slot] if every else logits[busy, -1]
-
-    def _pass(
-        self,
-        ids: Tensor,
-        cache: SlabTransformersCache,
-        positions: Tensor,
-        every: bool,
-        mask: Tensor | dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        return self.model(  # type: ignore[no-any-return]
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=0 if every else 1,
-        ).logits
 
 
 def replace_linears(

@@ -27,22 +27,15 @@ LLAMA_CPP_ROWS = 128
 
 @dataclass(frozen=True)
 class Engine:
-    """A serving engine.
-
-    Args:
-        form: of the configuration that is written for it.
-        levels: that it quantizes an unquantized draft to while loading; None: files are converted
-            beforehand, to any level.
-        rules: a finding about a pair with the answer and its reason, which holds the finding at {};
-            the first finding that is made counts.
-        option: what to pass to it for a pair; True: one that it takes only with an option.
-    """
+    """A serving engine: its configuration, and the rules by which it takes a pair."""
 
     name: str
-    form: str
-    levels: tuple[str, ...] | None
+    form: str  # of the configuration that is written for it
+    levels: tuple[str, ...] | None  # that it makes while loading; None: files are converted before
+    # A finding about a pair, the answer, and its reason, which holds the finding at {}: the first
+    # finding that is made counts.
     rules: tuple[tuple[str, Standing, str], ...]
-    option: Callable[[PairFacts, bool], str]
+    option: Callable[[PairFacts, bool], str]  # what to pass to it; True: to take the pair at all
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:

@@ -27,12 +27,10 @@ from draftbench.models.source import ModelSource
 
 @dataclass(frozen=True)
 class Format:
-    """A way to store weights quantized: the packages that read it, by their names for pip, and
-    whether they compute with the stored weights instead of unpacking them first.
-    """
+    """A way to store weights quantized."""
 
-    packages: tuple[str, ...]
-    computes: bool
+    packages: tuple[str, ...]  # that read it, by their names for pip
+    computes: bool  # with the stored weights, instead of unpacking them first
 
 
 FORMATS = {

@@ -62,15 +62,13 @@ _STACKED = 3
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a runner: precision, level, device, whether a level without a kernel may be
-    simulated, and whether a CPU may hold unquantized weights in two layouts.
-    """
+    """How to build a runner."""
 
     dtype: torch.dtype
     level: str
     device: str
-    simulate: bool = False
-    two_layouts: bool = True
+    simulate: bool = False  # whether a level without a kernel may be simulated
+    two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
 
 
 def default_dtype(device: str) -> torch.dtype:
