@@ -32,7 +32,6 @@ MEANING = {
     "limit": "most output tokens",
     "low": "lower end of the 95 % interval",
     "memory": "the memory plan",
-    "memory_bytes": "the draft's weights and cache",
     "message": "what is wrong",
     "metric": "name of the figure",
     "min_speedup": "the speed-up from which speculation was worth having",

@@ -42,52 +42,38 @@ class Configuration(Record, frozen=True):
 class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
-    `draft_cost_ratio` and `verify_ratio`, v(k+1), hold at the traffic's mean context; their
-    intervals are over timing repeats, all others over requests. `accepted_per_drafted` and
-    `mean_accepted_length` come from replay, the figures `…_measured` were counted while decoding.
-    `break_even_alpha` is the α from which this k pays at this c and v(k+1), by the closed form.
-
-    The speed-ups count what follows the first token, except those `…_end_to_end…`, which include
-    both prefills. `…_predicted` is replay times timed passes, over all replayed requests;
-    `…_measured` is from decoding the `requests_measured`; `…_expected`, by which candidates are
-    ranked, is the prediction for all requests times measured over predicted for the measured ones.
-    Where no k of the draft was measured on at least five requests it is the prediction; where
-    others of its k's were and this one was not it is None, and this k does not compete.
-    `prediction_error` is predicted over measured speed-up less 1, on the measured requests.
-    `round_overhead` is what decoding rounds took over the timed seconds of their passes,
-    `plain_overhead` the same of the target steps decoded beside them: what both have in common
+    Intervals of `draft_cost_ratio` and `verify_ratio` are over timing repeats, all others over
+    requests. Speed-ups count what follows the first token, except `…_end_to_end…`, which include
+    both prefills. Candidates are ranked by the expected one: the prediction for all requests times
+    measured over predicted for the measured ones. Where no k of the draft was measured on at least
+    five requests it is the prediction; where others of its k's were and this one was not it is
+    None, and this k does not compete. What `round_overhead` and `plain_overhead` have in common
     cancels in a speed-up.
-
-    `memory_bytes` are the draft's weights at its level and its cache for the longest request, of
-    one row. `best` marks the candidate's best k, and none where its speed is unknown. `reason` says
-    why it was not chosen. `probability_best` is how often it is the best or as good, plain decoding
-    included, over resampled requests and timings; None where it does not compete or has no
-    interval.
     """
 
     alpha: Estimate | None
-    mean_accepted_length: Estimate | None
-    draft_cost_ratio: Estimate | None
-    verify_ratio: Estimate | None
-    speedup_predicted: Estimate | None
-    speedup_measured: Estimate | None
-    best: bool
+    mean_accepted_length: Estimate | None  # τ, from replay
+    draft_cost_ratio: Estimate | None  # c at the traffic's mean context
+    verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
+    speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests
+    speedup_measured: Estimate | None  # from decoding the `requests_measured`
+    best: bool  # whether this is the candidate's best k; of no k where its speed is unknown
     alpha_basis: str | None  # which definition of α this is
-    tokens_per_round: Estimate | None
-    accepted_per_drafted: Estimate | None
-    mean_accepted_length_measured: Estimate | None
-    accepted_per_drafted_measured: Estimate | None
-    speedup_expected: Estimate | None
+    tokens_per_round: Estimate | None  # from replay
+    accepted_per_drafted: Estimate | None  # from replay
+    mean_accepted_length_measured: Estimate | None  # counted while decoding
+    accepted_per_drafted_measured: Estimate | None  # counted while decoding
+    speedup_expected: Estimate | None  # predicted, corrected by what was measured
     speedup_end_to_end: Estimate | None  # predicted, both prefills included
     prediction_error: float | None  # predicted over measured speed-up less 1, on the same requests
-    memory_bytes: int | None
-    reason: str | None
-    speedup_end_to_end_expected: Estimate | None
-    requests_measured: int
-    probability_best: float | None = None
-    round_overhead: float | None = None
-    plain_overhead: float | None = None
-    break_even_alpha: float | None = None
+    memory_bytes: int | None  # the draft's weights and, for the longest request, its cache
+    reason: str | None  # why it was not chosen
+    speedup_end_to_end_expected: Estimate | None  # expected, both prefills included
+    requests_measured: int  # how many were decoded
+    probability_best: float | None = None  # of being the best or as good, plain decoding included
+    round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
+    plain_overhead: float | None = None  # the same of the target steps decoded beside them
+    break_even_alpha: float | None = None  # α from which this k pays, by the closed form
 
     @property
     def corrected(self) -> bool:
@@ -103,41 +89,37 @@ class CheckedPrediction(Configuration, frozen=True, kw_only=True):
 
 class PredictionError(Record, frozen=True):
     """Size of the relative error of predicted against measured speed-ups, over the measured
-    `configurations` at all concurrencies.
+    configurations at all concurrencies.
 
-    `median` and `worst` are of predictions that know a round's overhead from the candidate's other
-    decoded k's; `passes_only_…` are of predictions from timed passes alone, as for a candidate that
-    was not decoded, and null where no such prediction can be made.
+    Predictions know a round's overhead from the candidate's other decoded k's; `passes_only_…` are
+    from timed passes alone, as for a candidate that was not decoded.
     """
 
-    median: float
-    worst: float
-    configurations: int
-    passes_only_median: float | None
+    median: float  # over the configurations
+    worst: float  # the largest
+    configurations: int  # how many were measured
+    passes_only_median: float | None  # None where no such prediction can be made
     passes_only_worst: float | None
     by_configuration: tuple[CheckedPrediction, ...] = ()  # each measured configuration
 
 
 class LoadLevel(Record, frozen=True):
-    """The answer at one concurrency, the number of active decoding rows.
+    """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
-    `k` is that of the choice, 0 where plain decoding is the answer, None where that is open.
-    `decision` is None where the costs at this concurrency are unknown; `costs` says why, or between
-    which timed concurrencies they were interpolated, or that nothing was decoded there. Speed-ups
-    are the leader's; `speedup_deciding` is what `decision` goes by. Rates and times follow from the
-    costs, for plain decoding and for the leader: tokens per second of all rows while they decode,
-    seconds per output token of a request, including its prefills where those were timed.
+    Rates and times follow from the costs, for plain decoding and for the leader: tokens per second
+    of all rows while they decode, seconds per output token of a request, including its prefills
+    where those were timed.
     """
 
     concurrency: int
-    decision: Decision | None
-    k: int | None
-    choice: Configuration | None  # the pick; None unless the decision is to speculate
-    leader: Configuration | None  # the cell that came out first
+    decision: Decision | None  # None where the costs at this concurrency are unknown
+    k: int | None  # of the choice; 0: do not speculate, None: open
+    choice: Configuration | None  # None unless the decision is to speculate
+    leader: Configuration | None  # ranks first
     runner_up: Configuration | None
-    speedup_predicted: Estimate | None  # S from replay and timed passes
-    speedup_measured: Estimate | None  # S timed while decoding
-    speedup_expected: Estimate | None  # measured where it was, else predicted and corrected
+    speedup_predicted: Estimate | None  # from replay and timed passes
+    speedup_measured: Estimate | None  # timed while decoding
+    speedup_expected: Estimate | None  # predicted, corrected by what was measured
     prediction_error: float | None
     tokens_per_second_plain: float | None  # without speculation, all rows
     tokens_per_second: float | None  # with speculation, all rows
@@ -145,18 +127,16 @@ class LoadLevel(Record, frozen=True):
     seconds_per_token: float | None  # of one request, with speculation
     tokens_per_dollar_plain: float | None  # at the given price, without speculation
     tokens_per_dollar: float | None  # at the given price, with speculation
-    costs: str | None
-    speedup_deciding: Estimate | None
+    costs: str | None  # why they are unknown, interpolated between what, or of passes alone
+    speedup_deciding: Estimate | None  # what the decision goes by
 
 
 class ScheduleEntry(Record, frozen=True):
-    """From `concurrency` rows on, draft `k` tokens; 0: do not speculate, None: open. `timed` says
-    whether passes were timed at this concurrency rather than interpolated or unknown.
-    """
+    """From `concurrency` rows on, draft `k` tokens; 0: do not speculate, None: open."""
 
     concurrency: int
     k: int | None
-    timed: bool = True
+    timed: bool = True  # whether passes were timed there, rather than interpolated or unknown
 
 
 class Audit(Record, frozen=True):
@@ -172,13 +152,10 @@ class Audit(Record, frozen=True):
 
 
 class BreakEven(Record, frozen=True):
-    """`scaling` is the factor on every acceptance probability at which the speed-up is 1, None
-    where no scaling makes it pay; `margin` is 1 - `scaling`, negative where acceptance would have
-    to grow.
-    """
+    """How much acceptance may fall before speculation stops paying."""
 
-    scaling: float | None
-    margin: float | None
+    scaling: float | None  # factor on every acceptance at which the speed-up is 1; None: none does
+    margin: float | None  # 1 - scaling; negative where acceptance would have to grow
 
 
 class Distribution(Record, frozen=True):
@@ -201,27 +178,21 @@ class Side(Record, frozen=True):
 
 
 class Latency(Configuration, frozen=True, kw_only=True):
-    """Measured waits of one configuration beside its baseline.
-
-    `p99_ratio` is the p99 of a request's time per output token with speculation over that without,
-    `p99_ratio_of` says whether it is of p99 or of the largest.
-    """
+    """Measured waits of one configuration beside its baseline."""
 
     plain: Side  # without speculation
     speculative: Side  # with speculation
-    p99_ratio: float
-    p99_ratio_of: str
+    p99_ratio: float  # p99 of a request's time per output token, with speculation over without
+    p99_ratio_of: str  # whether that is of p99 or of the largest value
 
 
 class Caveat(Record, frozen=True):
-    """What a reader must know before trusting a figure. A `decisive` one may change the decision: a
-    longer or quieter run could answer differently; `short` says it in a few words.
-    """
+    """What a reader must know before trusting a figure."""
 
     kind: str
     text: str  # the whole sentence
-    decisive: bool = False
-    short: str = ""
+    decisive: bool = False  # a longer or quieter run could change the decision
+    short: str = ""  # the same in a few words
 
 
 class Advice(Record, frozen=True):
@@ -234,62 +205,48 @@ class Advice(Record, frozen=True):
 
 
 class Recommendation(Record, frozen=True):
-    """Whether to speculate and how.
+    """Whether to speculate and how, at `concurrency`.
 
-    `choice` is null unless the decision is to speculate; `leader` is the configuration that ranks
-    first either way. The first in a ranking is flattered by chance, so the speed-ups here are
-    cross-validated: chosen on some requests, evaluated on the others.
-    `speedup_predicted_cross_fitted` and `speedup_measured_cross_fitted` count what follows the
-    first token. `speedup_deciding` is held against `min_speedup`: the expected speed-up, with both
+    The first in a ranking is flattered by chance, so the speed-ups here are cross-validated: chosen
+    on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
     prefills where the objective is latency, its interval stretched by the errors of predictions
-    from passes alone where the leader was not decoded. Where there are too few requests for an
-    interval it is null, and `speedup_without_interval` is the bare value. `probability_best` and
-    `expected_regret` are those of the decision over resampled requests, plain decoding included;
-    `requests_needed` would settle an inconclusive one. `near_tie_share` is the share of output
-    positions whose two best target tokens are within numeric noise.
-
-    All of this holds at `concurrency`; `levels` has every concurrency that was asked for. With the
-    leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency and
-    `crossover` the largest at which speculation clearly pays: 0 where it never does, None where it
-    does at the largest that was timed. Where it was interpolated, `crossover_between` are the timed
-    concurrencies around it. `break_even` and `latency` are the leader's. `checks` are sentences on
-    how far the figures can be trusted, `caveats` what speaks against them, `advice` at most three
-    rules of thumb.
+    from passes alone where the leader was not decoded. With the leader's draft alone, which is what
+    an engine loads, `schedule` gives k by concurrency.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive
-    choice: Configuration | None
+    choice: Configuration | None  # None unless the decision is to speculate
     evaluations: tuple[Evaluation, ...]  # one entry per candidate and k
     requests: int
     output_tokens: int
     prediction_error: PredictionError | None
     min_speedup: float
-    leader: Configuration | None
+    leader: Configuration | None  # ranks first, whatever the decision
     runner_up: Configuration | None
-    speedup_predicted_cross_fitted: Estimate | None
-    speedup_measured_cross_fitted: Estimate | None
-    speedup_deciding: Estimate | None
-    speedup_without_interval: float | None
-    probability_best: float | None
-    expected_regret: float | None
-    requests_needed: int | None
+    speedup_predicted_cross_fitted: Estimate | None  # of what follows the first token
+    speedup_measured_cross_fitted: Estimate | None  # of what follows the first token
+    speedup_deciding: Estimate | None  # held against `min_speedup`; None: too few requests
+    speedup_without_interval: float | None  # the bare value where there is no interval
+    probability_best: float | None  # of the decision, over resampled requests and timings
+    expected_regret: float | None  # speed-up lost on average against the best, by the same draws
+    requests_needed: int | None  # would settle an inconclusive decision
     audit: Audit | None  # decoded output against the target's own
-    near_tie_share: float | None
-    caveats: tuple[Caveat, ...]
+    near_tie_share: float | None  # of output positions: two best tokens within numeric noise
+    caveats: tuple[Caveat, ...]  # what speaks against the figures
     runner: str | None
     machine: str  # digest of platform, processor, cores, threads and accelerator
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
-    levels: tuple[LoadLevel, ...]
+    levels: tuple[LoadLevel, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
-    crossover: int | None
-    break_even: BreakEven | None
-    latency: Latency | None
-    crossover_between: tuple[int, int] | None = None
+    crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
+    break_even: BreakEven | None  # the leader's
+    latency: Latency | None  # the leader's
+    crossover_between: tuple[int, int] | None = None  # the timed ones around an interpolated one
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
-    checks: tuple[str, ...] = ()
-    advice: tuple[Advice, ...] = ()
+    checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
+    advice: tuple[Advice, ...] = ()  # at most three rules of thumb
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:
