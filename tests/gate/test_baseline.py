@@ -88,12 +88,9 @@ def test_a_changed_file_is_refused_with_the_place(written, fields, message):
     assert caught.value.exit_code == 2
 
 
-def test_the_longest_draft_of_a_sweep_is_read(written):
-    assert read_baseline(written(k=64)).question.k == 64
-
-
-def test_what_moves_a_cursor_is_taken_out_of_a_baseline(written):
-    assert read_baseline(written(candidate="a\x1b[2Jb")).candidate == "a\ufffd[2Jb"
+def test_the_longest_draft_is_read_and_what_moves_a_cursor_taken_out(written):
+    found = read_baseline(written(k=64, candidate="a\x1b[2Jb"))
+    assert (found.question.k, found.candidate) == (64, "a\ufffd[2Jb")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1", "null", '"3"'])

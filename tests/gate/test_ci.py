@@ -37,13 +37,9 @@ def failed(baseline, counts):
 
 
 @pytest.fixture
-def undecided(baseline, counts):
+def undecided(run):
     noise = np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 8)
-    old, new = (
-        baseline([counts(f"r{i:02}", 15 + scale * e) for i, e in enumerate(noise)])
-        for scale in (0.0, 6.0)
-    )
-    return judge(old, new)
+    return judge(run(), run(lambda at: 15 + 6 * noise[at]))
 
 
 def rendered(markdown):
@@ -94,18 +90,11 @@ def test_github_warns_of_what_is_inconclusive(undecided):
     ] * 3
 
 
-def test_github_notices_an_improvement(baseline, counts):
-    old, new = (
-        baseline([counts(f"r{i:02}", accepted + i % 3) for i in range(40)])
-        for accepted in (15.0, 18.0)
-    )
-    lines = to_github(judge(old, new))
-    assert lines[0].startswith("::notice title=draftbench gate%3A improved::mean_accepted_length")
-
-
-def test_a_passing_gate_annotates_nothing(baseline, counts):
-    same = baseline([counts()])
-    assert to_github(judge(same, same)) == []
+def test_github_notices_an_improvement_and_nothing_of_a_pass(run):
+    rose = judge(run(lambda at: 15.0 + at % 3), run(lambda at: 18.0 + at % 3))
+    improved = "::notice title=draftbench gate%3A improved::mean_accepted_length"
+    assert to_github(rose)[0].startswith(improved)
+    assert to_github(judge(run(), run())) == []
 
 
 def test_a_refused_baseline_is_told_where_the_verdict_would_be():

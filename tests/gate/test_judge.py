@@ -78,12 +78,6 @@ def test_one_failing_metric_fails_the_gate(arm):
     assert result.verdict is Verdict.FAIL
 
 
-def test_an_improvement_passes(arm):
-    result = judge(arm(), arm(-2.0, 0.1))
-    assert (result.verdict, result.exit_code) == (Verdict.PASS, 0)
-    assert check(result, "mean_accepted_length").improved
-
-
 def test_every_change_of_the_thing_tested_is_listed(arm):
     old = arm(tested={"draft": "a", "torch": "2.12", "machine": "x"})
     new = arm(tested={"draft": "b", "machine": "x", "numpy": "2"})
@@ -114,11 +108,8 @@ def test_a_draft_that_stops_drafting_fails_by_its_tokens_per_round(run):
     # Half the rounds and accepted tokens are gone, plain steps in their place.
     half = {"rounds": 5.0, "tokens": 25.0, "passes": 17.5, "positions": 20.0}
     result = judge(run(), run(7.5, rows=lambda at: half))
-    assert {c.metric: c.verdict for c in result.checks} == {
-        "mean_accepted_length": Verdict.PASS,
-        "tokens_per_round": Verdict.FAIL,
-        "alpha": Verdict.PASS,
-    }
+    failed = [c.metric for c in result.checks if c.verdict is not Verdict.PASS]
+    assert (result.verdict, failed) == (Verdict.FAIL, ["tokens_per_round"])
 
 
 def test_responses_in_which_nothing_was_drafted_are_refused(run):
@@ -127,44 +118,41 @@ def test_responses_in_which_nothing_was_drafted_are_refused(run):
         judge(silent, silent)
 
 
-def segmented(baseline, counts, drops, noise):
-    rows = [
-        counts(f"{name}{i:02}", 15 - drop + noise * e, segment=name)
-        for name, drop in drops.items()
-        for i, e in enumerate(NOISE[:20])
-    ]
-    return baseline(rows)
-
-
 EIGHT = dict.fromkeys("abcdefgh", 0.0)
 
 
-def test_one_broken_segment_fails_a_gate_that_passes_over_all(baseline, counts):
-    old = segmented(baseline, counts, EIGHT, 0.0)
-    new = segmented(baseline, counts, EIGHT | {"c": 1.5}, 0.2)  # -6 % of one eighth
-    result = judge(old, new)
+@pytest.fixture
+def segmented(baseline, counts):
+    """segmented(drops, noise): twenty requests in each segment, before and after."""
+
+    def make(drops, noise):
+        return tuple(
+            baseline([
+                counts(f"{name}{i:02}", 15 + scale * (noise * e - drop), segment=name)
+                for name, drop in drops.items()
+                for i, e in enumerate(NOISE[:20])
+            ])
+            for scale in (0.0, 1.0)
+        )  # fmt: skip
+
+    return make
+
+
+def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
+    result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6 % of one eighth
     assert check(result, "mean_accepted_length").verdict is Verdict.PASS
-    failed = {c.segment for c in result.segments if c.verdict is Verdict.FAIL}
-    assert failed == {"c"}
+    assert {c.segment for c in result.segments if c.verdict is Verdict.FAIL} == {"c"}
     assert result.exit_code == 1
     assert any("largest drop by segment: c" in note for note in result.notes)
 
 
-def test_a_segment_that_is_only_luckless_among_many_does_not_fail(baseline, counts):
+def test_a_segment_that_is_only_luckless_among_many_does_not_fail(segmented):
     # In c -4 % with a standard error of 0.67 %: t = 3 against the limit of 2 %. Corrected for six
     # tests it fails, for twenty-four it does not.
-    eight = (
-        segmented(baseline, counts, EIGHT, 0.0),
-        segmented(baseline, counts, EIGHT | {"c": 1.0}, 1.03),
+    alone, among = (
+        check(judge(*segmented(drops, 1.03), limits_of(["alpha:0.5"])), "mean_accepted_length", "c")
+        for drops in ({"a": 0.0, "c": 1.0}, EIGHT | {"c": 1.0})
     )
-    two = {"a": 0.0, "c": 0.0}
-    pair = (
-        segmented(baseline, counts, two, 0.0),
-        segmented(baseline, counts, two | {"c": 1.0}, 1.03),
-    )
-    limits = limits_of(["alpha:0.5"])
-    alone = check(judge(*pair, limits), "mean_accepted_length", "c")
-    among = check(judge(*eight, limits), "mean_accepted_length", "c")
     assert alone.difference == among.difference
     assert among.holm_p == pytest.approx(4 * alone.holm_p)
     assert (alone.verdict, among.verdict) == (Verdict.FAIL, Verdict.INCONCLUSIVE)
@@ -233,15 +221,11 @@ def test_a_fault_that_the_baseline_did_not_show_fails_whatever_the_figures(run):
     assert not any("improved" in note for note in result.notes)
 
 
-def test_a_fault_that_the_baseline_showed_too_is_only_said(run):
-    result = judge(run(faults=(fault("doubled"),)), run(faults=(fault("doubled"),)))
+@pytest.mark.parametrize("before", ["doubled", "all 40 prompts"])
+def test_a_fault_of_a_kind_that_the_baseline_showed_too_is_only_a_note(run, before):
+    result = judge(run(faults=(fault(before),)), run(faults=(fault("doubled"),)))
     assert (result.verdict, result.faults) == (Verdict.PASS, ())
     assert result.notes[0] == "suspected fault: doubled"
-
-
-def test_a_fault_with_other_counts_is_of_the_same_kind(run):
-    old, new = run(faults=(fault("all 40 prompts"),)), run(faults=(fault("all 38 prompts"),))
-    assert (judge(old, new).verdict, judge(old, new).faults) == (Verdict.PASS, ())
 
 
 @pytest.mark.parametrize(("loops", "verdict"), [(5, Verdict.PASS), (6, Verdict.FAIL)])
