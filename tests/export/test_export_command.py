@@ -62,20 +62,21 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(command, make_
     assert json.loads(command(run, "--engine", "vllm", "--draft", "./x")[1])["model"] == "./x"
 
 
-def test_a_draft_that_was_given_as_a_link_is_exported_as_it_was_given(command, make_run):
-    run = make_run(drafts=("./link",), specs={"small": "./link"})
-    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "./link"
-
-
-def test_a_revision_is_taken_off_the_name_and_said(command, make_run):
-    _, out, err = command(make_run(drafts=("org/small@abc",)), "--engine", "vllm")
-    assert json.loads(out)["model"] == "org/small"
-    assert "the run measured `org/small@abc`" in err
-
-
-def test_an_at_sign_in_a_path_is_no_revision(command, make_run):
-    run = make_run(drafts=("/models@home/small",))
-    assert json.loads(command(run, "--engine", "vllm")[1])["model"] == "/models@home/small"
+@pytest.mark.parametrize(
+    ("given", "specs", "exported", "note"),
+    [
+        ("./link", {"small": "./link"}, "./link", "`./link` is a path on the measuring machine"),
+        ("org/small@abc", None, "org/small", "the run measured `org/small@abc`"),
+        ("/models@home/small", None, "/models@home/small", ""),
+    ],
+    ids=["link", "revision", "at sign in a path"],
+)
+def test_a_draft_is_exported_as_it_was_given_less_its_revision(
+    command, make_run, given, specs, exported, note
+):
+    _, out, err = command(make_run(drafts=(given,), specs=specs), "--engine", "vllm")
+    assert json.loads(out)["model"] == exported
+    assert note in err
 
 
 def test_vocabularies_are_those_of_the_runs_models(command, make_run):

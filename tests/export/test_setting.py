@@ -30,23 +30,26 @@ def answer(run):
     return make
 
 
-def test_a_length_holds_until_the_next_load_that_was_measured(answer):
-    found, notes = schedule_of(answer((1, 6), (8, 3), (32, 0)), 6)
-    assert found == ((1, 7, 6), (8, 31, 3), (32, 32, 0))
-    assert notes == ("nothing was measured beyond 32 concurrent requests: k = 0 is kept there",)
-
-
-def test_loads_of_one_length_are_one_range(answer):
-    assert schedule_of(answer((1, 4), (4, 4), (8, 2), (16, 2)), 4)[0] == ((1, 7, 4), (8, 16, 2))
+@pytest.mark.parametrize(
+    ("steps", "schedule"),
+    [
+        # A length holds until the next load that was measured.
+        (((1, 6), (8, 3), (32, 0)), ((1, 7, 6), (8, 31, 3), (32, 32, 0))),
+        # Loads of one length are one range.
+        (((1, 4), (4, 4), (8, 2), (16, 2)), ((1, 7, 4), (8, 16, 2))),
+        # The smallest load that was measured stands for smaller ones.
+        (((4, 4), (8, 0)), ((1, 7, 4), (8, 8, 0))),
+    ],
+)
+def test_the_schedule_has_a_length_for_every_load(answer, steps, schedule):
+    _, most, last = schedule[-1]
+    kept = f"nothing was measured beyond {most} concurrent requests: k = {last} is kept there"
+    assert schedule_of(answer(*steps), steps[0][1]) == (schedule, (kept,))
 
 
 @pytest.mark.parametrize("steps", [(), ((1, 4),), ((1, 4), (8, 4))])
 def test_one_length_for_all_loads_is_no_schedule(answer, steps):
     assert schedule_of(answer(*steps), 4) == ((), ())
-
-
-def test_the_smallest_load_that_was_measured_stands_for_smaller_ones(answer):
-    assert schedule_of(answer((4, 4), (8, 0)), 4)[0] == ((1, 7, 4), (8, 8, 0))
 
 
 def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer):
