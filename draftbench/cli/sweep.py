@@ -352,7 +352,9 @@ def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:
     """What to look at next, one command a line, so that each can be pasted."""
-    watcher.note("\nnext: " + "\n      ".join(commands))
+    from draftbench.report.terminal.text import command_lines
+
+    watcher.note("\n" + "\n".join(command_lines(commands)))
 
 
 def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) -> int:

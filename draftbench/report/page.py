@@ -265,18 +265,20 @@ def _method(name: str, run: Run, answer: Recommendation) -> Html:
         f"{format_size(facts.weight_bytes)}, {facts.runner}, fingerprint {facts.fingerprint}"
         for facts in run.facts
     }
+    fields = {
+        **msgspec.structs.asdict(manifest.environment),
+        **msgspec.structs.asdict(manifest.traffic),
+        **msgspec.structs.asdict(manifest.question),
+    }
     facts = {
         "run": name,
         "begun": manifest.created,
         "draftbench": manifest.draftbench,
         "command": manifest.command,
         **models,
-        **msgspec.structs.asdict(manifest.environment),
         "request key": manifest.key_id,
-        **msgspec.structs.asdict(manifest.traffic),
-        **msgspec.structs.asdict(manifest.question),
+        **{field.replace("_", " "): _words(value) for field, value in fields.items()},
     }
-    terms = {key.replace("_", " "): _words(value) for key, value in facts.items()}
     return _section(
         "method",
         "How this was measured",
@@ -287,7 +289,7 @@ def _method(name: str, run: Run, answer: Recommendation) -> Html:
             if lines
         ),
         _folded_list("Rules of thumb", advice(answer)),
-        folded("Command, models, machine, traffic and options", _terms(terms, "facts")),
+        folded("Command, models, machine, traffic and options", _terms(facts, "facts")),
         folded("Glossary", _terms(_GLOSSARY, "terms")),
     )
 

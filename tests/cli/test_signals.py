@@ -200,7 +200,8 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
         patch.setattr(worker, "replay", late_for_models)
         outcome = command(*small_words)
     assert outcome.code == 1
-    said = [line for line in outcome.err.splitlines() if line]
+    pasted = outcome.err.replace(" \\\n       ", "")  # long commands are continued
+    said = [line for line in pasted.splitlines() if line]
     assert said[-3] == f"not completely measured: draft; {goes_on(small_words)}"
     assert said[-2] == f"next: draftbench recommend {small_words[-1]} --all"
     outcome = command(*small_words)
@@ -234,7 +235,8 @@ def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch
     monkeypatch.setattr(worker, "replay", late)
     outcome = command(*small_words)
     assert (outcome.code, outcome.out) == (2, "")
-    said = [line for line in outcome.err.splitlines() if line]
+    pasted = outcome.err.replace(" \\\n       ", "")  # long commands are continued
+    said = [line for line in pasted.splitlines() if line]
     assert said[-3] == f"not completely measured: draft, ngram; {goes_on(small_words)}"
     assert said[-2] == "error: no candidate was measured in this run"
 

@@ -167,9 +167,10 @@ def test_a_draft_length_does_not_break_across_lines(whole):
     assert not re.search(r"\bk = \d|concurrency \d", body)
 
 
-def test_every_model_is_named_with_its_fingerprint(reference, whole):
+def test_every_model_is_named_with_its_fingerprint(hand, reference, whole):
     text = Read(whole).text
     assert [f for f in reference.facts if f"fingerprint {f.fingerprint}" not in text] == []
+    assert "model a_b" in Read(page_of(hand.run(hand.perfect("a_b")))).text
 
 
 def test_the_same_run_gives_the_same_page(run, text):

@@ -4,7 +4,6 @@ next; with `--all` everything else.
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     SCREEN_LINES,
     columns,
+    command_lines,
     csv_text,
     ends,
     markdown_table,
@@ -112,7 +112,7 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
 
     first = [two_lines(line) for line in top]
     table = _fitting_table(answer, width)
-    following = _commands(commands, width)
+    following = command_lines(commands, width)
     below: list[str] = []
     for line in map(two_lines, _below(answer)):
         if joined(first, table, [*below, line], following).count("\n") < SCREEN_LINES:
@@ -130,20 +130,6 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
     left_out = len(table.rows) - _MOST_ROWS
     more = [f"   and {left_out} more: --all"] if left_out > 0 else []
     return [text, *more, paragraph(f"{_HALF}; {table.notes[0]}", width)]
-
-
-def _commands(commands: Sequence[str], width: int) -> list[str]:
-    """A command a line, so that each can be pasted; a long one is continued behind a backslash."""
-    lines: list[str] = []
-    for command in commands:
-        line = indent = "     " if lines else "next:"
-        for word in map(shlex.quote, shlex.split(command)):
-            if len(f"{line} {word} \\") > width and line != indent:
-                lines.append(f"{line} \\")
-                line = indent = "       "
-            line += f" {word}"
-        lines.append(line)
-    return lines
 
 
 def _below(answer: Recommendation) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,20 @@ def render_sections(sections: Iterable[Section], style: str, width: int, rest: s
         left_out = len(lines) - SCREEN_LINES + 1
         lines = [*lines[: SCREEN_LINES - 1], f"… {left_out} more lines: {rest}"]
     return "\n".join(lines)
+
+
+def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[str]:
+    """A command a line, so that each can be pasted; a long one is continued behind a backslash."""
+    lines: list[str] = []
+    for command in commands:
+        line = indent = "     " if lines else "next:"
+        for word in map(shlex.quote, shlex.split(command)):
+            if len(f"{line} {word} \\") > width and line != indent:
+                lines.append(f"{line} \\")
+                line = indent = "       "
+            line += f" {word}"
+        lines.append(line)
+    return lines
 
 
 def plain(text: str) -> str:
