@@ -73,9 +73,9 @@ def test_pickled_weights_need_the_users_word(workshop, tmp_path):
     assert opened.num_parameters() > 0
 
 
-def test_weights_cut_short_are_refused(workshop, tmp_path):
+def test_weights_cut_short_are_refused(workshop):
     source = workshop.weighted("model")
-    file = tmp_path / "model" / "model.safetensors"
+    file = Path(source.spec) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
     error = refused(source, "weights")
     assert "cannot load the weights of" in error.message
