@@ -69,12 +69,11 @@ def config_text(context: typer.Context) -> str:
     """Every flag's value as a file that gives the same values; unset flags are left out."""
     import yaml
 
-    values = {flag: context.params[known.name] for flag, known in _flags(context)}
-    shown = {
-        flag: str(value) if isinstance(value, Path) else value
-        for flag, value in values.items()
-        if value is not None
-    }
+    shown = {}
+    for flag, known in _flags(context):
+        value = context.params[known.name]
+        if value is not None:
+            shown[flag] = str(value) if isinstance(value, Path) else value
     text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
     return text.rstrip("\n")
 

@@ -44,8 +44,16 @@ def list_runs(
         output.write(to_json(listed))
         return 0
     head = ("run", "created", "target", "traffic", "n", "texts")
-    broken = [f"{Path(str(run['run'])).name}: {run['problem']}" for run in listed if run["problem"]]
-    rows = [_cells(run) for run in listed if not run["problem"]]
+    rows, broken = [], []
+    for run in listed:
+        name, target, traffic = (
+            str(run[key]).rsplit("/", 1)[-1] for key in ("run", "target", "traffic")
+        )
+        if run["problem"]:
+            broken.append(f"{name}: {run['problem']}")
+        else:
+            created = str(run["created"]).replace("T", " ")[:16]
+            rows.append((name, created, target, traffic, str(run["requests"]), str(run["private"])))
     if output.style == "markdown":
         output.write(Section(f"Runs in {folder}", head, rows, broken).markdown())
     else:
@@ -62,11 +70,9 @@ def _newest_first(folder: Path) -> list[Row]:
             f"no folder `{folder}`", hint="`draftbench sweep` creates it; or name another folder"
         )
     rows: list[Row] = []
+    names = ("run", "created", "target", "traffic", "requests", "private", "problem")
     for path in sorted(entry.parent for entry in folder.glob(f"*/{MANIFEST}")):
-        row: Row = dict.fromkeys(
-            ("run", "created", "target", "traffic", "requests", "private", "problem"), None
-        )
-        row |= {"run": str(path), "created": ""}
+        row: Row = dict.fromkeys(names) | {"run": str(path), "created": ""}
         try:
             run = RunFolder(path)
         except RunFolderError as error:
@@ -81,15 +87,6 @@ def _newest_first(folder: Path) -> list[Row]:
             }
         rows.append(row)
     return sorted(rows, key=lambda run: str(run["created"]), reverse=True)
-
-
-def _cells(run: Row) -> tuple[str, ...]:
-    """Short enough for a terminal; the JSON has everything in full."""
-    created = str(run["created"]).replace("T", " ")[:16]
-    name, target, traffic = (
-        str(run[key]).rsplit("/", 1)[-1] for key in ("run", "target", "traffic")
-    )
-    return name, created, target, traffic, str(run["requests"]), str(run["private"])
 
 
 def prune(

@@ -13,9 +13,7 @@ from draftbench.hub import names_model
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
-    from draftbench.planner.known_pairs import KnownPairing, Proposal, Suggestion
-
-_MODELS = "give a folder with config.json, a .gguf file, or a hub id like org/name"
+    from draftbench.planner.known_pairs import KnownPairing, Suggestion
 
 
 def suggest(
@@ -32,28 +30,24 @@ def suggest(
     from draftbench.planner.known_pairs import Suggestion, pairings_of
     from draftbench.report.terminal.suggest import render
 
-    _require_model(target)
+    # What is no name on the hub must be a model here; seen without the libraries that load one.
+    path = Path(target).expanduser()
+    folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
+    if not (folder or file or names_model(target)):
+        raise ModelError(
+            f"no model found in `{target}`",
+            hint="give a folder with config.json, a .gguf file, or a hub id like org/name",
+        )
     rows = pairings_of(target)
     answer = _checked(target, rows) if rows else Suggestion(target, None, ())
     output.write(render(answer, output.style, width()))
     return 0
 
 
-def _require_model(target: str) -> None:
-    """What is no name on the hub must be a model here; seen without the libraries that load one.
-
-    Raises:
-        ModelError: it is none.
-    """
-    path = Path(target).expanduser()
-    folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
-    if not (folder or file or names_model(target)):
-        raise ModelError(f"no model found in `{target}`", hint=_MODELS)
-
-
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
     from draftbench.hub import hub_answers
+    from draftbench.models.check import check_models
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import Proposal, Suggestion
 
@@ -61,58 +55,49 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
-        where = (
-            "from the hub" if hub_answers() else "from the cache, because the hub cannot be reached"
-        )
-        read = f"reading configurations and tokenizers {where}: {', '.join(remote)}"
-        note(f"note: {read}")
+        where = "hub" if hub_answers() else "cache, because the hub cannot be reached"
+        note(f"note: reading configurations and tokenizers from the {where}: {', '.join(remote)}")
     reason = _unreadable(source) if drafts else None
-    if reason is not None:
-        proposals = [Proposal(pairing=row, unchecked=reason if row.draft else None) for row in rows]
-        return Suggestion(source.name, None, tuple(proposals))
-    held = [_proposal(row, source, drafts[row.draft] if row.draft else None) for row in rows]
-    parameters = next((size for _, size in held if size is not None), None)
-    return Suggestion(source.name, parameters, tuple(proposal for proposal, _ in held))
+    parameters: int | None = None
+    proposals = []
+    for row in rows:
+        draft = drafts.get(row.draft) if row.draft else None
+        if draft is None:
+            proposals.append(Proposal(pairing=row))
+            continue
+        why = reason or _unreadable(draft)
+        try:
+            # Memory is `check`'s question.
+            found = None if why else check_models(source, [draft], sys.maxsize)
+        except ModelError as error:
+            found, why = None, error.message
+        if found is None:
+            proposals.append(Proposal(pairing=row, unchecked=why))
+            continue
+        (pair,) = found.pairs
+        parameters = found.target.parameters
+        proposals.append(
+            Proposal(
+                pairing=row,
+                parameters=pair.draft.parameters,
+                share=pair.draft.parameters / parameters,
+                same_tokens=pair.facts.vocabulary.all_tokens.same_id,
+                obstacles=pair.obstacles,
+                caveats=pair.caveats,
+            )
+        )
+    return Suggestion(source.name, parameters, tuple(proposals))
 
 
 def _unreadable(model: ModelSource) -> str | None:
-    """Why its configuration or its tokenizer cannot be had."""
+    """Why its configuration or its tokenizer cannot be had; in the same words for all that is
+    merely not here.
+    """
+    from draftbench.hub import hub_answers
+
     try:
         _ = model.config, model.tokenizer
     except ModelError as error:
-        return _reason(model, error)
+        here = model.local or hub_answers()
+        return error.message if here else "not in the cache, and the hub cannot be reached"
     return None
-
-
-def _reason(model: ModelSource, error: ModelError) -> str:
-    """In the same words for all that is merely not here."""
-    from draftbench.hub import hub_answers
-
-    here = model.local or hub_answers()
-    return error.message if here else "not in the cache, and the hub cannot be reached"
-
-
-def _proposal(
-    row: KnownPairing, target: ModelSource, draft: ModelSource | None
-) -> tuple[Proposal, int | None]:
-    """The row with what the files say, and the target's parameters; unchecked where they fail."""
-    from draftbench.models.check import check_models
-    from draftbench.planner.known_pairs import Proposal
-
-    if draft is None:
-        return Proposal(pairing=row), None
-    try:
-        # Memory is `check`'s and `estimate`'s question.
-        found = check_models(target, [draft], sys.maxsize)
-    except ModelError as error:
-        return Proposal(pairing=row, unchecked=_reason(draft, error)), None
-    (pair,) = found.pairs
-    proposal = Proposal(
-        pairing=row,
-        parameters=pair.draft.parameters,
-        share=pair.draft.parameters / found.target.parameters,
-        same_tokens=pair.facts.vocabulary.all_tokens.same_id,
-        obstacles=pair.obstacles,
-        caveats=pair.caveats,
-    )
-    return proposal, found.target.parameters
