@@ -39,10 +39,7 @@ def acceptance(
         "NAME",
     ),
     k: tuple[int, ...] | None = flag(
-        None,
-        "The draft lengths, e.g. 1-16 (default: those swept).",
-        "K,…",
-        parse=draft_lengths,
+        None, "The draft lengths, e.g. 1-16 (default: those swept).", "K,…", parse=draft_lengths
     ),
     width: float = flag(
         0.02, "Say how many requests would narrow a figure to ± this share.", "SHARE"

@@ -36,8 +36,7 @@ def export(
         "NAME",
     ),
     force: bool = flag(
-        False,
-        "Export the candidate that ranks first even if it is not recommended.",
+        False, "Export the candidate that ranks first even if it is not recommended."
     ),
     decision: Decision,
     output: ResultFile,

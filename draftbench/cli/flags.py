@@ -75,6 +75,11 @@ def _offer(values: Collection[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: list(values)
 
 
+in_traffic, in_models, in_measure, in_decision, in_output, in_safety = (
+    partial(flag, panel=panel) for panel in (TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY)
+)
+
+
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     """A command as typer takes it: its groups of flags spread out, every value parsed.
 
@@ -242,10 +247,8 @@ DRAFTS = flag(
     parse=model_names,
     many=True,
 )
-TRUST = flag(
-    False,
-    "Run Python code that comes with a checkpoint. It can do anything that you can.",
-    panel=SAFETY,
+TRUST = in_safety(
+    False, "Run Python code that comes with a checkpoint. It can do anything that you can."
 )
 
 
@@ -262,18 +265,16 @@ def traffic_flag(
 class Rows:
     """How the rows of the traffic are read."""
 
-    seed: int = flag(0, "Which requests --sample takes.", panel=TRAFFIC)
-    segment_by: str | None = flag(
-        None, "The field of a row that names its segment.", "FIELD", panel=TRAFFIC
+    seed: int = in_traffic(0, "Which requests --sample takes.")
+    segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
+    prompt_field: str | None = in_traffic(
+        None, "The field of a row that holds the prompt.", "FIELD"
     )
-    prompt_field: str | None = flag(
-        None, "The field of a row that holds the prompt.", "FIELD", panel=TRAFFIC
+    response_field: str | None = in_traffic(
+        None, "The field of a row that holds the logged answer.", "FIELD"
     )
-    response_field: str | None = flag(
-        None, "The field of a row that holds the logged answer.", "FIELD", panel=TRAFFIC
-    )
-    skip_bad: bool = flag(
-        False, "Count rows that cannot be read instead of stopping at the first.", panel=TRAFFIC
+    skip_bad: bool = in_traffic(
+        False, "Count rows that cannot be read instead of stopping at the first."
     )
 
     def query(self, source: str, sample: int | None = None) -> TrafficQuery:
@@ -290,47 +291,40 @@ class Decision:
     get two answers.
     """
 
-    min_speedup: float = flag(
-        1.0, "Speculate only from this speed-up on.", "S", min=0.0, panel=DECISION
-    )
-    concurrency: tuple[int, ...] | None = flag(
+    min_speedup: float = in_decision(1.0, "Speculate only from this speed-up on.", "S", min=0.0)
+    concurrency: tuple[int, ...] | None = in_decision(
         None,
         "The numbers of concurrent requests to decide for, e.g. 1,8,32 (default: those of the "
         "run).",
         "N,…",
         parse=partial(numbers, "--concurrency", LARGEST_LOAD),
-        panel=DECISION,
     )
-    objective: str = flag(
+    objective: str = in_decision(
         "speedup",
         "Rank by speedup (after the first token), latency (prefills included), throughput or "
         "cost; the last two also choose among --concurrency.",
         "NAME",
         among=OBJECTIVES,
-        panel=DECISION,
     )
-    price_per_hour: float | None = flag(
-        None, "What the machine costs in an hour, for tokens per dollar.", "PRICE", panel=DECISION
+    price_per_hour: float | None = in_decision(
+        None, "What the machine costs in an hour, for tokens per dollar.", "PRICE"
     )
-    max_memory: int | None = flag(
+    max_memory: int | None = in_decision(
         None,
         "The most memory for target, draft and caches together, e.g. 20GB.",
         "SIZE",
         parse=partial(size_of, "--max-memory"),
-        panel=DECISION,
     )
-    max_p99_ratio: float | None = flag(
+    max_p99_ratio: float | None = in_decision(
         None,
         "How much the p99 of a request's time per output token may grow, e.g. 1.2.",
         "RATIO",
         min=0.0,
-        panel=DECISION,
     )
-    costs: Path | None = flag(
+    costs: Path | None = in_decision(
         None,
         "Take step times from another run, or from a YAML file with those of an engine.",
         "PATH",
-        panel=DECISION,
     )
 
     def options(self, run: Run) -> DecisionOptions:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +15,12 @@ import typer
 
 from draftbench.cli.flags import (
     LARGEST_K,
-    OUTPUT,
     Decision,
     Rows,
     candidate_named,
     complete_levels,
     flag,
+    in_output,
     read,
     traffic_flag,
 )
@@ -32,44 +33,35 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
 
 MEASURING = "Measuring a new run (with --target)"
+in_measuring = partial(flag, panel=MEASURING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
     """What to measure where there is no run yet."""
 
-    target: str | None = flag(
-        None, "Measure this target now instead of reading a run.", "MODEL", panel=MEASURING
+    target: str | None = in_measuring(
+        None, "Measure this target now instead of reading a run.", "MODEL"
     )
-    draft: str | None = flag(None, "The draft to measure.", "MODEL", panel=MEASURING)
-    quant: str | None = flag(
+    draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
+    quant: str | None = in_measuring(
         None,
         "The quantization level of the draft (default: the baseline's).",
         "LEVEL",
         complete=complete_levels,
-        panel=MEASURING,
     )
     traffic: str | None = traffic_flag(None, panel=MEASURING)
-    sample: int | None = flag(
-        None,
-        "How many requests to take before looking for the baseline's (default: all).",
-        min=1,
-        panel=MEASURING,
+    sample: int | None = in_measuring(
+        None, "How many requests to take before looking for the baseline's (default: all).", min=1
     )
-    temperature: float | None = flag(
-        None,
-        "Replace the temperature of every request, as the baseline's sweep did.",
-        min=0.0,
-        panel=MEASURING,
+    temperature: float | None = in_measuring(
+        None, "Replace the temperature of every request, as the baseline's sweep did.", min=0.0
     )
-    threads: int | None = flag(
-        None, "The number of CPU threads (default: the baseline's).", min=1, panel=MEASURING
+    threads: int | None = in_measuring(
+        None, "The number of CPU threads (default: the baseline's).", min=1
     )
-    out: Path | None = flag(
-        None,
-        "The run folder to write (default: results/runs/gate-TIME).",
-        "FOLDER",
-        panel=MEASURING,
+    out: Path | None = in_measuring(
+        None, "The run folder to write (default: results/runs/gate-TIME).", "FOLDER"
     )
 
 
@@ -77,12 +69,12 @@ class NewRun:
 class ForCI:
     """What a verdict writes beside its result."""
 
-    junit: Path | None = flag(None, "Write JUnit XML to this file.", "FILE", panel=OUTPUT)
-    annotations: str | None = flag(
-        None, "Print annotations to stderr, for github.", "github", among=("github",), panel=OUTPUT
+    junit: Path | None = in_output(None, "Write JUnit XML to this file.", "FILE")
+    annotations: str | None = in_output(
+        None, "Print annotations to stderr, for github.", "github", among=("github",)
     )
-    history: Path | None = flag(
-        None, "Append the verdict to this file, as a line of JSON.", "FILE", panel=OUTPUT
+    history: Path | None = in_output(
+        None, "Append the verdict to this file, as a line of JSON.", "FILE"
     )
 
     def __post_init__(self) -> None:
@@ -153,11 +145,7 @@ def gate(
         "NAME",
     ),
     k: int | None = flag(
-        None,
-        "The draft length (default: the candidate's best).",
-        "K",
-        min=1,
-        max=LARGEST_K,
+        None, "The draft length (default: the candidate's best).", "K", min=1, max=LARGEST_K
     ),
     inconclusive: str = flag(
         "report",

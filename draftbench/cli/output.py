@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from draftbench.cli.flags import OUTPUT, flag
+from draftbench.cli.flags import in_output
 from draftbench.errors import UsageError
 from draftbench.safe_files import write_whole
 
@@ -17,7 +17,7 @@ FORMATS = ("table", "json", "markdown", "csv")
 # Of results that are no grid of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
 
-QUIET = flag(False, "Print only the result and errors.", names=("--quiet", "-q"), panel=OUTPUT)
+QUIET = in_output(False, "Print only the result and errors.", names=("--quiet", "-q"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,11 @@ class ResultFile:
         UsageError: the path cannot be written; before any work is done.
     """
 
-    output: str = flag(
+    output: str = in_output(
         "-",
         "Write the result to this file instead of stdout.",
         "FILE",
         ("--output", "-o"),
-        panel=OUTPUT,
         show_default=False,
     )
 
@@ -49,13 +48,8 @@ class ResultFile:
 class Output(ResultFile):
     """Where a grid of figures goes, and in which form."""
 
-    style: str = flag(
-        "table",
-        "Print a table, json, markdown or csv.",
-        "FORMAT",
-        ("--format",),
-        among=FORMATS,
-        panel=OUTPUT,
+    style: str = in_output(
+        "table", "Print a table, json, markdown or csv.", "FORMAT", ("--format",), among=FORMATS
     )
 
 
@@ -63,13 +57,8 @@ class Output(ResultFile):
 class TextOutput(ResultFile):
     """Where a text goes, and in which form."""
 
-    style: str = flag(
-        "table",
-        "Print a table, json or markdown.",
-        "FORMAT",
-        ("--format",),
-        among=TEXT_FORMATS,
-        panel=OUTPUT,
+    style: str = in_output(
+        "table", "Print a table, json or markdown.", "FORMAT", ("--format",), among=TEXT_FORMATS
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.cli.flags import OUTPUT, Decision, RunArgument, flag, read
+from draftbench.cli.flags import Decision, RunArgument, flag, in_output, read
 from draftbench.cli.output import FORMATS, ResultFile, check_output, note, width, write_result
 
 
@@ -17,13 +17,12 @@ def report(
     ),
     decision: Decision,
     output: ResultFile,
-    style: str | None = flag(
+    style: str | None = in_output(
         None,
         "Print the answer too, as a table, json, markdown or csv.",
         "FORMAT",
         ("--format",),
         among=FORMATS,
-        panel=OUTPUT,
     ),
 ) -> int:
     """Show a run as one HTML page that explains itself, or as charts.

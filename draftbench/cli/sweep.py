@@ -17,18 +17,18 @@ from draftbench.cli.config_file import ConfigArgument, config_text
 from draftbench.cli.flags import (
     DRAFTS,
     LARGEST_CONCURRENCY,
-    MEASURE,
-    MODELS,
-    OUTPUT,
-    SAFETY,
     TARGET,
-    TRAFFIC,
     TRUST,
     Rows,
     complete_devices,
     complete_levels,
     draft_lengths,
     flag,
+    in_measure,
+    in_models,
+    in_output,
+    in_safety,
+    in_traffic,
     level_names,
     number_range,
     numbers,
@@ -91,103 +91,80 @@ class Settings:
         parse=lambda text: tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text))),
     )
 
-    responses: str = flag(
+    responses: str = in_traffic(
         "target",
         "Where responses come from: target generates them; log scores the logged answers.",
         "SOURCE",
         among=("target", "log"),
-        panel=TRAFFIC,
     )
-    samples: int = flag(1, "How many responses to generate per request.", min=1, panel=TRAFFIC)
-    max_new_tokens: int | None = flag(
-        None, "The longest response (default: the request's limit).", min=2, panel=TRAFFIC
+    samples: int = in_traffic(1, "How many responses to generate per request.", min=1)
+    max_new_tokens: int | None = in_traffic(
+        None, "The longest response (default: the request's limit).", min=2
     )
-    temperature: float | None = flag(
-        None,
-        "Replace the temperature of every request; 0 is greedy.",
-        "X",
-        parse=_temperature,
-        panel=TRAFFIC,
+    temperature: float | None = in_traffic(
+        None, "Replace the temperature of every request; 0 is greedy.", "X", parse=_temperature
     )
 
-    target_quant: str = flag(
+    target_quant: str = in_models(
         "none",
         "The quantization level of the target.",
         "LEVEL",
         parse=lambda text: level_names("--target-quant", [text])[0],
         complete=complete_levels,
-        panel=MODELS,
     )
-    simulate_quant: bool = flag(
-        False,
-        "Measure acceptance, but no speed, at levels without a fast kernel here.",
-        panel=MODELS,
+    simulate_quant: bool = in_models(
+        False, "Measure acceptance, but no speed, at levels without a fast kernel here."
     )
-    one_layout: bool = flag(
-        False,
-        "Hold weights once on a CPU: less memory, slower passes over several tokens.",
-        panel=MODELS,
+    one_layout: bool = in_models(
+        False, "Hold weights once on a CPU: less memory, slower passes over several tokens."
     )
-    dtype: str | None = flag(
+    dtype: str | None = in_models(
         None,
         "The type of unquantized weights: bfloat16 or float32.",
         "TYPE",
         complete=lambda incomplete: ["bfloat16", "float32"],
-        panel=MODELS,
     )
-    device: str | None = flag(
+    device: str | None = in_models(
         None,
         "cpu, cuda, cuda:1, or auto, which spreads the models over all GPUs.",
         "DEVICE",
         complete=complete_devices,
-        panel=MODELS,
     )
-    threads: int | None = flag(
-        None, "The number of CPU threads (default: one per core).", min=1, panel=MODELS
+    threads: int | None = in_models(
+        None, "The number of CPU threads (default: one per core).", min=1
     )
 
-    measure: str = flag(
+    measure: str = in_measure(
         "best",
         "How much to decode for real: the best k's, all k's, none, or replay, which times "
         "nothing at all.",
         "HOW",
         among=DECODED_KS,
-        panel=MEASURE,
     )
-    measure_requests: int = flag(30, "How many requests to decode for real.", min=1, panel=MEASURE)
-    mode: DraftingMode = flag(
+    measure_requests: int = in_measure(30, "How many requests to decode for real.", min=1)
+    mode: DraftingMode = in_measure(
         "greedy",
         "How drafts propose: greedy, sampled or sampled-temperature-only.",
         "MODE",
         among=tuple(DraftingMode),
         parse=DraftingMode,
-        panel=MEASURE,
     )
-    controls: bool = flag(
-        True,
-        "Do not add prompt lookup and the target as its own draft.",
-        show_default=False,
-        panel=MEASURE,
+    controls: bool = in_measure(
+        True, "Do not add prompt lookup and the target as its own draft.", show_default=False
     )
-    lookup: tuple[int, int] = flag(
+    lookup: tuple[int, int] = in_measure(
         "2-4",
         "The lengths of n-grams that prompt lookup tries.",
         "N-N",
         ("--ngram",),
         parse=_lookup,
-        panel=MEASURE,
     )
-    audit: bool = flag(
-        False, "Exit 1 if speculation changes what the target writes.", panel=MEASURE
-    )
+    audit: bool = in_measure(False, "Exit 1 if speculation changes what the target writes.")
 
-    cell_timeout: float | None = flag(
-        None, "The time limit per candidate, in seconds.", names=(_TIME_LIMIT,), min=1, panel=SAFETY
-    )
-    isolate: bool = flag(
+    cell_timeout: float | None = in_safety(None, "The time limit per candidate, in seconds.", min=1)
+    isolate: bool = in_safety(
         False,
         "Run each candidate in a process of its own, so that a crash costs only that one. Slower.",
-        panel=SAFETY,
     )
 
 
@@ -206,18 +183,12 @@ def sweep(
     dry_run: bool = flag(False, "Show the work, its time and its memory; load no weights."),
     rows: Rows,
     trust_remote_code: bool = TRUST,
-    allow_pickle: bool = flag(
-        False, "Load pickled weights. A malicious file can run code.", panel=SAFETY
-    ),
+    allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
     output: Output,
     quiet: bool = QUIET,
-    verbose: bool = flag(
-        False, "Print a line for every request.", names=("--verbose", "-v"), panel=OUTPUT
-    ),
-    print_config: bool = flag(
-        False,
-        "Print all settings as a YAML file for FILE.yaml, and stop.",
-        panel=OUTPUT,
+    verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
+    print_config: bool = in_output(
+        False, "Print all settings as a YAML file for FILE.yaml, and stop."
     ),
 ) -> int:
     """Measure drafts on your traffic: acceptance at every k, costs, and the real speed-up.
