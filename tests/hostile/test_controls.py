@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import query
 
 from draftbench.safe_files import json_without_controls, without_controls
-from draftbench.traffic import TrafficQuery, load
+from draftbench.traffic import load
 
 
 @pytest.mark.parametrize(
@@ -63,5 +64,5 @@ def test_no_document_is_an_error(raw):
 def test_a_segment_of_the_traffic_is_a_label(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"prompt": "a", "segment": "\x1b[31mred"}) + "\n")
-    found = load(TrafficQuery(str(log), None, 0, None, None, None, False, b"key"))
+    found = load(query(log))
     assert found.requests[0].segment == "�[31mred"

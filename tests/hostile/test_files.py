@@ -10,25 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub.utils import filter_repo_objects
+from scenes import query
 
 import draftbench
 from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.source import ModelSource
 from draftbench.safe_files import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
-from draftbench.traffic import TrafficQuery, files, load
+from draftbench.traffic import files, load
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-
-
-def read_traffic(source):
-    return load(TrafficQuery(str(source), None, 0, None, None, None, False, b"key"))
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "log.jsonl")
     with pytest.raises(TrafficError, match="not a plain file"):
-        read_traffic(tmp_path / "log.jsonl")
+        load(query(tmp_path / "log.jsonl"))
     with pytest.raises(UnreadableError, match="not a plain file"):
         read_limited(tmp_path / "log.jsonl", 10)
 
@@ -36,7 +33,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 def test_a_device_without_end_is_not_read(tmp_path):
     (tmp_path / "log.jsonl").symlink_to("/dev/zero")
     with pytest.raises(TrafficError, match="not a plain file"):
-        read_traffic(tmp_path / "log.jsonl")
+        load(query(tmp_path / "log.jsonl"))
     (tmp_path / "config.json").symlink_to("/dev/zero")
     with pytest.raises(UnreadableError, match=r"config\.json: it is not a plain file"):
         check_files(tmp_path)
@@ -76,22 +73,22 @@ def test_a_compressed_file_that_unpacks_without_end_is_refused(tmp_path, monkeyp
     rows = b'{"prompt": "a"}\n' * 20_000
     (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(rows))
     with pytest.raises(TrafficError, match="unpacks to more than 10 times its size"):
-        read_traffic(tmp_path / "log.jsonl.gz")
+        load(query(tmp_path / "log.jsonl.gz"))
     monkeypatch.setattr(files, "MAX_RATIO", 1000)
-    assert read_traffic(tmp_path / "log.jsonl.gz").rows == 20_000
+    assert load(query(tmp_path / "log.jsonl.gz")).rows == 20_000
 
 
 def test_a_few_bytes_that_stand_for_rows_without_end_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_ROWS", 1000)
     pq.write_table(pa.table({"prompt": ["a"] * 1001}), tmp_path / "log.parquet")
     with pytest.raises(TrafficError, match="more than 1000 rows"):
-        read_traffic(tmp_path / "log.parquet")
+        load(query(tmp_path / "log.parquet"))
 
 
 def test_a_header_of_more_columns_than_anybody_has_is_refused(tmp_path):
     (tmp_path / "log.csv").write_text(",".join(f"c{i}" for i in range(1001)) + "\na\n")
     with pytest.raises(TrafficError, match="more than 1000 columns"):
-        read_traffic(tmp_path / "log.csv")
+        load(query(tmp_path / "log.csv"))
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,15 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from scenes import query
 
 from draftbench.cli import main
 from draftbench.errors import TrafficError
 from draftbench.measure.prompts import TextSide
 from draftbench.run_folder.manifest import Effort
-from draftbench.traffic import TrafficQuery
 
 COMMIT = "c" * 40
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
-
-
-def query(source):
-    return TrafficQuery(str(source), None, 0, None, None, None, False, b"key")
 
 
 @pytest.fixture
