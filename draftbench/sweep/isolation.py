@@ -12,8 +12,9 @@ import math
 import multiprocessing
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,13 +22,13 @@ from typing import Any
 from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, Failure, Observation
+from draftbench.records import Candidate, Failure
 from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Measured
-from draftbench.sweep.worker import Keep, Private, Worker
+from draftbench.sweep.worker import Keep, Worker
 
 _LOOK_SECONDS = 5.0
 
@@ -88,11 +89,11 @@ class IsolatedWorker:
                 if not child.is_alive() and not pipe.poll():
                     raise EOFError
             match pipe.recv():
-                case "done", failed:
+                case "done", (failed,):
                     return failed
                 case "fatal", (kind, message, hint):
                     raise _FATAL.get(kind, ModelError)(message, hint=hint)
-                case "begin", _:
+                case "begin", ():
                     deadline = math.inf if limit is None else time.monotonic() + limit
                 case "keep", (records, private):
                     self.keep(records, private)
@@ -114,48 +115,36 @@ def _died(who: str, child: BaseProcess) -> ModelError:
 
 
 class _Parent:
-    """The parent's run folder and watcher, seen from the child."""
+    """The parent, seen from the child: what is called here, it does (`IsolatedWorker._serve`)."""
 
     def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+        self._pipe = pipe
 
-    def call(self, what: str, value: Any) -> None:
+    def __getattr__(self, what: str) -> Callable[..., None]:
+        return partial(self._ask, what)
+
+    def _ask(self, what: str, *values: object) -> None:
         """Send, and wait until the parent has done it. Without a parent there is nothing to do: an
         exit, not an error that a candidate could be blamed for.
         """
         try:
-            self.pipe.send((what, value))
-            self.pipe.recv()
+            self._pipe.send((what, values))
+            self._pipe.recv()
         except (EOFError, OSError) as error:
             raise SystemExit(1) from error
-
-    def keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        self.call("keep", (records, private))
-
-    def kept(self, records: Sequence[Observation]) -> None:
-        """The parent sees them as it keeps them."""
-
-    def stage(self, what: str, total: int) -> None:
-        self.call("stage", (what, total))
-
-    def advance(self, units: int = 1) -> None:
-        self.call("advance", (units,))
-
-    def note(self, text: str) -> None:
-        self.call("note", (text,))
 
 
 def _work(
     prepared: Prepared, folder: RunFolder, candidate: Candidate | None, pipe: Connection
 ) -> None:
     """The child: load the target, read or make its responses, measure one candidate."""
-    parent = _Parent(pipe)
+    parent: Any = _Parent(pipe)  # keeps and watches
     try:
         set_threads(prepared.options.threads)
         worker = Worker(prepared, Measured.read(prepared, folder), parent.keep, parent)
-        parent.call("begin", None)
-        parent.call("done", worker.attempt(candidate) if candidate else None)
+        parent.begin()
+        parent.done(worker.attempt(candidate) if candidate else None)
     except DraftbenchError as error:
-        parent.call("fatal", (type(error).__name__, error.message, error.hint))
+        parent.fatal(type(error).__name__, error.message, error.hint)
     except KeyboardInterrupt:
         pass  # the parent was interrupted too, and says so
