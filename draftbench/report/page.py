@@ -21,6 +21,7 @@ from draftbench.records import SELF
 from draftbench.report.answer import (
     advice,
     basis,
+    candidates,
     certainty,
     crossover,
     failures,
@@ -35,9 +36,10 @@ from draftbench.report.answer import (
 from draftbench.report.charts import Bar, Chart, bars, charts_of
 from draftbench.report.markup import Html, coded, data, element, folded, items, table, together
 from draftbench.report.plot import STYLE
-from draftbench.report.terminal.text import Section
+from draftbench.report.terminal.text import Section, counted
 from draftbench.run_folder.run import Run
 
+_ONE = "One request has no interval, so nothing is drawn."
 _GLOSSARY = {
     "Speculative decoding": "A small draft proposes k tokens; the target checks them in one pass "
     "and keeps those it agrees with. The output is the target's own, only the time changes.",
@@ -107,7 +109,7 @@ def _head(run: Run, answer: Recommendation) -> Html:
         path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
         for path in (question.target, question.traffic)
     )
-    about = f" · target {target} · traffic {traffic} · {answer.requests} requests"
+    about = f" · target {target} · traffic {traffic} · {counted(answer.requests, 'request')}"
     doubts = "; ".join(caveat.text for caveat in answer.decisive_caveats)
     return element(
         "header",
@@ -180,19 +182,22 @@ def _titled(section: Section) -> Html:
 
 
 def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    key, title, chart = "candidates", "Candidates", charts.get("speedup-by-candidate")
-    if chart is None:
-        return _section(key, title, "No pass was timed, so no candidate's speed is known.")
+    chart, best = charts.get("speedup-by-candidate"), _titled(candidates(answer))
+    every = speed_ups(answer)
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
     speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
     faster = sum(speed is not None and speed.low > 1 for speed in speeds)
+    count = f"{faster} of {counted(len(drafts), 'candidate')}"
+    lead = f"Clearly faster than decoding without a draft: {count}."
+    if chart is None:
+        lead = _ONE if answer.requests < 2 else "No pass was timed, so no speed-up is known."
     return _section(
-        key,
-        title,
-        f"{faster} of {len(drafts)} candidates clearly speed up decoding.",
-        _drawn(chart, beside=_titled(chart.table)),
+        "candidates",
+        "Candidates",
+        lead,
+        _drawn(chart, beside=best) if chart else best,
         _folded_list("Why not the others", losers(answer)),
-        folded("Every speed-up of the best", table(speed_ups(answer))) if answer.leader else None,
+        folded("Every speed-up of the best", table(every)) if every.rows else None,
     )
 
 
@@ -202,8 +207,8 @@ def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     error = answer.prediction_error
     lead = "A longer draft wins more tokens per round and costs more to propose and to verify. "
     if rounds is None:
-        lead = "Nothing was replayed, so acceptance is unknown. "
-    if speeds is None:
+        lead = _ONE if answer.requests < 2 else "Nothing was replayed, so acceptance is unknown."
+    elif speeds is None:
         lead += "No pass was timed, so the speed-up at each k is unknown."
     elif error is None:
         lead += "Nothing was decoded, so these predictions are unchecked."

@@ -120,15 +120,25 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
     assert [word for word in words if word not in text] == []
 
 
-def test_what_was_not_measured_says_so_in_the_head_and_in_its_section(hand):
-    text = Read(page_of(hand.run(hand.untimed()))).text
-    for words in (
-        "No candidate's speed is known",
-        "No pass was timed, so no candidate's speed is known.",
-        "Only concurrency 1 was timed",
-        "All requests belong to one segment",
-    ):
-        assert words in text
+@pytest.mark.parametrize(
+    ("timed", "sentences"),
+    [
+        (
+            False,
+            [
+                "No candidate's speed is known: nothing was timed",
+                "No pass was timed, so no speed-up is known.",
+                "Only concurrency 1 was timed",
+                "All requests belong to one segment",
+            ],
+        ),
+        (True, ["too few requests for an interval", "One request has no interval, so nothing is"]),
+    ],
+)
+def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sentences):
+    alone = [r for r in hand.perfect() if getattr(r, "request", None) in (None, "r0")]
+    text = Read(page_of(hand.run(alone if timed else hand.untimed()))).text
+    assert [sentence for sentence in sentences if sentence not in text] == []
 
 
 def test_names_from_files_stay_text(hand):
