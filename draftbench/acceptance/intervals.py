@@ -30,7 +30,6 @@ RESAMPLES = 2000
 _UNDEFINED_SHARE = 0.01
 # Resamples that are summed together: as many as keep their counts within some megabytes.
 _ROWS_AT_ONCE, _COUNTS_AT_ONCE = 250, 1_000_000
-_Comparison = Callable[[Floats, Floats], Floats]
 
 
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,16 +158,17 @@ def _bca_quantiles(value: float, draws: Floats, left_out: Floats, level: float) 
     return quantiles
 
 
-def _paired(a: Sample, b: Sample, word: str, compare: _Comparison) -> Sample:
+def _paired(a: Sample, b: Sample, word: str, compare: Callable[[Floats, Floats], Floats]) -> Sample:
     if a.figure != b.figure:
         raise ValueError(f"{a.figure.name} and {b.figure.name} are different figures")
     row_of_b = {request: row for row, request in enumerate(b.requests)}
-    rows = [(i, row_of_b[r]) for i, r in enumerate(a.requests) if r in row_of_b]
-    rows_a, rows_b = [i for i, _ in rows], [j for _, j in rows]
+    rows_a = [row for row, request in enumerate(a.requests) if request in row_of_b]
+    requests = tuple(a.requests[row] for row in rows_a)
+    rows_b = [row_of_b[request] for request in requests]
     split = a.addends.shape[1]
     return Sample(
         figure=replace(a.figure, name=f"{word} {a.figure.name}"),
-        requests=tuple(a.requests[i] for i in rows_a),
+        requests=requests,
         weights=a.weights[rows_a],
         addends=np.concatenate([a.addends[rows_a], b.addends[rows_b]], axis=1),
         combine=lambda sums: compare(a.combine(sums[..., :split]), b.combine(sums[..., split:])),

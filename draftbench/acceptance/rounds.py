@@ -215,7 +215,7 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
         proposed, accepted, cut = map(np.array, (decode.proposed, decode.accepted, decode.cut))
         drafted = proposed > 0
         full = drafted & (accepted == proposed)
-        tried = np.minimum(accepted + 1, proposed - cut)
+        inside = np.minimum(accepted + 1, proposed - cut)
         row = {
             "tokens": decode.output_tokens - 1,
             "rounds": drafted.sum(),
@@ -226,7 +226,7 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
             "full": full.sum(),
             "by_draft_length": np.bincount(proposed, minlength=k + 1),
             "after_full": np.bincount(proposed[1:][full[:-1]], minlength=k + 1),
-            "reached": (tried[:, None] > step).sum(0),
+            "reached": (inside[:, None] > step).sum(0),
             "survived": (accepted[:, None] > step).sum(0),
         }
         counts.append(Rounds(k, **{name: np.array([n], np.float64) for name, n in row.items()}))
@@ -306,8 +306,8 @@ def _count(k: int, chain: _Chain) -> Rounds:
     """Sums over u of what a round at each start proposes, accepts and cuts."""
     length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
     position = np.arange(starts.shape[1])
-    tried = np.minimum(drafted, np.maximum(length - position, 0))
-    ended = starts * np.take_along_axis(reach, tried[None], axis=0)[0]
+    inside = np.minimum(drafted, np.maximum(length - position, 0))
+    ended = starts * np.take_along_axis(reach, inside[None], axis=0)[0]
     whole = starts * np.take_along_axis(reach, drafted[None], axis=0)[0] * (drafted > 0)
     following = np.minimum(position + drafted + 1, starts.shape[1] - 1)
     followed = whole * (position + drafted + 1 < length)
@@ -320,11 +320,11 @@ def _count(k: int, chain: _Chain) -> Rounds:
         plain=by_draft_length[:, 0],
         proposed=by_draft_length @ np.arange(k + 1),
         accepted=survived.sum(1),
-        cut=(ended * (drafted - tried)).sum(1),
+        cut=(ended * (drafted - inside)).sum(1),
         full=whole.sum(1),
         by_draft_length=by_draft_length,
         after_full=_split(followed, np.take_along_axis(drafted, following, axis=1), k),
-        reached=np.stack([(starts * reach[t] * (tried > t)).sum(1) for t in range(k)], axis=1),
+        reached=np.stack([(starts * reach[t] * (inside > t)).sum(1) for t in range(k)], axis=1),
         survived=survived,
     )
 
