@@ -149,13 +149,6 @@ def drafts(
         yield other.name, build_runner(other, plain, other.name)[0]
 
 
-def drafter_of(draft: Runner | None, target: Runner) -> Drafter:
-    """A fresh drafter for one response."""
-    if draft is None:
-        return LookupDrafter(*LOOKUP_SIZES, target.device)
-    return ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
-
-
 def check(
     draft: Runner | None,
     target: Runner,
@@ -177,7 +170,9 @@ def check(
         )
         for index, reference in enumerate(known)
     ]
-    drafter = drafter_of(draft, target)
+    drafter: Drafter = LookupDrafter(*LOOKUP_SIZES, target.device)
+    if draft is not None:
+        drafter = ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
     responses = decode_all(tasks, target, drafter, k, HostClock(), rows)
     tally = Tally()
     for index, (reference, response) in enumerate(zip(known, responses, strict=True)):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -179,7 +178,7 @@ def cases(bench: Bench, options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def judged(bench: Bench, case: Case, *, notes: bool) -> bool:
+def judged(bench: Bench, case: Case) -> bool:
     """Run one case and print its line; whether the verdict is right."""
     verdict = bench.folder / "verdict.json"
     done = bench.run(*case.words, "--format", "json", "-o", str(verdict))
@@ -197,9 +196,8 @@ def judged(bench: Bench, case: Case, *, notes: bool) -> bool:
             name = {"alpha": "α", "mean_accepted_length": "τ"}[check["metric"]]
             changes.append(f"{name} {check['old']['value']:.3f} → {check['new']['value']:.3f}")
     print(f"{head:50} {', '.join(changes)}", flush=True)
-    if notes:
-        for note in result["notes"]:
-            print(textwrap.indent(textwrap.fill(note, 92), "    "), flush=True)
+    for note in result["notes"]:
+        print(textwrap.indent(textwrap.fill(note, 92), "    "), flush=True)
     return right
 
 
@@ -214,18 +212,11 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=48, help="length limit of every response")
     parser.add_argument("--k", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave models and runs here")
-    parser.add_argument("--no-notes", action="store_true", help="one line a case")
     options = parser.parse_args()
     disable_progress_bar()
-    folder = options.keep or Path(tempfile.mkdtemp())
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        bench = Bench(folder.resolve())
-        found = [judged(bench, c, notes=not options.no_notes) for c in cases(bench, options)]
-    finally:
-        if options.keep is None:
-            shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder).resolve())
+        found = [judged(bench, case) for case in cases(bench, options)]
     return 0 if all(found) else 1
 
 
