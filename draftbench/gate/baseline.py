@@ -139,7 +139,7 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n")
     except OSError as error:
-        obstacle = error.strerror
+        obstacle = error.strerror or str(error)
     if obstacle is not None:
         raise RunFolderError(
             f"cannot write the baseline `{path}`: {obstacle}", hint="take another --save file"

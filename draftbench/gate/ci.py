@@ -178,7 +178,7 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
                         stream.write(b"\n")
             append_line(path, [entry])
     except OSError as error:
-        obstacle = error.strerror
+        obstacle = error.strerror or str(error)
     except RunFolderError as error:
         obstacle = error.message
     if obstacle is not None:
