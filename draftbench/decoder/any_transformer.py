@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from draftbench.decoder.linear import holds_two_layouts
+from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import only_row
 
@@ -164,7 +164,7 @@ class TransformersRunner:
 
     @property
     def name(self) -> str:
-        how = ", two layouts" * holds_two_layouts(self.modules())
+        how = layouts_of(self.modules())
         how += ", rows one by one" * (not self._side_by_side)
         return f"transformers forward ({self.dtype}, {self.device}{how})".replace("torch.", "")
 

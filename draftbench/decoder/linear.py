@@ -1,9 +1,11 @@
-"""Unquantized linear layers: on a CPU, weights in the layout that is fastest for the rows at hand.
+"""Unquantized linear layers: on a CPU, weights held in the way that is fastest for a few rows.
 
-A pass over one token streams a matrix once, as fast as the memory gives it. A pass over a few
-tokens should cost little more, and does where oneDNN finds the weights packed in blocks; row after
-row, as checkpoints have them, they take half as long again. Large matrices are streamed faster in
-rows than in blocks, and get both layouts. `scripts/bench_layouts.py` times all of it.
+A pass over one token streams every matrix once; a pass over a few should cost little more. In rows,
+as checkpoints have weights, it takes up to twice as long. So, on CPUs that have no instructions for
+bfloat16, weights that fit into 16 bits are held in these and multiplied in float32 by FBGEMM: half
+the bytes, the same values, one layout for any number of rows. Weights that need 32 bits are packed
+in blocks by oneDNN, and the large ones kept in rows as well, which are streamed faster for one
+token. `scripts/bench_layouts.py` times all of it.
 """
 
 from __future__ import annotations
@@ -17,16 +19,21 @@ from torch.nn import functional
 
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# By the bytes of a matrix: smaller ones stay in a processor's cache, where oneDNN's call takes
-# longer than its blocks save.
-BLOCKS_FROM = 300_000
-# Between these sizes blocks are as fast as anything for one token. Below, PyTorch's product is
-# faster, above it oneDNN's over rows.
-BLOCKS_ALONE = range(600_000, 8 << 20)
+# By the bytes of a float32 matrix: smaller ones stay in a processor's cache, where a library's call
+# takes longer than its layout saves.
+PACKED_FROM = 600_000
+# Of weights that need 32 bits, larger ones are streamed faster in rows than in blocks.
+ROWS_FROM = 8 << 20
 # oneDNN packs for a number of rows: for 1 (float32: not at all), and alike for all others.
 SEVERAL = 8
-# Up to so many rows a product is made at its exact size.
+# Up to so many rows oneDNN's product is made at its exact size.
 EXACT_SIZE_ROWS = 32
+# What 16 bits may lose of a weight: the step of float16's smallest numbers, halved. bfloat16 has
+# smaller ones, of which a sum of products notices nothing.
+LOST = 2.0**-25
+# How a layer holds its weights: float16 numbers; oneDNN's packed copy; rows as they came; these
+# and blocks.
+IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
 
 
 def has_onednn() -> bool:
@@ -34,9 +41,23 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available()
 
 
+def has_fbgemm() -> bool:
+    """Whether PyTorch was built with it, and this CPU can convert float16."""
+    capabilities = torch.cpu.get_capabilities()
+    built = "fbgemm" in torch.backends.quantized.supported_engines
+    return built and bool(capabilities.get("avx2") and capabilities.get("f16c"))
+
+
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for it: without, a pass over n tokens takes n steps."""
-    return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    """Whether this CPU has instructions for it: without, a pass over n tokens takes up to n steps.
+
+    PyTorch takes AVX-512 for enough, and then converts every weight for every token.
+    """
+    if not has_onednn() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+    return bool(native) or capabilities.get("architecture") != "x86_64"
 
 
 def wide_dtype() -> torch.dtype:
@@ -50,6 +71,16 @@ def multiplies_integers() -> bool:
     return any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
+def fits_16_bits(weight: Tensor) -> bool:
+    """Whether these float32 weights on a CPU are float16 or bfloat16 numbers, as those of nearly
+    every checkpoint are.
+    """
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_fbgemm():
+        return False
+    pieces = weight.split(1024)
+    return all(bool(((p.half().float() - p).abs_() <= LOST).all()) for p in pieces)
+
+
 def unquantized_linear(
     weight: Tensor, bias: Tensor | None, *, two_layouts: bool = True, copied: bool = True
 ) -> nn.Linear | PackedLinear:
@@ -57,25 +88,26 @@ def unquantized_linear(
 
     Args:
         weight: [out, in].
-        two_layouts: a matrix may be held twice; else one that is streamed faster in rows keeps
-            them, since a step of one token is the baseline of every speed-up.
+        two_layouts: a matrix that needs 32 bits may be held twice; else one that is streamed faster
+            in rows keeps them, since a step of one token is the baseline of every speed-up.
         copied: the weight is no piece of a mapped file, which a layer would keep in memory whole.
     """
     narrow = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
     packs = has_onednn() and (narrow or weight.dtype == torch.float32)
-    if weight.device.type != "cpu" or not packs or weight.nbytes < BLOCKS_FROM:
+    if weight.device.type != "cpu" or not packs or weight.nbytes < PACKED_FROM:
         return plain_linear(weight, bias)
-    if not narrow and weight.nbytes in BLOCKS_ALONE:
-        blocks = in_blocks(weight, bias)
-        return PackedLinear(weight, blocks, blocks)
     if narrow:
-        rows = None
-        one = _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1), bias)
-    else:
-        rows = weight.contiguous() if copied else weight.clone()
-        small = weight.nbytes < BLOCKS_ALONE.start
-        one = partial(functional.linear, weight=rows, bias=bias) if small else _onednn(rows, bias)
-    return PackedLinear(weight, one, in_blocks(weight, bias) if two_layouts else one, rows)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
+        return PackedLinear(weight, PACKED, _onednn(packed, bias))
+    if fits_16_bits(weight):
+        return PackedLinear(weight, IN_16_BITS, _fbgemm(weight, bias))
+    if weight.nbytes < ROWS_FROM:
+        return PackedLinear(weight, PACKED, in_blocks(weight, bias))
+    rows = weight.contiguous() if copied else weight.clone()
+    one = _onednn(rows, bias)
+    if not two_layouts:
+        return PackedLinear(weight, IN_ROWS, one, rows=rows)
+    return PackedLinear(weight, TWICE, one, in_blocks(weight, bias), rows=rows)
 
 
 def in_blocks(weight: Tensor, bias: Tensor | None) -> Product:
@@ -94,6 +126,13 @@ def _onednn(held: Tensor, bias: Tensor | None) -> Product:
     return product
 
 
+def _fbgemm(weight: Tensor, bias: Tensor | None) -> Product:
+    """float16 weights times float32 activations, summed in float32."""
+    held = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
+    multiply = torch.ops.quantized.linear_dynamic_fp16.default
+    return lambda x: multiply(x, held)
+
+
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """PyTorch's layer around these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
@@ -104,7 +143,7 @@ def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 class PackedLinear(nn.Module):
-    """A layer by one product for one token and another for several, which may be the same.
+    """A layer by one product for one token and, where weights are held twice, another for several.
 
     Args:
         weight: for sizes alone.
@@ -113,14 +152,20 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(
-        self, weight: Tensor, one: Product, several: Product, rows: Tensor | None = None
+        self,
+        weight: Tensor,
+        layout: str,
+        one: Product,
+        several: Product | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight_bytes = weight.nbytes
-        self.second_layout_bytes = weight.nbytes if one is not several else 0
+        self.layout = layout
+        self.weight_bytes = 2 * weight.numel() if layout == IN_16_BITS else weight.nbytes
+        self.second_layout_bytes = weight.nbytes if layout == TWICE else 0
         self.address = None if rows is None else rows.data_ptr()
-        self.product = one if one is several else _by_rows(one, several)
+        self.product = one if several is None else _by_rows(one, several)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.product(x.reshape(-1, self.in_features))
@@ -142,9 +187,10 @@ def as_function(layer: nn.Module) -> Product:
     return getattr(layer, "product", layer)
 
 
-def holds_two_layouts(layers: Iterable[nn.Module]) -> bool:
-    """Whether one of them holds its weights twice."""
-    return any(getattr(layer, "second_layout_bytes", 0) for layer in layers)
+def layouts_of(layers: Iterable[nn.Module]) -> str:
+    """What a runner's name says of how its layers hold their weights."""
+    held = {getattr(layer, "layout", None) for layer in layers}
+    return "".join(f", {layout}" for layout in (IN_16_BITS, TWICE) if layout in held)
 
 
 def padded_size(rows: int) -> int:

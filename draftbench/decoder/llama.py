@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, EvenRows, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.cuda_graphs import CudaGraphs, Lender, RecordedPasses, Recorder
-from draftbench.decoder.linear import Product, as_function, holds_two_layouts
+from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 
@@ -88,16 +88,15 @@ class LlamaRunner:
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
         linear = partial(make_linear, level=level, simulate=simulate, two_layouts=two_layouts)
         self._model = LlamaModel(model, linear)
-        self._like = self._model.embedding
-        self.dtype, self.device = self._like.dtype, str(self._like.device)
-        future = torch.full((PIECE, PIECE), float("-inf"), dtype=self.dtype)
-        self._future = future.triu_(1).to(self._like.device)
+        like = self._model.like
+        self.dtype, self.device = like.dtype, str(like.device)
+        self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
         self._lender: Lender | None = None
         self._unrecorded = False
 
     @property
     def name(self) -> str:
-        how = ", two layouts" * holds_two_layouts(self.modules())
+        how = layouts_of(self.modules())
         how += ", call by call" * self._unrecorded
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
@@ -249,12 +248,10 @@ class LlamaModel:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.group = self.heads // self.kv_heads
         embedding = model.model.embed_tokens
-        self.embedding = embedding.weight.detach()
-        self.rotary = _rotary(
-            model.model.rotary_emb, self.embedding, config.max_position_embeddings
-        )
+        self.like = layers[0].input_layernorm.weight.detach()
+        self.rotary = _rotary(model.model.rotary_emb, self.like, config.max_position_embeddings)
         self._inner = config.intermediate_size
-        self._signs = self.embedding.new_tensor([[1.0], [-1.0]])
+        self._signs = self.like.new_tensor([[1.0], [-1.0]])
         self.linears: list[nn.Module] = []
 
         def take(weight: Tensor, bias: Tensor | None, *, copied: bool = False) -> Product:
@@ -269,6 +266,9 @@ class LlamaModel:
             layers[index] = nn.Identity()
         tied = head.weight is embedding.weight
         self.logits = take(head.weight.detach(), head.bias, copied=tied)
+        table = embedding.weight.detach()
+        shared = tied and getattr(self.linears[-1], "address", table.data_ptr()) is not None
+        self.embedding = table if shared or not fits_16_bits(table) else table.half()
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights that are not in a linear layer."""
@@ -279,7 +279,7 @@ class LlamaModel:
 
     def new_slabs(self, capacity: int, rows: int) -> Tensor:
         """Zeros [layers, rows, 2, key heads, capacity, head]."""
-        return self.embedding.new_zeros(
+        return self.like.new_zeros(
             len(self.layers), rows, 2, self.kv_heads, capacity, self.head_dim
         )
 
@@ -294,7 +294,7 @@ class LlamaModel:
     def append(self, tokens: Tensor, placement: Placement) -> Tensor:
         """Read tokens [n] of any rows; what the output head reads [n, hidden]."""
         signs, heads, inner = self._signs, self.heads + 2 * self.kv_heads, self._inner
-        embedded = functional.embedding(tokens, self.embedding)
+        embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
         stream = torch.stack([embedded, -embedded], dim=1)
         flat = stream.view(len(tokens), -1)
         x = self.layers[0].input_norm(flat)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from draftbench.decoder.any_transformer import rewind_obstacle
+from draftbench.decoder.linear import ROWS_FROM
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import CGROUP, LEVELS, kv_bytes_per_token, matrix_bytes
@@ -66,7 +67,7 @@ def check_models(
                 facts=facts,
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
-                rooms=_rooms(ours, theirs, stored, memory_bytes, device),
+                rooms=_rooms(ours, theirs, stored, memory_bytes),
                 engines=engine_answers(facts),
             )
         )
@@ -114,8 +115,12 @@ def _examined(
                 f"`{source.name}` is stored as {stored}: pip install {' '.join(missing)}"
             )
     text = config.get_text_config()
-    dtype = wanted or getattr(text, "dtype", None) or torch.float32
+    loaded: torch.dtype = getattr(text, "dtype", None) or torch.float32
+    dtype = wanted or loaded
     files = stored_bytes(source) if stored else None
+    itemsize = dtype.itemsize
+    if not torch.cuda.is_available():  # a CPU multiplies 16-bit weights in float32 as they are
+        itemsize = min(itemsize, loaded.itemsize)
     sheet = ModelSheet(
         name=source.name,
         family=text.model_type,
@@ -124,13 +129,22 @@ def _examined(
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
         weight_bytes={
-            level: _bytes_at(skeleton, level, dtype.itemsize) if files is None else files
+            level: _bytes_at(skeleton, level, itemsize) if files is None else files
             for level in LEVELS
         },
+        second_layout_bytes=_second_layout(skeleton, itemsize) if files is None else 0,
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_of(source),
     )
     return sheet, obstacles, caveats
+
+
+def _second_layout(skeleton: nn.Module, itemsize: int) -> int:
+    """Bytes that a CPU holds twice: of large matrices whose weights need 32 bits."""
+    if itemsize < torch.float32.itemsize or torch.cuda.is_available():
+        return 0
+    layers = [layer.weight for layer in skeleton.modules() if isinstance(layer, nn.Linear)]
+    return sum(weight.nbytes for weight in layers if weight.nbytes >= ROWS_FROM)
 
 
 def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
@@ -152,7 +166,6 @@ def _rooms(
     draft: ModelSheet,
     stored: tuple[str | None, str | None],
     memory_bytes: int,
-    device: str,
 ) -> tuple[Room, ...]:
     """One per level of the draft, its own alone where it is stored quantized; none where neither
     model keeps anything per token.
@@ -164,11 +177,11 @@ def _rooms(
     for level in LEVELS if stored[1] is None else [stored[1]]:
         theirs = draft.bytes_at(level)
         left = memory_bytes - ours - theirs
-        twice = ours * (stored[0] is None) + theirs * (level == "none")
+        twice = target.second_layout_bytes + draft.second_layout_bytes * (level == "none")
         room = Room(
             level=level,
             weight_bytes=ours + theirs,
-            second_layout_bytes=twice if device == "cpu" else 0,
+            second_layout_bytes=twice,
             tokens=left // per_token if left >= 0 else None,
         )
         rooms.append(room)

@@ -77,7 +77,8 @@ class ModelSheet:
     `weight_bytes` are by quantization level, as an engine stores them: the linear layers at that
     level with their scales, all else as in the checkpoint. A tied output head counts once
     unquantized, and as a separate layer at a level. A checkpoint that is stored quantized takes
-    the same at all of them, and at its own level, which is not listed.
+    the same at all of them, and at its own level, which is not listed. `second_layout_bytes` are
+    those of unquantized weights that draftbench holds twice on a CPU.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ModelSheet:
     dtype: str
     parameters: int
     weight_bytes: dict[str, int]
+    second_layout_bytes: int
     kv_bytes_per_token: int
     context: int | None  # tokens; None is no limit
 

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.linear import PackedLinear, multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.linear import (
+    IN_16_BITS,
+    IN_ROWS,
+    PackedLinear,
+    multiplies_bfloat16,
+    multiplies_integers,
+)
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.quantized_linear import Int4Linear
 from draftbench.decoder.runner import Runner
@@ -231,7 +237,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     # loaded after them.
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
-    caveats = [ONE_LAYOUT] if build.device == "cpu" and not two_layouts else []
+    caveats: list[str] = []
     simulate = kernel_of(build.level, build.device) is None
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
@@ -265,6 +271,9 @@ def _caveats(
     """
     caveats: list[str] = []
     on_cpu, level = build.device == "cpu", build.level
+    layouts = {getattr(layer, "layout", None) for layer in linears(runner)}
+    if IN_ROWS in layouts:
+        caveats.append(ONE_LAYOUT)
     if level == "none":
         checkpoint = getattr(source.config.get_text_config(), "dtype", None)
         narrow = checkpoint in (torch.bfloat16, torch.float16)
@@ -273,7 +282,9 @@ def _caveats(
                 "this CPU does not multiply bfloat16: a pass over several tokens takes nearly a "
                 "step for each, which in float32 (the default here) it does not"
             )
-        elif draft is None and build.dtype == torch.float32 and narrow:
+        elif (
+            draft is None and build.dtype == torch.float32 and narrow and IN_16_BITS not in layouts
+        ):
             caveats.append(
                 "its checkpoint has two bytes a weight and runs in float32: plain decoding reads "
                 "twice the bytes, and a runner that does not gains less from speculation"

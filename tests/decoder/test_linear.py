@@ -9,9 +9,15 @@ import pytest
 import torch
 
 from draftbench.decoder.linear import (
-    BLOCKS_ALONE,
-    BLOCKS_FROM,
+    IN_16_BITS,
+    IN_ROWS,
+    PACKED,
+    PACKED_FROM,
+    ROWS_FROM,
+    TWICE,
     PackedLinear,
+    fits_16_bits,
+    has_fbgemm,
     multiplies_bfloat16,
     multiplies_integers,
     padded_size,
@@ -90,7 +96,8 @@ def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer
     """
     weight, x, _ = matrices()
     wide = torch.bfloat16 if multiplies_bfloat16() else torch.float32
-    built = layer(weight.to(wide).repeat(4, 1), None)
+    # Numbers that need 32 bits.
+    built = layer((weight.float() * 1.001).to(wide).repeat(4, 1), None)
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
         built(x[:rows].to(wide))
     log = capfd.readouterr().out
@@ -154,33 +161,62 @@ def test_a_float32_model_keeps_float32_around_a_quantized_layer(kernel, rows):
     torch.testing.assert_close(got, layer(x[:rows]).float(), rtol=0.01, atol=0.02)
 
 
-@pytest.mark.parametrize("two_layouts", [True, False])
 @pytest.mark.parametrize(
-    ("size", "copies"),
+    ("size", "two_layouts", "layout"),
     [
-        (BLOCKS_FROM - 1024, 1),
-        (BLOCKS_FROM, 2),
-        (BLOCKS_ALONE.start, 1),
-        (BLOCKS_ALONE.stop, 2),
+        (PACKED_FROM - 1024, True, None),
+        (PACKED_FROM, True, PACKED),
+        (ROWS_FROM, True, TWICE),
+        (ROWS_FROM, False, IN_ROWS),
     ],
 )
-def test_float32_weights_are_held_in_the_layouts_that_are_fastest_for_their_size(
-    size, copies, two_layouts
-):
+def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, two_layouts, layout):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(-(-size // 1024), 256, generator=generator)
     layer = unquantized_linear(weight, None, two_layouts=two_layouts)
-    assert isinstance(layer, PackedLinear) is (size >= BLOCKS_FROM)
-    second = weight.nbytes if copies == 2 and two_layouts else 0
-    assert getattr(layer, "second_layout_bytes", 0) == second
+    assert getattr(layer, "layout", None) == layout
+    assert getattr(layer, "second_layout_bytes", 0) == (weight.nbytes if layout == TWICE else 0)
     for rows in (1, 2, 5, 40):
         x = torch.randn(rows, 256, generator=generator)
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored):
+    generator = torch.Generator().manual_seed(0)
+    weight = (0.02 * torch.randn(1200, 256, generator=generator)).to(stored).float()
+    bias = torch.randn(1200, generator=generator)
+    layer = unquantized_linear(weight, bias)
+    assert isinstance(layer, PackedLinear)
+    assert (layer.layout, layer.weight_bytes) == (IN_16_BITS, 2 * weight.numel())
+    for rows in (1, 2, 5, 40):
+        x = torch.randn(rows, 256, generator=generator)
+        exact = (x.double() @ weight.double().T + bias).float()
+        torch.testing.assert_close(layer(x), exact, rtol=2**-18, atol=2**-18)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        (2.0**-25, True),  # half the step of float16's smallest numbers: rounds to 0
+        (3 * 2.0**-26, True),  # between two of them
+        (65504.0, True),  # float16's largest
+        (65536.0, False),  # a bfloat16 number
+        (1 + 2.0**-12, False),  # a digit too many
+        (float("nan"), False),
+        (float("inf"), False),
+    ],
+)
+def test_one_weight_beyond_16_bits_keeps_32_for_all(value, fits):
+    weight = torch.zeros(3000, 64)
+    weight[2999, 63] = value
+    assert fits_16_bits(weight) is (fits and has_fbgemm())
+
+
 @pytest.mark.parametrize("copied", [True, False])
 def test_rows_stay_where_they_are_unless_they_lie_in_a_file(copied):
-    weight = torch.randn(BLOCKS_ALONE.stop // 1024, 256)
+    weight = torch.randn(ROWS_FROM // 1024, 256)
     layer = unquantized_linear(weight, None, copied=copied)
     assert (layer.address == weight.data_ptr()) is copied
 

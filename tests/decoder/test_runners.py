@@ -157,11 +157,9 @@ def test_a_runner_agrees_with_transformers(name):
 
 @pytest.mark.parametrize("two_layouts", [True, False])
 def test_the_llama_runner_agrees_with_transformers_in_every_layout(monkeypatch, two_layouts):
-    """16 to 64 kB: PyTorch's product for one token beside blocks, blocks alone, oneDNN's
-    rows beside blocks.
-    """
-    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
-    monkeypatch.setattr(linear, "BLOCKS_ALONE", range(20_000, 40_000))
+    """16 to 64 kB: blocks alone, and rows beside blocks."""
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "ROWS_FROM", 40_000)
     model = random_model(LLAMA["llama, tied"])
     ids, expected = full_pass(model)
     runner = runner_of(model, two_layouts=two_layouts)

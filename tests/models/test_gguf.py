@@ -8,6 +8,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
+from draftbench.decoder.linear import has_fbgemm
 from draftbench.errors import ModelError
 from draftbench.models.compatibility import check_pair
 from draftbench.models.prequantized import stored_level
@@ -95,7 +96,11 @@ def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, e
     assert facts.caveats == (
         "stored as gguf-q8_0 and unpacked here: right acceptance, its own cost and size unknown",
     )
-    assert (facts.parameters, facts.weight_bytes) == (exact.parameters, exact.weight_bytes)
+    assert facts.parameters == exact.parameters
+    # Unpacked numbers need 32 bits, two bytes more each: those of the embedding, 2048 · 128, and of
+    # the head that is tied to it. The other matrices are small, and widened in any case.
+    wider = 2 * 2 * 2048 * 128 if has_fbgemm() else 0
+    assert facts.weight_bytes == exact.weight_bytes + wider
     closeness = torch.nn.functional.cosine_similarity(logits, expected, dim=-1)
     assert 0.99 < closeness.min() < 1
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.linear import multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16, multiplies_integers
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
@@ -83,7 +83,14 @@ SCALE = FLOAT32 if multiplies_integers() else BFLOAT16
     ("level", "dtype", "tied", "weights", "share"),
     [
         ("none", torch.bfloat16, False, BFLOAT16 * (LINEAR + NORMS + 2 * EMBEDDING), 0),
-        ("none", torch.float32, False, FLOAT32 * (LINEAR + NORMS + 2 * EMBEDDING), 0),
+        # An embedding of its own stays in 16 bits; matrices as small as these are widened.
+        (
+            "none",
+            torch.float32,
+            False,
+            FLOAT32 * (LINEAR + NORMS + EMBEDDING) + (2 if has_fbgemm() else 4) * EMBEDDING,
+            0,
+        ),
         # In float32 a tied head shares the embedding's memory.
         ("none", torch.float32, True, FLOAT32 * (LINEAR + NORMS + EMBEDDING), 0),
         # A byte a weight and a scale an output.
@@ -124,7 +131,7 @@ def test_weights_are_counted_by_their_types(workshop, level, dtype, tied, weight
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files are listed by Linux alone")
 def test_a_checkpoint_is_not_kept_in_memory_beside_the_packed_weights(workshop, monkeypatch):
     """In float32, which every CPU packs; small matrices too."""
-    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
     source = workshop.weighted("target", stored=torch.float32)
     runner, _ = build_runner(source, Build(torch.float32, "none", "cpu"), "draft")
     gc.collect()
@@ -203,9 +210,10 @@ def test_a_runner_that_disagrees_is_replaced_by_the_general_one(workshop, monkey
 
 
 def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypatch):
-    """Packed from 0 bytes on, where nothing is small; a tied head's rows are the embedding's."""
-    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
-    source = workshop.weighted("tied", tie_word_embeddings=True)
+    """Twice from 0 bytes on, where nothing is large; a tied head's rows are the embedding's."""
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "ROWS_FROM", 0)
+    source = workshop.weighted("tied", stored=torch.float32, tie_word_embeddings=True)
     both, one = (built(source, "none", torch.float32, two_layouts=two) for two in (True, False))
     assert both.weight_bytes == one.weight_bytes == FLOAT32 * (LINEAR + NORMS + EMBEDDING)
     assert both.second_layout_bytes == FLOAT32 * (LINEAR + EMBEDDING)
@@ -216,9 +224,26 @@ def test_weights_in_two_layouts_count_once_and_the_copy_apart(workshop, monkeypa
     assert quantize.ONE_LAYOUT not in both.caveats
 
 
+@pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")
+def test_a_checkpoint_of_16_bits_takes_two_bytes_a_weight_in_float32(workshop, monkeypatch):
+    """The embedding too, and a tied head once more, packed; norms stay as they are."""
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    source = workshop.weighted("tied", tie_word_embeddings=True)
+    runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
+    assert facts.weight_bytes == 2 * (LINEAR + EMBEDDING + EMBEDDING) + FLOAT32 * NORMS
+    assert facts.second_layout_bytes == 0
+    assert facts.runner == "draftbench (float32, cpu, 16-bit weights)"
+    assert facts.caveats == ()
+    model = source.load(torch.float32, "cpu")
+    tokens = torch.arange(1, 25)
+    got = runner.forward(tokens, runner.new_cache(24), every=True)
+    torch.testing.assert_close(got, model(tokens[None]).logits[0], rtol=1e-4, atol=1e-5)
+
+
 def test_no_room_for_a_second_layout_leaves_one_and_says_so(workshop, monkeypatch):
-    monkeypatch.setattr(linear, "BLOCKS_FROM", 0)
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "ROWS_FROM", 0)
     monkeypatch.setattr(quantize, "memory_left", lambda: 3 * FLOAT32 * (LINEAR + EMBEDDING) - 1)
-    facts = built(workshop.weighted("model"), "none", torch.float32)
+    facts = built(workshop.weighted("model", stored=torch.float32), "none", torch.float32)
     assert facts.second_layout_bytes == 0
     assert quantize.ONE_LAYOUT in facts.caveats

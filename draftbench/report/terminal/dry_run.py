@@ -168,9 +168,9 @@ def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> 
     if candidate.draft == SELF:
         sheet, draft = plan.target, 0
     cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
-    packed = 0
-    if manifest.question.device == "cpu":
-        packed = target * (level == "none") + draft * (candidate.quant == "none")
+    packed = plan.target.second_layout_bytes * (level == "none")
+    if sheet and draft:
+        packed += sheet.second_layout_bytes * (candidate.quant == "none")
     return Need(
         candidate=str(candidate),
         target_weights=target,

@@ -31,6 +31,7 @@ def sheet(name, layers):
         dtype="bfloat16",
         parameters=10_000_000,
         weight_bytes={"none": 20_000_000},
+        second_layout_bytes=0,
         kv_bytes_per_token=1000,
         context=2048,
     )

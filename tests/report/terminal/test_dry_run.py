@@ -20,6 +20,7 @@ def sheet(name: str, size: int) -> ModelSheet:
         dtype="bfloat16",
         parameters=size // 2,
         weight_bytes={"none": size, "int4": size // 4},
+        second_layout_bytes=size,
         kv_bytes_per_token=1_000_000,
         context=4096,
     )
