@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from draftbench.decoder.linear import SEVERAL, multiplies_bfloat16
+from draftbench.decoder.linear import SEVERAL, has_fbgemm, multiplies_bfloat16
 from draftbench.decoder.runner import set_threads
 
 # Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
@@ -38,6 +38,9 @@ def layouts(weight: torch.Tensor) -> dict[str, object]:
     products = {"PyTorch": lambda x: functional.linear(x, plain)}
     if weight.dtype == torch.float32:
         products["rows"] = by_onednn(weight.clone())
+        if has_fbgemm():
+            held = torch.ops.quantized.linear_prepack_fp16(weight, None)
+            products["16 bits"] = lambda x: torch.ops.quantized.linear_dynamic_fp16(x, held)
     else:
         products["packed for 1 row"] = by_onednn(packed(weight, 1))
     products["blocks"] = by_onednn(packed(weight, SEVERAL))
