@@ -1,0 +1,366 @@
+"""Runs whose truth is known → how often the intervals and decisions of `recommend` hold.
+
+    python scripts/coverage.py --out coverage.jsonl                   # 400 trials of every cell
+    python scripts/coverage.py --out coverage.jsonl --cell noise-4    # one cell; resumes
+    python scripts/coverage.py --cell few-decoded --trials 50         # nothing is kept
+
+A trial draws requests from a population, makes the records that a sweep would have kept of them and
+hands them to `recommend`. What is true is computed from the whole population:
+
+- **Requests.** The population holds 4,000: a length, and for each draft the probability that a
+  token is accepted. Expected rounds are linear in every a_j, so that the population's are those of
+  the probabilities. A replay is one 0 or 1 per position.
+- **Costs.** A target pass takes max(1, tokens / knee), a draft step the share of it that gives the
+  best k of the draft the speed-up that the cell names. In the decoder the rounds of a draft take a
+  factor more or less (`in_decoder`, its sd), which no timed pass shows and which is true.
+- **Noise**, which is not part of the truth. `visits` is the sd of what all samples of one visit to
+  a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
+  process decodes at one k: a factor on its rounds, and another on the baseline of the block.
+
+An interval covers where the true speed-up of its configuration lies in it; a cell holds where the
+95 % interval of the share (Wilson 1927) reaches the aim. To speculate is wrong where the true
+speed-up of the choice is under 1: that may happen in 3 % of all trials. Missed is what would have
+paid and was refused. Regret is what the leader is slower than the best configuration. A probability
+is right where the choice is within timing noise of the best; what is stated may be .1 too high.
+Probabilities and losses (in speed-up) are those of the first load, stated → true.
+
+A trial depends on the name of its cell and its number alone. What stands in a file is not computed
+again: every version of the program needs a file of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import msgspec
+import numpy as np
+from simulated_runs import Scenario, World
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.rank import TIMING_NOISE
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Recommendation
+
+TRIALS = 400
+MOST_WRONG, SETTLED, MOST_OVERSTATED = 0.03, 0.85, 0.1
+# More requests than this are not drawn, whatever is advised.
+MOST_REQUESTS = 1500
+
+
+@dataclass(frozen=True)
+class Cell(Scenario):
+    """A scenario and what is asked of it: how often its intervals should cover, and at which loads.
+    Of `figures` α, τ and the prediction are judged. Where `advised`, an open question is asked
+    again with a fresh run of as many requests as the answer advises.
+    """
+
+    aim: float = 0.90
+    loads: tuple[int, ...] = (1,)
+    figures: bool = False
+    advised: bool = False
+
+
+_FIGURES = Cell(decoded=(0,), in_decoder=0, visits=0, ks=(4,), figures=True)
+_NOTHING_DECODED = Cell(decoded=(0,), in_decoder=0)
+_ADVISED = Cell(24, (24,), shape="mild", in_decoder=0, visits=0, ks=(4,), advised=True)
+CELLS = {
+    "figures-5-mild": replace(_FIGURES, requests=5, shape="mild"),
+    "figures-5-mixed": replace(_FIGURES, requests=5),
+    "figures-12-mixed": replace(_FIGURES, requests=12),
+    "figures-12-heavy": replace(_FIGURES, requests=12, shape="heavy"),
+    "figures-24-mild": replace(_FIGURES, requests=24, shape="mild"),
+    "figures-48-mild": replace(_FIGURES, shape="mild"),
+    "figures-48-heavy": replace(_FIGURES, shape="heavy"),
+    "figures-96-heavy": replace(_FIGURES, requests=96, shape="heavy"),
+    "noise-0": Cell(),
+    "noise-2.3": Cell(noise=0.023),
+    "noise-2.3-few-requests": Cell(12, (12, 12), noise=0.023),
+    "noise-4": Cell(noise=0.04),
+    "noise-4-many-requests": Cell(96, noise=0.04),
+    "noise-4-three-processes": Cell(noise=0.04, processes=3),
+    "noise-7": Cell(noise=0.07, aim=0.85),
+    "no-gain": Cell(noise=0.023, speedup=1.0),
+    "no-gain-noise-4": Cell(noise=0.04, speedup=1.0),
+    "parted": Cell(decoded=(16, 16), noise=0.023, parted=True),
+    "interpolated": Cell(
+        24,
+        (24,),
+        speedup=1.6,
+        ks=(1, 2, 4),
+        batches=(1, 4, 16),
+        knees=(12.0, 36.0),
+        loads=(4, 8, 12, 16),
+        aim=0.88,
+    ),
+    "nothing-decoded": replace(_NOTHING_DECODED, in_decoder=0.06),
+    "nothing-decoded-noisy": replace(_NOTHING_DECODED, speedup=1.0, visits=0.2),
+    "nothing-decoded-wild": replace(_NOTHING_DECODED, speedup=1.0, visits=0.4),
+    "leader-not-decoded": Cell(decoded=(24, 0), promise=(1.0, 1.1)),
+    "few-decoded": Cell(13, (13, 2), speedup=1.0, promise=(1.0, 1.05)),
+    "advised-1.06": replace(_ADVISED, speedup=1.06),
+    "advised-1.10": replace(_ADVISED, speedup=1.10),
+}
+
+
+class Covered(msgspec.Struct, frozen=True):
+    """A figure, its interval (None: there is none) and the truth."""
+
+    of: str
+    value: float | None
+    interval: tuple[float, float] | None
+    true: float
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A decision with the true speed-ups of the leader and of the best configuration."""
+
+    of: str
+    decision: str
+    leader: float
+    best: float
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What one trial showed: a line of the file.
+
+    `probability` and `loss` are stated and true, so is the `crossover` in rows. `advice` is how
+    many requests were advised, and whether so many settled it.
+    """
+
+    cell: str
+    number: int
+    intervals: tuple[Covered, ...]
+    decisions: tuple[Decided, ...] = ()
+    probability: tuple[float, float] | None = None
+    loss: tuple[float, float] | None = None
+    crossover: tuple[int, int] | None = None
+    advice: tuple[int, bool] | None = None
+
+
+def simulate(name: str, number: int) -> Trial:
+    """One trial of a cell."""
+    cell = CELLS[name]
+    world = World(cell, np.random.default_rng([zlib.crc32(name.encode()), number]))
+    found = recommend(
+        world.run(cell.requests, cell.decoded), DecisionOptions(concurrency=cell.loads)
+    )
+    if cell.figures:
+        return Trial(cell=name, number=number, intervals=tuple(figures(world, found)))
+    intervals, decisions = [], []
+    for level in found.levels:
+        if level.leader is not None and level.decision is not None:
+            of = f"S at {level.concurrency}"
+            true, best = world.speedup_of(level.leader), world.best(level.concurrency)
+            intervals.append(covered(of, level.speedup_deciding, true))
+            decisions.append(Decided(of, level.decision, true, best))
+    probability, loss = stated(world, found)
+    return Trial(
+        cell=name,
+        number=number,
+        intervals=tuple(intervals),
+        decisions=tuple(decisions),
+        probability=probability,
+        loss=loss,
+        crossover=crossover(world, found) if len(cell.batches) > 1 else None,
+        advice=advice(world, found.requests_needed) if cell.advised else None,
+    )
+
+
+def figures(world: World, found: Recommendation) -> Iterator[Covered]:
+    """α, τ and the predicted speed-up of the first draft at the only k."""
+    (own,), (k,) = found.evaluations, world.scenario.ks
+    people = world.population
+    rounds, accepted = people.rounds(0, k)
+    positions = people.lengths - 1
+    yield covered("α", own.alpha, float(people.rates[0] @ positions / positions.sum()))
+    yield covered("τ", own.mean_accepted_length, 1 + accepted / rounds)
+    yield covered("S", own.speedup_predicted, world.speedup(0, k, 1))
+
+
+def covered(of: str, estimate: Estimate | None, true: float) -> Covered:
+    """An estimate beside the truth."""
+    if estimate is None:
+        return Covered(of, None, None, true)
+    return Covered(of, estimate.value, (estimate.low, estimate.high), true)
+
+
+def stated(
+    world: World, found: Recommendation
+) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+    """The probability that the choice is the best, plain decoding being one, and its loss."""
+    if found.probability_best is None or found.expected_regret is None or found.leader is None:
+        return None, None
+    refused = found.decision == "do_not_speculate"
+    own = 1.0 if refused else world.speedup_of(found.leader)
+    best = max(1.0, world.best(found.concurrency))
+    right = float(own >= (1 - TIMING_NOISE) * best)
+    return (found.probability_best, right), (found.expected_regret, best - own)
+
+
+def crossover(world: World, found: Recommendation) -> tuple[int, int]:
+    """The largest number of rows at which speculation pays, of those that were timed."""
+    most = max(world.scenario.batches)
+    paying = [rows for rows in range(1, most + 1) if world.best(rows) > 1]
+    return most if found.crossover is None else found.crossover, max(paying, default=0)
+
+
+def advice(world: World, requests: int | None) -> tuple[int, bool] | None:
+    """The advice, and whether a fresh run of that size, all decoded, is decided."""
+    if requests is None:
+        return None
+    drawn = min(requests, MOST_REQUESTS)
+    return requests, recommend(world.run(drawn, (drawn,))).decision != "inconclusive"
+
+
+def simulated(name: str, count: int, out: Path | None, known: Sequence[Trial]) -> list[Trial]:
+    """The first `count` trials of a cell; those that are not `known` are appended to `out`."""
+    found = {each.number: each for each in known if each.cell == name and each.number < count}
+    for number in sorted(set(range(count)) - set(found)):
+        found[number] = simulate(name, number)
+        if out is not None:
+            with out.open("ab") as file:
+                file.write(msgspec.json.encode(found[number]) + b"\n")
+    return [found[number] for number in sorted(found)]
+
+
+def read(path: Path) -> list[Trial]:
+    """The trials of a file; what a killed process left of a last line is cut off."""
+    if not path.exists():
+        return []
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if whole != raw:
+        path.write_bytes(whole)
+    return msgspec.json.Decoder(Trial).decode_lines(whole)
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    share, square = hits / trials, 1.96**2
+    middle = (share + square / (2 * trials)) / (1 + square / trials)
+    spread = share * (1 - share) / trials + square / (4 * trials**2)
+    half = (square * spread) ** 0.5 / (1 + square / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share_of(hits: int, trials: int) -> str:
+    """A share with its interval."""
+    low, high = wilson(hits, trials)
+    return f"{hits / trials:6.1%} {f'({low:.1%}-{high:.1%})':14}"
+
+
+def held(holds: bool) -> str:
+    return "yes" if holds else "NO"
+
+
+def interval_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
+    """How often the intervals of a cell cover; what follows is in percent of the truth: the
+    figure's bias and sd, and half the width of the interval in the middle of all trials.
+    """
+    aim = CELLS[name].aim
+    for of, rows in grouped(each for trial in trials for each in trial.intervals).items():
+        known = [(each.value, *each.interval, each.true) for each in rows if each.interval]
+        line = f"{name:24} {of:8} {len(rows):6} {len(rows) - len(known):5}"
+        if known:
+            hits = sum(low <= true <= high for _, low, high, true in known)
+            holds = wilson(hits, len(known))[1] >= aim
+            off = [value / true - 1 for value, _, _, true in known]
+            half = median((high - low) / 2 / true for _, low, high, true in known)
+            line += f" {share_of(hits, len(known))} {aim:5.0%} {held(holds):>5}"
+            line += f" {fmean(off):+7.1%} {pstdev(off):6.1%} {half:6.1%}"
+        yield line
+
+
+def decision_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
+    """How often a cell decides how, and how often wrongly."""
+    ends = [stated_and_true(trials)]
+    for of, rows in grouped(each for trial in trials for each in trial.decisions).items():
+        wrong = sum(each.decision == "speculate" and each.leader < 1 for each in rows)
+        holds = wilson(wrong, len(rows))[0] <= MOST_WRONG
+        missed = sum(each.decision == "do_not_speculate" and each.best > 1 for each in rows)
+        line = f"{name:24} {of:8} {len(rows):6} {share_of(wrong, len(rows))} {held(holds):>5}"
+        line += f" {missed / len(rows):7.1%}"
+        for decision in ("speculate", "inconclusive", "do_not_speculate"):
+            line += f" {sum(each.decision == decision for each in rows) / len(rows):7.1%}"
+        regret = fmean(1 - each.leader / each.best for each in rows)
+        yield f"{line} {regret:7.2%} {ends.pop() if ends else ''}".rstrip()
+
+
+def stated_and_true(trials: Sequence[Trial]) -> str:
+    """What was stated of the choice: its probability, whether it is too high, and its loss."""
+    probabilities = [trial.probability for trial in trials if trial.probability is not None]
+    losses = [trial.loss for trial in trials if trial.loss is not None]
+    if not probabilities:
+        return ""
+    said, true = (fmean(side) for side in zip(*probabilities, strict=True))
+    lost_said, lost = (fmean(side) for side in zip(*losses, strict=True))
+    most = wilson(round(true * len(probabilities)), len(probabilities))[1] + MOST_OVERSTATED
+    return f"{said:11.2f} → {true:.2f} {held(said <= most):>5} {lost_said:8.4f} → {lost:.4f}"
+
+
+def other_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
+    """What was advised, and up to which load it pays, where that was asked."""
+    advised = [trial.advice for trial in trials if trial.advice is not None]
+    if advised:
+        settled = sum(each for _, each in advised)
+        holds = wilson(settled, len(advised))[1] >= SETTLED
+        yield (
+            f"{name}: {len(advised)} of {len(trials)} get advice, in the middle "
+            f"{median(requests for requests, _ in advised):g} requests; so many settle it in "
+            f"{share_of(settled, len(advised)).strip()}, aim {SETTLED:.0%}: {held(holds)}"
+        )
+    limits = [trial.crossover for trial in trials if trial.crossover is not None]
+    if limits:
+        said, true = (fmean(side) for side in zip(*limits, strict=True))
+        yield f"{name}: on average said to pay up to {said:.1f} rows, does up to {true:.1f}"
+
+
+def grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    """Rows by what they are of."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.of, []).append(row)
+    return found
+
+
+def table(cells: dict[str, list[Trial]]) -> Iterator[str]:
+    """All that the trials show, by cell."""
+    yield (
+        f"{'interval':24} {'of':8} {'trials':>6} {'none':>5} {'covers':>6} {'':14} {'aim':>5} "
+        f"holds {'bias':>7} {'sd':>6} {'half':>6}"
+    )
+    for name, trials in cells.items():
+        yield from interval_lines(name, trials)
+    yield (
+        f"\n{'decision':24} {'of':8} {'trials':>6} {'wrong':>6} {'':14} holds {'missed':>7} "
+        f"{'specul.':>7} {'open':>7} {'do not':>7} {'regret':>7} {'probability':>18} holds "
+        f"{'loss':>17}"
+    )
+    for name, trials in cells.items():
+        yield from decision_lines(name, trials)
+    yield ""
+    for name, trials in cells.items():
+        yield from other_lines(name, trials)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cell", action="append", choices=CELLS, help="default: all")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of each cell")
+    parser.add_argument("--out", type=Path, help="JSON lines: resumed from, and appended to")
+    options = parser.parse_args(arguments)
+    known = read(options.out) if options.out else []
+    names = options.cell or CELLS
+    cells = {name: simulated(name, options.trials, options.out, known) for name in names}
+    print("\n".join(table(cells)))
+
+
+if __name__ == "__main__":
+    main()

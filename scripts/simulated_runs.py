@@ -1,0 +1,352 @@
+"""Requests, models and a machine of known truth → run folders in memory, as a sweep measures them.
+
+See `coverage.py` for what is true and what is noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
+from draftbench.measure.step_costs import BATCH_REPEATS, REPEATS, SAMPLES_PER_VISIT
+from draftbench.planner.recommendation import Configuration
+from draftbench.records import (
+    AnyObservation,
+    Candidate,
+    CostPoint,
+    Decode,
+    DraftingMode,
+    Replay,
+    Sampling,
+    Trajectory,
+)
+from draftbench.run_folder.manifest import (
+    SCHEMA_VERSION,
+    Environment,
+    Manifest,
+    Question,
+    TrafficFacts,
+)
+from draftbench.run_folder.run import Run, run_of, to_decode
+
+DRAFTS = (Candidate(draft="small"), Candidate(draft="big"))
+POPULATION, LONGEST, ROOM = 4000, 1000, 64
+# Of four kinds of requests: mean length, and log odds that the first draft's token is accepted.
+MEANS, ODDS = np.array([8.0, 20.0, 40.0, 80.0]), np.array([0.0, 0.4, 0.8, 1.7])
+# By shape, how lengths of a kind vary (sd over mean).
+SPREADS = {"mild": 0.3, "mixed": 0.4, "heavy": 1.6}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is measured in which world; `decoded` and `promise` have an entry for each draft.
+
+    `decoded` says how many requests are decoded, `speedup` times `promise` what the best k of the
+    draft is truly worth before `in_decoder` is drawn, `knees` from where to where the target's knee
+    is drawn. Decoded outputs that have `parted` accept other tokens than the replayed responses.
+    """
+
+    requests: int = 48
+    decoded: tuple[int, ...] = (24, 24)
+    shape: str = "mixed"
+    speedup: float = 1.3
+    noise: float = 0.0
+    visits: float = 0.01
+    in_decoder: float = 0.04
+    processes: int = 1
+    parted: bool = False
+    promise: tuple[float, float] = (1.0, 0.97)
+    ks: tuple[int, ...] = (2, 4, 6)
+    batches: tuple[int, ...] = (1,)
+    knees: tuple[float, float] = (20.0, 20.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """`lengths` [requests], `rates` [drafts, requests]: the probability of acceptance."""
+
+    lengths: Ints
+    rates: Floats
+    _rounds: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+
+    def rounds(self, draft: int, k: int) -> tuple[float, float]:
+        """The expected rounds and accepted tokens of all responses."""
+        if (draft, k) not in self._rounds:
+            laws = [
+                PositionLaw(length, length + ROOM, np.full(length - 1, rate), length + ROOM)
+                for length, rate in zip(self.lengths.tolist(), self.rates[draft], strict=True)
+            ]
+            found = expected_rounds(laws, k)
+            self._rounds[draft, k] = float(found.rounds.sum()), float(found.accepted.sum())
+        return self._rounds[draft, k]
+
+    @property
+    def tokens(self) -> int:
+        """All tokens after the first of each response."""
+        return int((self.lengths - 1).sum())
+
+
+@lru_cache
+def population(shape: str) -> Population:
+    """Mild: lengths near each other (cv .3) of one kind of request. Mixed: four kinds, the longer
+    ones accepted more often (cv .9). Heavy: the same with a long tail (cv 2).
+    """
+    generator = np.random.default_rng(0)
+    kinds = generator.integers(4, size=POPULATION)
+    means, odds, spread = MEANS[kinds], ODDS[kinds], SPREADS[shape]
+    if shape == "mild":
+        means, odds = np.full(POPULATION, 48.0), np.full(POPULATION, 0.7)
+    width = np.log(1 + spread**2) ** 0.5
+    lengths = means * np.exp(width * generator.standard_normal(POPULATION) - width**2 / 2)
+    odds = odds + generator.normal(0, 0.4, POPULATION)  # what the drafts have in common
+    odds = odds + generator.normal(0, 0.3, (len(DRAFTS), POPULATION)) + np.array([[0.0], [0.4]])
+    rates = 1 / (1 + np.exp(-odds))
+    return Population(np.clip(lengths, 2, LONGEST).astype(np.int64), rates)
+
+
+class World:
+    """One trial's truth, and the runs that can be measured in it."""
+
+    def __init__(self, scenario: Scenario, generator: np.random.Generator) -> None:
+        self.scenario, self.generator = scenario, generator
+        self.population = population(scenario.shape)
+        self.drafts = DRAFTS[: len(scenario.decoded)]
+        self.knee = generator.uniform(*scenario.knees)
+        self.in_decoder = self._factors(scenario.in_decoder, len(self.drafts))
+        self.steps = [
+            max((self._emitted(draft, k) / speedup - self.target(k + 1)) / k for k in scenario.ks)
+            for draft in range(len(self.drafts))
+            if (speedup := scenario.speedup * scenario.promise[draft])
+        ]
+
+    def target(self, tokens: float) -> float:
+        """Seconds of a target pass over so many tokens of all rows."""
+        return max(1.0, tokens / self.knee)
+
+    def round_seconds(self, draft: int, k: int, rows: int) -> float:
+        """Seconds of a round of all rows in the decoder."""
+        return (k * self.steps[draft] + self.target(rows * (k + 1))) * self.in_decoder[draft]
+
+    def speedup(self, draft: int, k: int, rows: int) -> float:
+        """The true speed-up of a configuration."""
+        seconds = self.round_seconds(draft, k, rows)
+        return self._emitted(draft, k) * self.target(rows) / seconds
+
+    def speedup_of(self, configuration: Configuration) -> float:
+        """The same by the names that the program gives."""
+        draft = self.drafts.index(configuration.candidate)
+        return self.speedup(draft, configuration.k, configuration.concurrency)
+
+    def best(self, rows: int) -> float:
+        """The highest true speed-up of all configurations."""
+        drafts = range(len(self.drafts))
+        return max(self.speedup(draft, k, rows) for draft in drafts for k in self.scenario.ks)
+
+    def run(self, requests: int, decoded: Sequence[int]) -> Run:
+        """Measure so many fresh requests, of which some are decoded."""
+        chosen = self.generator.integers(POPULATION, size=requests)
+        rates = {f"{at:05}": self.population.rates[:, one] for at, one in enumerate(chosen)}
+        responses = [
+            response(name, int(self.population.lengths[one]))
+            for name, one in zip(rates, chosen, strict=True)
+        ]
+        records: list[AnyObservation] = [*responses]
+        for at, (draft, count) in enumerate(zip(self.drafts, decoded, strict=True)):
+            accepted = self._accepted(responses, rates, at)
+            records += [replay(draft, each, accepted[each.request]) for each in responses]
+            records += self._costs(draft, self.steps[at])
+            if self.scenario.parted:
+                accepted = self._accepted(responses, rates, at)
+            records += self._decodes(at, to_decode(responses, count), accepted)
+        return run_of(manifest(self.scenario), records)
+
+    def _emitted(self, draft: int, k: int) -> float:
+        """Tokens per round."""
+        return self.population.tokens / self.population.rounds(draft, k)[0]
+
+    def _factors(self, sd: float, count: int) -> list[float]:
+        return np.exp(sd * self.generator.standard_normal(count)).tolist()
+
+    def _accepted(
+        self, responses: Sequence[Trajectory], rates: dict[str, Floats], draft: int
+    ) -> dict[str, list[bool]]:
+        """Whether the draft's token is accepted, by position of each response."""
+        return {
+            each.request: (
+                self.generator.random(each.output_tokens - 1) < rates[each.request][draft]
+            ).tolist()
+            for each in responses
+        }
+
+    def _costs(self, draft: Candidate, step: float) -> Iterator[CostPoint]:
+        """Timed passes at both ends of the contexts."""
+        for rows in self.scenario.batches:
+            visits = REPEATS if rows == 1 else BATCH_REPEATS
+            noise = np.repeat(self._factors(self.scenario.visits, visits), SAMPLES_PER_VISIT)
+            sizes = sorted({1, 2, *(k + 1 for k in self.scenario.ks)})
+            passes: list[tuple[Candidate | None, int, Floats]] = [
+                *((None, size, np.full(len(noise), self.target(rows * size))) for size in sizes),
+                *((draft, size, step * noise) for size in (1, 2)),
+            ]
+            for candidate, size, seconds in passes:
+                for context in (0, 2 * LONGEST):
+                    yield CostPoint(
+                        candidate=candidate,
+                        what="step",
+                        batch=rows,
+                        new_tokens=size,
+                        context=context,
+                        seconds=tuple(seconds.tolist()),
+                        block=str(draft),
+                        runner="simulated",
+                        process="timing",
+                    )
+
+    def _decodes(
+        self, draft: int, responses: Sequence[Trajectory], accepted: dict[str, list[bool]]
+    ) -> Iterator[Decode]:
+        """Runs with and without the draft, all rows of a batch active in every round."""
+        for process in range(self.scenario.processes if responses else 0):
+            for rows in self.scenario.batches:
+                ks = (0, *self.scenario.ks)
+                noise = self._factors(self.scenario.noise / 2**0.5, len(ks))
+                for k, factor in zip(ks, noise, strict=True):
+                    each = self.round_seconds(draft, k, rows) if k else self.target(rows)
+                    for response in responses:
+                        rounds = rounds_of(accepted[response.request], k)
+                        yield decode(
+                            response, self.drafts[draft], k, rounds, each * factor, rows, process
+                        )
+
+
+def rounds_of(accepted: Sequence[bool], k: int) -> list[int]:
+    """Draft tokens accepted by round."""
+    found, at = [], 0
+    while at < len(accepted):
+        own = 0
+        while own < k and at + own < len(accepted) and accepted[at + own]:
+            own += 1
+        found.append(own)
+        at += own + 1
+    return found
+
+
+def response(name: str, length: int) -> Trajectory:
+    """A response that ends by itself, with room for the drafts behind its end."""
+    return Trajectory(
+        request=name,
+        sample=0,
+        segment=None,
+        weight=1.0,
+        sampling=Sampling(),
+        prompt_tokens=100,
+        output_tokens=length,
+        limit=length + ROOM,
+        finish="stop",
+        origin="target",
+        margins=(5.0,) * length,
+        argmax=(1,) * length,
+        digest="",
+    )
+
+
+def replay(draft: Candidate, response: Trajectory, accepted: Sequence[bool]) -> Replay:
+    """A greedy draft's replay: accepted or not, by position."""
+    positions = len(accepted)
+    return Replay(
+        request=response.request,
+        sample=0,
+        candidate=draft,
+        mode=DraftingMode.GREEDY,
+        draftable=response.limit,
+        accept=tuple(map(float, accepted)),
+        confidence=(0.9,) * positions,
+        margin=(5.0,) * positions,
+        rank=(0,) * positions,
+    )
+
+
+def decode(
+    response: Trajectory,
+    draft: Candidate,
+    k: int,
+    accepted: Sequence[int],
+    seconds: float,
+    rows: int,
+    process: int,
+) -> Decode:
+    """A run whose rounds took `seconds` each."""
+    rounds = len(accepted)
+    left = response.output_tokens - 1 - sum(accepted[:-1]) - (rounds - 1)
+    cut = (0,) * (rounds - 1) + ((k - accepted[-1]) if accepted[-1] == left else 0,)
+    return Decode(
+        request=response.request,
+        sample=0,
+        candidate=draft if k else None,
+        k=k,
+        mode=DraftingMode.GREEDY,
+        repeat=0,
+        proposed=(k,) * rounds,
+        accepted=tuple(accepted),
+        cut=cut,
+        draft_seconds=(0.0,) * rounds,
+        verify_seconds=(seconds,) * rounds,
+        prefill_seconds=1.0,
+        draft_prefill_seconds=0.1 if k else None,
+        decode_seconds=seconds * rounds,
+        output_tokens=response.output_tokens,
+        digest="",
+        first_difference=None,
+        tie=None,
+        block=str(draft),
+        batch=rows,
+        process=f"decoding {process}",
+        active=(rows,) * rounds if rows > 1 else (),
+    )
+
+
+def manifest(scenario: Scenario) -> Manifest:
+    """What was asked."""
+    question = Question(
+        target="target",
+        target_quant="none",
+        dtype="float32",
+        device="cpu",
+        drafts=tuple(draft.draft for draft in DRAFTS[: len(scenario.decoded)]),
+        quants=("none",),
+        simulate_quant=False,
+        ks=scenario.ks,
+        mode=DraftingMode.GREEDY,
+        lookup_longest=4,
+        lookup_shortest=2,
+        traffic="simulated",
+        traffic_digest="",
+        responses="target",
+        samples=1,
+        max_new_tokens=None,
+        temperature=None,
+        batches=scenario.batches,
+    )
+    count = scenario.requests
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        draftbench="",
+        created="",
+        command="",
+        key_id="",
+        question=question,
+        traffic=TrafficFacts(form="simulated", rows=count, requests=count, merged=0, dropped={}),
+        environment=Environment(
+            platform="",
+            processor="",
+            cores=1,
+            threads=1,
+            accelerator=None,
+            python="",
+            packages={},
+        ),
+    )

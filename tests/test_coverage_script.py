@@ -1,0 +1,109 @@
+"""`scripts/coverage.py`: runs of known truth, and how often `recommend` is right about them."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    """The script as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield import_module("coverage")
+        for name in ("coverage", "simulated_runs"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def counted(coverage, monkeypatch):
+    """The trials that were computed, as they are computed."""
+    numbers, simulate = [], coverage.simulate
+
+    def counting(name, number):
+        numbers.append((name, number))
+        return simulate(name, number)
+
+    monkeypatch.setattr(coverage, "simulate", counting)
+    return numbers
+
+
+def world(coverage, name):
+    return coverage.World(coverage.CELLS[name], np.random.default_rng(0))
+
+
+def test_48_independent_requests_of_like_length_are_covered(coverage):
+    trials = [coverage.simulate("figures-48-mild", number) for number in range(30)]
+    speedups = [each for trial in trials for each in trial.intervals if each.of == "S"]
+    hits = sum(each.interval[0] <= each.true <= each.interval[1] for each in speedups)
+    assert hits >= 24  # of 30: at 94 % fewer come once in 2,000 times
+
+
+def test_a_decoded_cell_without_noise_has_a_leader_that_pays(coverage):
+    (trial,) = coverage.simulated("noise-0", 1, None, [])
+    (decided,) = trial.decisions
+    assert decided.decision == "speculate"
+    assert decided.best == pytest.approx(1.3, rel=0.15)  # in the decoder ± 4 %
+
+
+def test_the_best_k_is_truly_worth_what_its_cell_names(coverage):
+    assert world(coverage, "advised-1.10").best(1) == pytest.approx(1.10)
+    assert world(coverage, "figures-48-heavy").best(1) == pytest.approx(1.3)
+
+
+def test_simulated_decoding_has_the_rounds_that_its_replay_expects(coverage):
+    run = world(coverage, "noise-0").run(12, (12, 12))
+    laws = {
+        (r.request, r.candidate): law_of(t, r)
+        for t in run.trajectories
+        for r in run.replays
+        if r.request == t.request
+    }
+    for decode in run.decodes:
+        if decode.k:
+            expected = expected_rounds([laws[decode.request, decode.candidate]], decode.k)
+            found = counted_rounds([decode])
+            for name in ("tokens", "rounds", "accepted", "cut"):
+                assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
+
+
+def test_the_prediction_of_the_whole_population_is_the_truth(coverage):
+    of = world(coverage, "figures-48-mild")
+    run = of.run(3000, (0,))
+    prediction = coverage.recommend(run).evaluations[0].speedup_predicted
+    assert prediction.value == pytest.approx(of.speedup(0, 4, 1), rel=0.01)
+
+
+def test_a_trial_that_stands_in_the_file_is_not_computed_again(coverage, counted, tmp_path, capsys):
+    out = tmp_path / "trials.jsonl"
+    asked = ("--out", str(out), "--cell", "figures-5-mild", "--trials")
+    coverage.main([*asked, "2"])
+    coverage.main([*asked, "3"])
+    assert counted == [("figures-5-mild", 0), ("figures-5-mild", 1), ("figures-5-mild", 2)]
+    resumed, once = capsys.readouterr().out.split("interval ")[-1], tmp_path / "once.jsonl"
+    coverage.main(["--out", str(once), *asked[2:], "3"])
+    assert capsys.readouterr().out.split("interval ")[-1] == resumed
+    assert once.read_bytes() == out.read_bytes()
+
+
+def test_half_a_last_line_is_computed_again(coverage, counted, tmp_path, capsys):
+    out = tmp_path / "trials.jsonl"
+    asked = ("--out", str(out), "--cell", "figures-5-mild", "--trials", "2")
+    coverage.main(asked)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-20])
+    coverage.main(asked)
+    assert counted[2:] == [("figures-5-mild", 1)]
+    assert out.read_bytes() == whole
+
+
+def test_wilsons_interval_is_that_of_the_literature(coverage):
+    # Newcombe 1998, table I: 81 of 263.
+    assert coverage.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
