@@ -18,9 +18,10 @@ from draftbench.errors import UsageError, did_you_mean
 from draftbench.export.setting import Setting
 from draftbench.models.engine_rules import (
     ENGINES,
-    LLAMA_CPP_ROWS,
     llama_cpp_draft,
+    refusal_by_size,
     sglang_draft,
+    shorter_context,
     tensorrt_llm_draft,
     transformers_draft,
     vllm_draft,
@@ -29,9 +30,14 @@ from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
 _OLDEST, _NEWEST = (0, 0), (10**9, 0)
-_RENAMING = {"before-rename": _OLDEST, "after-rename": _NEWEST}
+# llama.cpp's flags have three periods: until April 2026, from May on, and from this build on.
+_SAMPLING_BUILD = 11368
+_RENAMING = {"before-rename": _OLDEST, "after-rename": (1, 0)}
 _BITS = {"int8": 8, "int4": 4}
-_GGUF = {"int4": "Q4_K_M", "int8": "Q8_0", "fp8": "Q8_0"}
+# int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
+_GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
+# What SGLang sets --max-running-requests to as soon as it speculates.
+_SGLANG_REQUESTS = 48
 _COMMENT = textwrap.TextWrapper(
     100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
 )
@@ -86,6 +92,12 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     """
     engine = known_engine(engine)
     rules, number = ENGINES[engine], _version(engine, version)
+    sizes, contexts = setting.vocabularies, setting.contexts
+    if sizes and (refusal := refusal_by_size(rules, *sizes)):
+        raise UsageError(
+            f"{rules.name} refuses this pair: {refusal}",
+            hint="`draftbench check` says which engines take it",
+        )
     writers = {
         "vllm": _vllm,
         "sglang": _sglang,
@@ -96,6 +108,8 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     written = writers[engine](setting, number)
     name = rules.name if version in (None, *_RENAMING) else f"{rules.name} {version}"
     differences, notes = list(setting.differences), written.notes
+    if contexts and (cut := shorter_context(rules, *contexts)):
+        notes.append(f"{rules.name}: {cut}")
     if setting.draft is not None and rules.levels and setting.quant not in rules.levels:
         form = f"{_BITS[setting.quant]}-bit" if setting.quant in _BITS else setting.quant
         differences.append(
@@ -121,8 +135,9 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     for model in filter(None, (setting.target, setting.draft)):
         if model in (".", "..") or model.startswith(("~", "./", "../")):
             notes.append(f"`{model}` is a path on the measuring machine: replace it")
-    for spec in setting.pinned:
-        notes.append(f"the run measured `{spec}`: pin this revision in the engine")
+    if engine in ("llamacpp", "tensorrt-llm"):  # the others are given the revision
+        for spec in setting.pinned:
+            notes.append(f"the run measured `{spec}`: serve this revision")
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
@@ -133,10 +148,14 @@ def _version(engine: str, version: str | None) -> Version:
     if version is None:
         return _NEWEST
     if engine == "llamacpp":
+        build = re.fullmatch(r"b(\d{1,9})", version)
+        if build and int(build[1]) >= _SAMPLING_BUILD:
+            return _NEWEST
         if version not in _RENAMING:
             raise UsageError(
-                f"llama.cpp's flags are known before and after their renaming, not for `{version}`",
-                hint=f"give --engine-version {' or '.join(_RENAMING)}",
+                f"llama.cpp's flags are known by three periods, and `{version}` names none",
+                hint=f"give --engine-version {' or '.join(_RENAMING)} (until April 2026, from May "
+                f"on), or a build from b{_SAMPLING_BUILD} on",
             )
         return _RENAMING[version]
     numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", version)
@@ -153,8 +172,10 @@ def _too_old(engine: str, oldest: str, feature: str) -> UsageError:
 
 def _vllm(setting: Setting, version: Version) -> _Written:
     """The JSON of `--speculative-config`."""
-    target = shlex.quote(setting.target)
-    notes = [f"vllm serve {target} --speculative-config '…this JSON…'", ENGINES["vllm"].form]
+    words = ["vllm", "serve", setting.target]
+    if setting.target_revision:
+        words += ["--revision", setting.target_revision]
+    notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINES["vllm"].form]
     lengths: dict[str, object] = {"num_speculative_tokens": setting.k}
     scheduled = bool(setting.schedule) and version >= (0, 25)
     if scheduled:
@@ -162,21 +183,17 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             "num_speculative_tokens": setting.longest,
             "num_speculative_tokens_per_batch_size": [list(step) for step in setting.schedule],
         }
-        notes.append(
-            "vLLM tests its schedule with trained heads (a draft model followed it in 0.32), and "
-            "drops it for `num_speculative_tokens` under data parallelism"
-        )
-        if any(k == 0 for _, _, k in setting.schedule):
-            notes.append(
-                "where the schedule drafts nothing vLLM was still slower than without it, by 7 % "
-                "at 2 requests and 22 % at 189 (vLLM issue 49548): measure that load"
-            )
+        notes += _vllm_schedule(setting)
     if setting.draft is None:
         if version < (0, 10):
             raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
         shortest, longest = setting.lookup
         fields = {"method": "ngram", **lengths}
         fields |= {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+        notes.append(
+            "vLLM's default runner takes the last match in the prompt, as was measured; the older "
+            "one (VLLM_USE_V2_MODEL_RUNNER=0) takes the first"
+        )
         return _Written(json.dumps(fields), notes, None, scheduled)
     if version < (0, 15):
         raise _too_old("vLLM", "0.15", "draft models on its current engine")
@@ -188,74 +205,125 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             hint="from 0.26 it maps them where the draft is greedy; sweep with --mode greedy",
         )
     fields = {**vllm_draft(setting.draft), **lengths}
+    if setting.draft_revision:
+        fields["revision"] = setting.draft_revision
     if setting.quant == "fp8":
-        fields["quantization"] = "fp8"
+        # One scale a row, as was measured; "fp8" is one for the whole matrix.
+        fields["quantization"] = "fp8_per_channel" if current else "fp8"
+        if not current:
+            notes.append("fp8 has one scale a matrix there, the run measured one a row")
     if current:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
+        notes.append(
+            "vLLM's default runner captures no CUDA graphs for a draft model: a small draft costs "
+            "more there than its passes here"
+        )
     if setting.sizes:
         fields |= vllm_draft(setting.draft, translated=True)
         notes.append(
-            f"the vocabularies have {setting.sizes} entries: vLLM drafts from what they share"
+            f"the vocabularies have {setting.sizes} entries: vLLM drafts from what they share, on "
+            "its older runner alone"
         )
     only_greedy = greedy or not current
     mode = DraftingMode.GREEDY if only_greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
     return _Written(json.dumps(fields), notes, mode, scheduled)
 
 
+def _vllm_schedule(setting: Setting) -> list[str]:
+    """What vLLM makes of draft lengths by load."""
+    notes = [
+        f"vLLM keeps the last draft length beyond {setting.schedule[-1][1]} requests, and drops "
+        "the schedule for `num_speculative_tokens` under data parallelism"
+    ]
+    if setting.draft is not None:
+        notes.append(
+            f"vLLM's default runner drafts {setting.longest} tokens with a draft model at every "
+            "load and verifies only the schedule's: VLLM_USE_V2_MODEL_RUNNER=0 saves the drafting "
+            "too"
+        )
+    if any(k == 0 for _, _, k in setting.schedule):
+        notes.append(
+            "where the schedule drafts nothing vLLM 0.27 was still slower than without it, by 7 % "
+            "at 2 requests and 22 % at 189 (gemma-4-31B on the older runner, vLLM pull request "
+            "52087): measure that load"
+        )
+    return notes
+
+
 def _sglang(setting: Setting, version: Version) -> _Written:
     """The launch command."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", setting.target]
+    if setting.target_revision:
+        words += ["--revision", setting.target_revision]
+    if setting.load > _SGLANG_REQUESTS:
+        words += ["--max-running-requests", str(setting.load)]
     notes = [ENGINES["sglang"].form]
     if setting.draft is None:
         words += ["--speculative-algorithm", "NGRAM"]
         words += ["--speculative-num-draft-tokens", str(setting.k + 1)]
+        words += ["--speculative-ngram-max-bfs-breadth", "1"]  # a chain, not a tree
         notes.append(
             "SGLang looks up n-grams in the texts of all requests, not of one prompt: its "
             "acceptance was not measured"
         )
         return _Written(shlex.join(words), notes, None)
     words += sglang_draft(setting.draft, setting.quant, setting.k)
+    if setting.draft_revision:
+        words += ["--speculative-draft-model-revision", setting.draft_revision]
     if setting.quant in _BITS:
         notes.append("for such a checkpoint, replace `unquant` by its method, for example `awq`")
     notes.append("data-parallel attention cannot be combined with STANDALONE")
     if setting.schedule:
         notes.append("`--speculative-adaptive` is for EAGLE only")
-    return _Written(
-        shlex.join(words), [*notes, *_unchecked(setting, "SGLang")], DraftingMode.GREEDY
-    )
+    return _Written(shlex.join(words), notes, DraftingMode.GREEDY)
 
 
 def _llamacpp(setting: Setting, version: Version) -> _Written:
-    """The llama-server command, with the flags of before or after their renaming."""
-    renamed = version == _NEWEST
+    """The llama-server command, with the flags of its build."""
+    renamed = version > _OLDEST
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), str(setting.lookup[0])
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes = [ENGINES["llamacpp"].form if renamed else older]
+    slots = ["-np", str(setting.load)]  # 4 without it
+    if setting.sampling.temperature == 0:
+        notes.append(
+            "llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05 where a "
+            "request does not say: send temperature 0, as measured"
+        )
     if setting.draft is None:
         kind = "simple-" if renamed else ""
         words += ["--spec-type", "ngram-simple", f"--spec-ngram-{kind}size-n", shortest]
         words += [f"--spec-ngram-{kind}size-m", k, *([] if renamed else ["--draft-max", k])]
-        notes.append(f"llama.cpp looks up n-grams of one length; {shortest} is the run's shortest")
-        return _Written(shlex.join(words), notes, None)
-    file = _gguf(setting.draft, setting.quant)
+        notes.append(
+            f"llama.cpp looks up the last match of n-grams of one length; {shortest} is the run's "
+            "shortest"
+        )
+        return _Written(shlex.join([*words, *slots]), notes, None)
+    file, mode = _gguf(setting.draft, setting.quant), DraftingMode.GREEDY
     if renamed:
-        sampling = "greedy" if setting.mode is DraftingMode.GREEDY else "probabilistic"
         words += [*llama_cpp_draft(file), "--spec-draft-n-max", k, "--spec-draft-n-min", "0"]
-        words += ["--spec-draft-p-min", "0", "--spec-draft-sampling", sampling]
+        words += ["--spec-draft-p-min", "0"]
     else:
         words += ["-md", file, "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
-    if setting.on_gpu:
-        words += ["-ngl", "99", "-ngld", "99"]
+    if setting.mode is not DraftingMode.GREEDY and version == _NEWEST:
+        # It reads temperature and seed of a request, not top-k or top-p.
+        words += ["--spec-draft-sampling", "probabilistic"]
+        mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
+        notes.append(
+            f"--spec-draft-sampling is known from b{_SAMPLING_BUILD} on (October 2026); earlier "
+            "builds do not start with it: give --engine-version after-rename for them"
+        )
+    words += [*slots, *(["-ngl", "99", "-ngld", "99"] if setting.on_gpu else [])]
     notes.append(
         "convert both models to GGUF where they are not; the nearest types are named, but their "
         "kernels are not the ones that were measured: measure again there"
     )
-    target, draft = setting.vocabularies or (0, 0)
-    if abs(target - draft) > LLAMA_CPP_ROWS:
-        apart = abs(target - draft)
-        notes.append(f"llama.cpp refuses this pair: vocabulary sizes differ by {apart}")
-    return _Written(shlex.join(words), notes, setting.mode if renamed else DraftingMode.GREEDY)
+    if "int4" in (setting.quant, setting.target_quant):
+        notes.append(
+            "int4 is nearest to `llama-quantize --pure --output-tensor-type q4_1 IN OUT Q4_1`"
+        )
+    return _Written(shlex.join(words), notes, mode)
 
 
 def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
@@ -265,8 +333,8 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
     serve = f"trtllm-serve {shlex.quote(setting.target)} --config THIS_FILE"
     notes = [serve, ENGINES["tensorrt-llm"].form]
     older, steps = version < (1, 3), setting.schedule
-    # Before 1.3 a schedule can only fall.
-    scheduled = bool(steps) and not (older and steps[0][2] < setting.longest)
+    # `max_draft_len` must be the length of the smallest batch, and is the longest.
+    scheduled = bool(steps) and steps[0][2] == setting.longest
     lengths: dict[str, object] = {"max_draft_len": setting.k}
     if scheduled:
         # Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).
@@ -274,20 +342,40 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
         lengths = {"max_draft_len": setting.longest, "draft_len_schedule": schedule}
         if setting.draft is not None and any(k == 0 for _, _, k in steps):
             notes.append(
-                "TensorRT-LLM's DraftTarget drafts one token where the schedule says 0: serve such "
-                "loads from an instance without a draft"
+                "TensorRT-LLM's Draft_Target drafts one token where the schedule says 0: serve "
+                "such loads from an instance without a draft"
             )
+        if not older:
+            least = "nothing" if setting.draft is None else "one token"
+            notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
+    document: dict[str, object] = {}
+    if older or setting.draft is None:  # a draft model is part of the target's graph from 1.3 on
+        document["disable_overlap_scheduler"] = True
     mode = None
     if setting.draft is None:
         fields = {"decoding_type": "NGram", **lengths}
         fields["max_matching_ngram_size"] = setting.lookup[1]
+        # By default it takes the oldest match in the texts of all requests.
+        fields |= {"is_public_pool": False, "is_use_oldest": False}
     else:
         mode = DraftingMode.GREEDY
         fields = tensorrt_llm_draft(setting.draft, **lengths)
         if older:
+            fields["decoding_type"] = "DraftTarget"
             fields["speculative_model_dir"] = fields.pop("speculative_model")
-        notes += _unchecked(setting, "TensorRT-LLM")
-    document = {"disable_overlap_scheduler": True, "speculative_config": fields}
+        elif setting.mode is not DraftingMode.GREEDY:
+            mode = DraftingMode.SAMPLED
+            fields["use_rejection_sampling"] = True
+            notes.append(
+                "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
+                "excludes guided decoding and context parallelism"
+            )
+        if setting.sizes:
+            notes.append(
+                f"the vocabularies have {setting.sizes} entries: TensorRT-LLM needs the same "
+                "tokenizer and does not check; `draftbench check` says whether the ids agree"
+            )
+    document["speculative_config"] = fields
     text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
     return _Written(text, notes, mode, scheduled)
 
@@ -300,35 +388,63 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         raise _too_old("transformers", "4.45", "`assistant_confidence_threshold`")
     notes = [ENGINES["transformers"].form]
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
+    target, draft = (
+        f"{name!r}, revision={revision!r}" if revision else repr(name)
+        for name, revision in (
+            (setting.target, setting.target_revision),
+            (setting.draft, setting.draft_revision),
+        )
+    )
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        f"tokenizer = AutoTokenizer.from_pretrained({setting.target!r})",
-        f"target = AutoModelForCausalLM.from_pretrained({setting.target!r}, {loading})",
+        f"tokenizer = AutoTokenizer.from_pretrained({target})",
+        f"target = AutoModelForCausalLM.from_pretrained({target}, {loading})",
     ]
     if setting.draft is None:
         lookup = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size="
         arguments = f"{lookup}{setting.lookup[1]}"
+        notes.append(
+            "transformers takes the first match in the prompt and n-grams down to one token; the "
+            f"run measured the last match and {setting.lookup[0]} tokens or more"
+        )
     else:
         lines += [
-            f"draft = AutoModelForCausalLM.from_pretrained({setting.draft!r}, {loading})",
+            f"draft = AutoModelForCausalLM.from_pretrained({draft}, {loading})",
             f"draft.generation_config.num_assistant_tokens = {setting.k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
         arguments = transformers_draft(two_tokenizers=setting.sizes is not None)
         if setting.sizes:
-            lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({setting.draft!r})")
+            lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
             notes.append(
                 f"the vocabularies have {setting.sizes} entries: transformers takes them for "
                 "different ones and translates through text"
             )
     lines += [
+        # What is not written here, the checkpoint's generation_config decides.
+        f"settings = {{{', '.join(_generation(setting))}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
-        f"output = target.generate(**inputs, {arguments})",
+        f"output = target.generate(**inputs, **settings, {arguments})",
     ]
+    if setting.mixed:
+        notes.append("the requests ask for several samplings: the most frequent one is written")
     mode = None if setting.draft is None else DraftingMode.SAMPLED
     return _Written("\n".join(lines), notes, mode)
+
+
+def _generation(setting: Setting) -> list[str]:
+    """The sampling and the length of the traffic, as keys and values of Python."""
+    asked = setting.sampling
+    found: dict[str, object] = {"do_sample": asked.temperature > 0}
+    if asked.temperature > 0:
+        found["temperature"] = asked.temperature
+        found["top_k"] = asked.top_k or 0
+        found["top_p"] = 1.0 if asked.top_p is None else asked.top_p
+        found |= {} if asked.min_p is None else {"min_p": asked.min_p}
+    found |= {"repetition_penalty": 1.0, "max_new_tokens": setting.limit}
+    return [f'"{name}": {value!r}' for name, value in found.items()]
 
 
 def _gguf(name: str, quant: str) -> str:
@@ -336,13 +452,3 @@ def _gguf(name: str, quant: str) -> str:
     if name.endswith(".gguf"):
         return name
     return f"{PurePath(name.partition('@')[0]).name}-{_GGUF.get(quant, 'BF16')}.gguf"
-
-
-def _unchecked(setting: Setting, engine: str) -> list[str]:
-    """A warning of an engine that compares no vocabularies."""
-    if setting.sizes is None:
-        return []
-    return [
-        f"the vocabularies have {setting.sizes} entries: {engine} needs the same tokenizer and "
-        "does not check; `draftbench check` says whether the ids agree"
-    ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import groupby
+
+import msgspec
 
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.planner.recommendation import Configuration, Recommendation
-from draftbench.records import LOOKUP, Candidate, DraftingMode
+from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
 from draftbench.run_folder.manifest import Manifest, short_name, unpinned
 from draftbench.run_folder.run import Run
 
@@ -27,10 +30,12 @@ class Setting:
 
     `draft` is None for prompt lookup, whose n-grams have `lookup` tokens, shortest and longest.
     `sampled` says whether any request of the traffic is sampled above temperature 0; at 0 the
-    drafting mode makes no difference. `vocabularies` are the sizes of target and draft. `pinned`
-    are hub ids that the run measured at one revision; `target` and `draft` come without it.
-    `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it lacks.
-    `differences` say how this is not what the run recommends.
+    drafting mode makes no difference. `sampling` is what most requests ask for, `mixed` where
+    others ask for something else, and `limit` the longest response in tokens. `vocabularies` and
+    `contexts` are the sizes of target and draft. Revisions are those that the run measured;
+    `target` and `draft` come without. `load` is the largest number of concurrent requests that was
+    measured. `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it
+    lacks. `differences` say how this is not what the run recommends.
     """
 
     target: str
@@ -43,7 +48,13 @@ class Setting:
     lookup: tuple[int, int]
     vocabularies: tuple[int, int] | None
     on_gpu: bool
-    pinned: tuple[str, ...] = ()
+    target_revision: str | None = None
+    draft_revision: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    mixed: bool = False
+    limit: int = 128
+    contexts: tuple[int, int] | None = None
+    load: int = 1
     schedule: Schedule = ()
     notes: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
@@ -58,6 +69,12 @@ class Setting:
         """The sizes of both vocabularies, where they are known to differ."""
         target, draft = self.vocabularies or (0, 0)
         return None if target == draft else f"{target} and {draft}"
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The models that were measured at one revision, with it."""
+        models = (self.target, self.target_revision), (self.draft, self.draft_revision)
+        return tuple(f"{name}@{revision}" for name, revision in models if revision)
 
 
 def setting_of(
@@ -97,6 +114,11 @@ def setting_of(
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
         schedule, notes = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
+    both = (facts, draft_facts) if facts and draft_facts else None
+    settings = Counter(
+        msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
+        for t in run.trajectories
+    )
     return Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
@@ -106,13 +128,24 @@ def setting_of(
         mode=question.mode,
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
         lookup=(question.lookup_shortest, question.lookup_longest),
-        vocabularies=(facts.vocab_size, draft_facts.vocab_size) if facts and draft_facts else None,
+        vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
-        pinned=tuple(name for name in names if unpinned(name) != name),
+        target_revision=_revision(served),
+        draft_revision=drafting and _revision(drafting),
+        sampling=settings.most_common(1)[0][0] if settings else Sampling(),
+        mixed=len(settings) > 1,
+        limit=max((t.limit for t in run.trajectories), default=128),
+        contexts=both and (both[0].context_length, both[1].context_length),
+        load=max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
         notes=notes,
         differences=differences,
     )
+
+
+def _revision(spec: str) -> str | None:
+    name = unpinned(spec)
+    return spec[len(name) + 1 :] or None
 
 
 def _chosen(
@@ -196,10 +229,8 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
         return (), tuple(notes)
-    largest, last = lengths[-1]
-    notes.append(
-        f"nothing was measured beyond {largest} concurrent requests: k = {last} is kept there"
-    )
+    largest, _ = lengths[-1]
+    notes.append(f"nothing was measured beyond {largest} concurrent requests")
     starts = [1, *(at for at, _ in firsts[1:]), largest + 1]
     return tuple(
         (starts[at], starts[at + 1] - 1, length) for at, (_, length) in enumerate(firsts)

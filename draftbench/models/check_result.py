@@ -38,6 +38,7 @@ class Vocabulary:
     unreadable: int  # ids that the draft has no row for
     first_missing: TokenDifference | None  # first id that the draft has no token for
     first_unreadable: TokenDifference | None  # first id that the draft has no row for
+    first_added: TokenDifference | None  # first id that only the draft has a token for
     first_difference: TokenDifference | None  # first id with two different tokens
     first_regular_difference: TokenDifference | None  # by llama.cpp's rule: from id 5 on
     all_tokens: Overlap  # over the whole vocabulary
@@ -68,6 +69,7 @@ class PairFacts:
     template_difference: tuple[str, ...]  # lines of a unified diff; empty if one has no template
     target_context: int | None  # tokens; None is no limit
     draft_context: int | None  # tokens; None is no limit
+    target_recurrent: bool = False  # whether the target keeps a state that cannot be rewound
 
 
 @dataclass(frozen=True)

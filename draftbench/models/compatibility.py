@@ -68,6 +68,7 @@ def pair_facts(
         template_difference=tuple(_unified(ours, theirs)) if ours and theirs else (),
         target_context=context_of(target),
         draft_context=context_of(draft),
+        target_recurrent=_recurrent(target),
     )
 
 
@@ -128,6 +129,15 @@ def context_of(source: ModelSource) -> int | None:
     return context
 
 
+def _recurrent(source: ModelSource) -> bool:
+    from transformers import AutoModelForCausalLM
+
+    # `_model_mapping` is how `from_config` finds the class; the flag is what `generate` reads.
+    known = type(source.config) in AutoModelForCausalLM._model_mapping
+    model = AutoModelForCausalLM._model_mapping[type(source.config)] if known else None
+    return bool(getattr(model, "_is_stateful", False))
+
+
 def _vocabulary(
     target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None
 ) -> Vocabulary:
@@ -156,6 +166,7 @@ def _vocabulary(
         unreadable=len(unreadable),
         first_missing=first(missing),
         first_unreadable=first(unreadable),
+        first_added=first(theirs.keys() - ours.keys()),
         first_difference=first(differing),
         first_regular_difference=first(i for i in regular if ours.get(i) != theirs.get(i)),
         all_tokens=_overlap(ours, theirs, dict.fromkeys(ours, 1.0)),

@@ -1,9 +1,10 @@
 """The serving engines: which pairs each takes and with which options, and what it can load itself.
 
 One table, `ENGINES`, for `check`, which answers for a pair, and `export`, which writes the
-configuration. The rules are those that the engines document: of vLLM 0.15 on, SGLang's STANDALONE,
-llama.cpp's `draft-simple`, TensorRT-LLM's DraftTarget and transformers 5's assisted generation. Not
-known here: whether an engine supports either architecture at all, and which version is installed.
+configuration: of vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`,
+TensorRT-LLM's Draft_Target and transformers' assisted generation. `sources` names the version that
+each rule was read from. Not known here: whether an engine supports either architecture at all, and
+which version is installed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,24 @@ LLAMA_CPP_ROWS = 128
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a rule was read, and what was run with it."""
+
+    rule: str
+    read: str
+    tried: str  # empty: no version that has it could be had
+
+
+@dataclass(frozen=True)
 class Engine:
     """A serving engine: its configuration, and the rules by which it takes a pair."""
 
     name: str
     form: str  # of the configuration that is written for it
     levels: tuple[str, ...] | None  # that it makes while loading; None: files are converted before
+    short_context: str  # what it does with a draft whose context ends at {} tokens, before {}
+    own_draft: str  # the option for a target that carries its own draft; empty: it has none
+    sources: tuple[Source, ...]
     # A finding about a pair, the answer, and its reason, which holds the finding at {}: the first
     # finding that is made counts.
     rules: tuple[tuple[str, Standing, str], ...]
@@ -44,11 +57,31 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
     for engine in ENGINES.values():
         finding, standing, reason = next(rule for rule in engine.rules if findings[rule[0]])
         option = None
+        words = reason.format(findings[finding])
         if standing != "refuses":
             option = engine.option(facts, standing == "with an option")
-        words = reason.format(findings[finding])
+            if cut := shorter_context(engine, facts.target_context, facts.draft_context):
+                words += f"; {cut}"
         answers.append(EngineAnswer(engine.name, standing, words, option))
     return tuple(answers)
+
+
+def shorter_context(engine: Engine, target: int | None, draft: int | None) -> str | None:
+    """What the engine does with a draft whose context is shorter than the target's; None where it
+    is not.
+    """
+    if draft is None or (target is not None and draft >= target):
+        return None
+    return engine.short_context.format(draft, "no limit" if target is None else target)
+
+
+def refusal_by_size(engine: Engine, target: int, draft: int) -> str | None:
+    """Why the engine refuses vocabularies of these sizes, whatever is in them."""
+    findings = _size_findings(target, draft)
+    for finding, standing, reason in engine.rules:
+        if standing == "refuses" and findings.get(finding):
+            return reason.format(findings[finding])
+    return None
 
 
 def vllm_draft(draft: str, *, translated: bool = False) -> dict[str, Any]:
@@ -80,7 +113,7 @@ def llama_cpp_draft(file: str) -> list[str]:
 
 def tensorrt_llm_draft(draft: str, **lengths: Any) -> dict[str, Any]:
     """The fields that name a draft, with those of its draft length before its name."""
-    return {"decoding_type": "DraftTarget", **lengths, "speculative_model": draft}
+    return {"decoding_type": "Draft_Target", **lengths, "speculative_model": draft}
 
 
 def transformers_draft(*, two_tokenizers: bool = False) -> str:
@@ -105,41 +138,49 @@ def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
 def _tensorrt_llm_option(facts: PairFacts, special: bool) -> str:
     fields = tensorrt_llm_draft(facts.draft)
     words = ", ".join(f"{name}: {value}" for name, value in fields.items())
-    return f"speculative_config: {{{words}}}, disable_overlap_scheduler: true"
+    return f"speculative_config: {{{words}}}"
+
+
+def _size_findings(target: int, draft: int) -> dict[str, str]:
+    """What rules ask of the sizes of two vocabularies, as `_findings`."""
+    apart, sizes = abs(target - draft), f"{target} and {draft}"
+    return {
+        "other_size": sizes if apart else "",
+        "too_far_apart": f"{apart} ({sizes})" if apart > LLAMA_CPP_ROWS else "",
+    }
 
 
 def _findings(pair: PairFacts) -> dict[str, str]:
     """What rules ask of a pair, in words; empty where the two agree."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
-    apart = abs(words.target_rows - words.draft_rows)
-    sizes = f"{words.target_rows} and {words.draft_rows}"
     # The draft may know additional tokens.
     tokenizer = words.first_difference or words.first_missing or words.first_unreadable
-    ends = [
-        ("add_bos", target.adds_bos, draft.adds_bos),
-        ("add_eos", target.adds_eos, draft.adds_eos),
-        ("eos id", target.ids.get("eos_token"), draft.ids.get("eos_token")),
-    ]
-    if "bos_token" in draft.ids:  # a draft file without one gets a legacy id
+    ends: list[tuple[str, object, object]] = [("add_bos", target.adds_bos, draft.adds_bos)]
+    if target.adds_bos and "bos_token" in draft.ids:  # a draft file without one gets a legacy id
         ends.append(("bos id", target.ids.get("bos_token"), draft.ids["bos_token"]))
+    ends.append(("add_eos", target.adds_eos, draft.adds_eos))
+    if target.adds_eos:
+        ends.append(("eos id", target.ids.get("eos_token"), draft.ids.get("eos_token")))
     other_ends = [
         f"{name} is {ours} in the target, {theirs} in the draft"
         for name, ours, theirs in ends
         if ours != theirs
     ]
-    no_begin = "bos_token" in target.ids and "bos_token" not in draft.ids
     return {
+        **_size_findings(words.target_rows, words.draft_rows),
         "always": "always",
         "rows": str(words.target_rows),
-        "rows_apart": str(apart),
-        "other_size": sizes if apart else "",
-        "too_far_apart": f"{apart} ({sizes})" if apart > LLAMA_CPP_ROWS else "",
+        "rows_apart": str(abs(words.target_rows - words.draft_rows)),
         "other_word": _named(words.first_difference),
         "other_regular_word": _named(words.first_regular_difference),
         "other_tokenizer": _named(tokenizer),
+        "other_vocabulary": _named(
+            words.first_difference or words.first_missing or words.first_added
+        ),
         "other_kind": f"{target.kind} and {draft.kind}" if target.kind != draft.kind else "",
         "other_end": next(iter(other_ends), ""),
-        "no_begin": "no bos token" if no_begin else "",
+        "no_begin": "no bos token" if target.adds_bos and "bos_token" not in draft.ids else "",
+        "recurrent": "recurrent state" if pair.target_recurrent else "",
     }
 
 
@@ -156,7 +197,7 @@ def _named(difference: TokenDifference | None) -> str:
 ENGINES = {
     "vllm": Engine(
         name="vLLM",
-        form="schema of vLLM 0.32, validated by its own SpeculativeConfig",
+        form="schema of vLLM 0.33, parsed by the SpeculativeConfig of 0.32",
         levels=("none", "fp8"),
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
@@ -165,21 +206,47 @@ ENGINES = {
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=_vllm_option,
+        short_context="0.33 cuts the server's context to the draft's, {} tokens (target: {})",
+        own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+        sources=(
+            Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
+            Source("draft lengths by batch size", "0.33.0 v1/spec_decode/dynamic", "0.32.0"),
+            Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
+            Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
+            Source("a draft's schedule ignored, no CUDA graphs", "0.33.0 standalone_ar", ""),
+            Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
+            Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
+            Source("method mtp", "0.33.0 config/speculative.py", ""),
+        ),
     ),
     "sglang": Engine(
         name="SGLang",
-        form="schema of SGLang's speculative decoding guide at 067ad4d3, autumn 2026",
+        form="schema of SGLang 0.5.23",
         levels=("none", "fp8"),
+        # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
         rules=(
-            ("other_tokenizer", "refuses", "it passes ids on untranslated, and {}"),
-            ("always", "accepts", "ids mean the same in both"),
+            ("other_size", "refuses", "it needs equal vocab_size, here {}"),
+            ("other_vocabulary", "refuses", "it needs the same tokens in both, and {}"),
+            ("always", "accepts", "the same vocabulary in both"),
         ),
         option=lambda facts, special: shlex.join(sglang_draft(facts.draft)),
+        short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
+        own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
+        sources=(
+            Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", ""),
+            Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", ""),
+            Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", ""),
+            Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
+            Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
+            Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", ""),
+        ),
     ),
     "llamacpp": Engine(
         name="llama.cpp",
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         levels=None,
+        # Begin and end tokens count only where the target adds them.
         rules=(
             ("other_kind", "refuses", "the vocabularies are {}"),
             ("too_far_apart", "refuses", f"sizes may be {LLAMA_CPP_ROWS} apart, here {{}}"),
@@ -189,17 +256,36 @@ ENGINES = {
             ("rows_apart", "accepts", "same texts from id 5 on, {} rows apart"),
         ),
         option=_llama_cpp_option,
+        short_context="with a draft of {} tokens of context (target: {}) it was not checked",
+        own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
+        sources=(
+            Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", ""),
+            Source("--spec-draft-sampling", "pull request 27694, from b11368 on", ""),
+            Source("128 rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", ""),
+            Source("4 slots without -np", "0c1e57098 tools/server/server.cpp", ""),
+            Source("--spec-synth-rates", "0c1e57098 common/arg.cpp", ""),
+            Source("--spec-type draft-mtp", "pull request 22673", ""),
+        ),
     ),
     "tensorrt-llm": Engine(
         name="TensorRT-LLM",
-        form="schema of TensorRT-LLM 1.4.0rc1's documentation",
+        form="schema of TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         levels=("none",),
-        # It warns of very low acceptance with another tokenizer.
+        # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
-            ("other_tokenizer", "refuses", "it needs the same tokenizer, and {}"),
+            ("other_tokenizer", "accepts", "it compares nothing, but will accept little: {}"),
             ("always", "accepts", "same tokenizer"),
         ),
         option=_tensorrt_llm_option,
+        short_context="with a draft of {} tokens of context (target: {}) it was not checked",
+        own_draft="speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}",
+        sources=(
+            Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
+            Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
+            Source("before 1.3", "documentation of 1.0 to 1.2", ""),
+            Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
+            Source("MTP", "API reference of 1.4.0rc1", ""),
+        ),
     ),
     "transformers": Engine(
         name="transformers",
@@ -207,10 +293,19 @@ ENGINES = {
         levels=("none",),
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
         rules=(
+            ("recurrent", "refuses", "it assists no model with {}, as the target has"),
             ("other_size", "with an option", "{} rows: it takes the tokenizers for different ones"),
-            ("other_word", "refuses", "it cannot tell these apart by size, and {}"),
+            ("other_word", "accepts", "it compares sizes alone, but will accept little: {}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda facts, special: f"generate({transformers_draft(two_tokenizers=special)})",
+        short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
+        own_draft="generate(use_mtp=True)",
+        sources=(
+            Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),
+            Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),
+            Source("prompt lookup", "5.23.0 generation/candidate_generator.py", "5.23.0"),
+            Source("use_mtp", "5.23.0 generation/candidate_generator.py", ""),
+        ),
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from importlib.resources import files
 
 import pytest
 import yaml
@@ -11,14 +12,15 @@ import yaml
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
 from draftbench.models.engine_rules import ENGINES
-from draftbench.records import DraftingMode
+from draftbench.records import DraftingMode, Sampling
 
-# Keys and types of the SpeculativeConfig of vLLM 0.32 that a draft model or n-grams may have.
+# Keys and types of the SpeculativeConfig of vLLM 0.33 that a draft model or n-grams may have.
 VLLM = {
     "method": str,
     "model": str,
     "num_speculative_tokens": int,
     "num_speculative_tokens_per_batch_size": list,
+    "revision": str,
     "quantization": str,
     "draft_sample_method": str,
     "use_heterogeneous_vocab": bool,
@@ -26,6 +28,8 @@ VLLM = {
     "prompt_lookup_max": int,
 }
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
+WARM = Sampling(temperature=0.7, top_p=0.9)
+EMBEDDED = files("draftbench") / "embedded"
 
 
 def vllm(setting, version=None):
@@ -78,8 +82,10 @@ def test_vllm_looks_up_the_n_grams_that_were_measured(setting):
     }
 
 
-def test_vllm_quantizes_online_only_to_fp8(setting):
-    assert vllm(setting(quant="fp8"))["quantization"] == "fp8"
+def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(setting):
+    assert vllm(setting(quant="fp8"))["quantization"] == "fp8_per_channel"
+    assert vllm(setting(quant="fp8"), "0.25")["quantization"] == "fp8"
+    assert "one scale a matrix" in notes(setting(quant="fp8"), "vllm", "0.25")
     assert "quantization" not in vllm(setting(quant="int4"))
     assert "make a 4-bit checkpoint of it" in notes(setting(quant="int4"), "vllm")
 
@@ -109,7 +115,7 @@ def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
         ("vllm", "0.9.2", None),
         ("transformers", "4.44", "d"),
         ("vllm", "newest", "d"),
-        ("llamacpp", "b9235", "d"),
+        ("llamacpp", "b11367", "d"),
     ],
 )
 def test_versions_that_cannot_serve_it_are_refused(setting, engine, version, draft):
@@ -133,18 +139,26 @@ def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(setting
     lookup = flags(setting(draft=None), "sglang")
     assert lookup["--speculative-algorithm"] == "NGRAM"
     assert lookup["--speculative-num-draft-tokens"] == "5"
+    assert lookup["--speculative-ngram-max-bfs-breadth"] == "1"
+
+
+@pytest.mark.parametrize(("load", "most"), [(48, None), (49, "49")])
+def test_sglang_is_given_the_measured_load_where_its_own_limit_is_lower(setting, load, most):
+    assert flags(setting(load=load), "sglang").get("--max-running-requests") == most
 
 
 def test_llamacpp_after_the_renaming(setting):
     assert flags(setting(quant="int4"), "llamacpp") == {
         "-m": "Qwen2.5-1.5B-BF16.gguf",
-        "-md": "Qwen2.5-0.5B-Q4_K_M.gguf",
+        "-md": "Qwen2.5-0.5B-Q4_1.gguf",
         "--spec-type": "draft-simple",
         "--spec-draft-n-max": "4",
         "--spec-draft-n-min": "0",
         "--spec-draft-p-min": "0",
-        "--spec-draft-sampling": "greedy",
+        "-np": "1",
     }
+    assert flags(setting(load=16), "llamacpp")["-np"] == "16"
+    assert flags(setting(draft=None, load=16), "llamacpp")["-np"] == "16"
     lookup = flags(setting(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"
 
@@ -157,6 +171,7 @@ def test_llamacpp_before_the_renaming(setting):
         "--draft-max": "4",
         "--draft-min": "0",
         "--draft-p-min": "0",
+        "-np": "1",
         "-ngl": "99",
         "-ngld": "99",
     }
@@ -164,38 +179,107 @@ def test_llamacpp_before_the_renaming(setting):
     assert (lookup["--spec-ngram-size-m"], lookup["--draft-max"]) == ("4", "4")
 
 
+@pytest.mark.parametrize("mode", [DraftingMode.SAMPLED, DraftingMode.SAMPLED_TEMPERATURE_ONLY])
 @pytest.mark.parametrize(
-    ("engine", "sizes", "words"),
+    ("version", "drafts"),
     [
-        ("llamacpp", (152064, 151935), "refuses this pair: vocabulary sizes differ by 129"),
-        ("llamacpp", (152064, 151936), None),
-        ("sglang", (152064, 151936), "152064 and 151936 entries"),
-        ("sglang", (151936, 151936), None),
-        ("tensorrt-llm", (152064, 151936), "152064 and 151936 entries"),
-        ("tensorrt-llm", (151936, 151936), None),
+        (None, "probabilistic"),
+        ("b11368", "probabilistic"),
+        ("after-rename", None),
+        ("before-rename", None),
     ],
 )
-def test_vocabularies_of_two_sizes_are_noted_where_the_engine_minds(setting, engine, sizes, words):
+def test_llamacpp_samples_the_draft_in_builds_that_can_and_never_as_top_p_would(
+    setting, mode, version, drafts
+):
+    pair = setting(mode=mode, sampled=True)
+    assert flags(pair, "llamacpp", version).get("--spec-draft-sampling") == drafts
+    like = mode is DraftingMode.SAMPLED_TEMPERATURE_ONLY and drafts
+    assert ("acceptance will differ" in notes(pair, "llamacpp", version)) == (not like)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sizes", "reason"),
+    [
+        ("llamacpp", (152064, 151935), "sizes may be 128 apart, here 129"),
+        ("sglang", (152064, 151936), "it needs equal vocab_size, here 152064 and 151936"),
+    ],
+)
+def test_a_pair_that_the_engine_refuses_is_not_written_for_it(setting, engine, sizes, reason):
+    with pytest.raises(UsageError, match=f"refuses this pair: {reason}"):
+        configure(setting(vocabularies=sizes), engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sizes", "noted"),
+    [
+        ("llamacpp", (152064, 151936), False),
+        ("tensorrt-llm", (152064, 151936), True),
+        ("tensorrt-llm", (151936, 151936), False),
+    ],
+)
+def test_vocabularies_of_two_sizes_are_noted_where_the_engine_minds(setting, engine, sizes, noted):
     found = notes(setting(vocabularies=sizes), engine)
-    assert words in found if words else "vocabular" not in found
+    assert ("152064 and 151936 entries" in found) == noted
+
+
+def test_a_shorter_context_of_the_draft_is_said_with_what_the_engine_does(setting):
+    short = setting(contexts=(131072, 2048))
+    assert "cuts the server's context to the draft's, 2048 tokens" in notes(short, "vllm")
+    assert "beyond its 2048 tokens" in notes(short, "sglang")
+    assert "2048" not in notes(setting(contexts=(2048, 2048)), "vllm")
+
+
+def test_engines_that_take_a_revision_are_given_it(setting):
+    pair = setting(target_revision="abc", draft_revision="v1")
+    assert vllm(pair)["revision"] == "v1"
+    assert "vllm serve Qwen/Qwen2.5-1.5B --revision abc" in notes(pair, "vllm")
+    found = flags(pair, "sglang")
+    assert (found["--revision"], found["--speculative-draft-model-revision"]) == ("abc", "v1")
+    assert configure(pair, "transformers").text.count("revision='v1'") == 1
+    assert configure(pair, "transformers").text.count("revision='abc'") == 2
+    for engine in ("llamacpp", "tensorrt-llm"):
+        assert "the run measured `Qwen/Qwen2.5-0.5B@v1`" in notes(pair, engine)
 
 
 def test_tensorrt_llm_reads_the_yaml(setting):
+    """Known fault: `DraftTarget`, which is no tag of its union, was refused."""
     assert yaml.safe_load(configure(setting(), "tensorrt-llm").text) == {
-        "disable_overlap_scheduler": True,
         "speculative_config": {
-            "decoding_type": "DraftTarget",
+            "decoding_type": "Draft_Target",
             "max_draft_len": 4,
             "speculative_model": "Qwen/Qwen2.5-0.5B",
         },
     }
-    older = tensorrt(setting(), "1.0.0")
-    assert older["speculative_model_dir"] == "Qwen/Qwen2.5-0.5B"
-    assert tensorrt(setting(draft=None)) == {
-        "decoding_type": "NGram",
-        "max_draft_len": 4,
-        "max_matching_ngram_size": 5,
+    assert yaml.safe_load(configure(setting(), "tensorrt-llm", "1.0.0").text) == {
+        "disable_overlap_scheduler": True,
+        "speculative_config": {
+            "decoding_type": "DraftTarget",
+            "max_draft_len": 4,
+            "speculative_model_dir": "Qwen/Qwen2.5-0.5B",
+        },
     }
+
+
+def test_tensorrt_llm_looks_up_n_grams_of_one_request_alone(setting):
+    assert yaml.safe_load(configure(setting(draft=None), "tensorrt-llm").text) == {
+        "disable_overlap_scheduler": True,
+        "speculative_config": {
+            "decoding_type": "NGram",
+            "max_draft_len": 4,
+            "max_matching_ngram_size": 5,
+            "is_public_pool": False,
+            "is_use_oldest": False,
+        },
+    }
+
+
+def test_tensorrt_llm_samples_the_draft_where_the_run_did(setting):
+    sampled = setting(mode=DraftingMode.SAMPLED, sampled=True)
+    assert tensorrt(sampled)["use_rejection_sampling"] is True
+    assert "acceptance will differ" not in notes(sampled, "tensorrt-llm")
+    assert "use_rejection_sampling" not in tensorrt(setting())
+    assert "use_rejection_sampling" not in tensorrt(sampled, "1.2.0")
 
 
 def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
@@ -206,6 +290,7 @@ def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
     assert 'draft.generation_config.num_assistant_tokens_schedule = "constant"' in lines
     assert "draft.generation_config.assistant_confidence_threshold = 0.0" in lines
     assert not any(line.startswith("import os") for line in lines)
+    assert '"do_sample": False, "repetition_penalty": 1.0, "max_new_tokens": 128' in code
     lookup = configure(setting(draft=None), "transformers").text
     assert "prompt_lookup_num_tokens=4, max_matching_ngram_size=5" in lookup
 
@@ -222,7 +307,7 @@ def test_every_engine_states_what_its_schema_was_taken_from(setting, engine, dra
     [
         ("vllm", DraftingMode.SAMPLED),
         ("sglang", DraftingMode.SAMPLED),
-        ("tensorrt-llm", DraftingMode.SAMPLED),
+        ("tensorrt-llm", DraftingMode.SAMPLED_TEMPERATURE_ONLY),
         ("transformers", DraftingMode.GREEDY),
     ],
 )
@@ -233,11 +318,10 @@ def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine,
 
 
 def test_names_of_the_measuring_machine_are_pointed_out(setting):
-    pair = setting(target="~/models/t", draft=".", pinned=("org/d@main",), target_quant="int4")
+    pair = setting(target="~/models/t", draft=".", target_quant="int4")
     for words in (
         "`~/models/t` is a path on the measuring machine",
         "`.` is a path on the measuring machine",
-        "the run measured `org/d@main`: pin this revision",
         "the target was measured at int4: serve it at that level",
     ):
         assert words in notes(pair, "vllm")
@@ -254,7 +338,10 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
     found = vllm(setting(schedule=SCHEDULE))
     assert found["num_speculative_tokens"] == 6
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
-    assert "data parallelism" in notes(setting(schedule=SCHEDULE), "vllm")
+    said = notes(setting(schedule=SCHEDULE), "vllm")
+    assert "data parallelism" in said
+    assert "default runner drafts 6 tokens with a draft model at every load" in said
+    assert "default runner drafts" not in notes(setting(schedule=SCHEDULE, draft=None), "vllm")
     lookup = vllm(setting(schedule=SCHEDULE, draft=None))
     assert lookup["num_speculative_tokens_per_batch_size"][2] == [32, 32, 0]
 
@@ -279,8 +366,9 @@ def test_engines_without_a_length_by_load_say_so(setting, engine, version):
         (None, {}, 6, {7: 6, 31: 3, 32: 0}),
         ("1.2.0", {}, 6, {1: 6, 8: 3, 32: 0}),
         (None, {"draft": None}, 6, {7: 6, 31: 3, 32: 0}),
-        # Before 1.3 a schedule cannot rise.
+        # The first length must be the longest.
         ("1.2.0", {"schedule": ((1, 7, 3), (8, 16, 6))}, 4, None),
+        (None, {"schedule": ((1, 7, 3), (8, 16, 6))}, 4, None),
     ],
 )
 def test_tensorrt_llm_names_the_largest_batch_of_each_length_and_before_1_3_the_smallest(
@@ -301,3 +389,40 @@ def test_tensorrt_llm_names_the_largest_batch_of_each_length_and_before_1_3_the_
 def test_tensorrt_llm_is_said_to_draft_where_the_schedule_says_not_to(setting, changes, noted):
     words = "drafts one token where the schedule says 0"
     assert (words in notes(setting(**changes), "tensorrt-llm")) == noted
+
+
+@pytest.mark.parametrize(("draft", "least"), [("d", "one token"), (None, "nothing")])
+def test_tensorrt_llm_drafts_least_beyond_the_largest_load(setting, draft, least):
+    words = f"beyond 32 requests TensorRT-LLM drafts {least}"
+    assert words in notes(setting(schedule=SCHEDULE, draft=draft), "tensorrt-llm")
+
+
+@pytest.mark.parametrize(
+    ("engine", "end"),
+    [("vllm", "the last match"), ("llamacpp", "the last match"), ("transformers", "the first")],
+)
+def test_the_end_from_which_prompt_lookup_searches_is_said(setting, engine, end):
+    assert end in notes(setting(draft=None), engine)
+
+
+def test_llama_server_must_be_sent_the_temperature_that_was_measured(setting):
+    assert "send temperature 0" in notes(setting(), "llamacpp")
+    assert "send temperature" not in notes(setting(sampling=WARM, sampled=True), "llamacpp")
+
+
+def test_transformers_generates_as_the_traffic_asked(setting):
+    found = configure(setting(sampling=WARM, sampled=True, limit=64), "transformers").text
+    assert (
+        'settings = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, '
+        '"repetition_penalty": 1.0, "max_new_tokens": 64}'
+    ) in found
+    assert "several samplings" in notes(setting(mixed=True), "transformers")
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), WARM])
+def test_the_snippet_for_transformers_runs(setting, sampling):
+    pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
+    for changes in (pair, pair | {"draft": None}):
+        scope = {}
+        exec(configure(setting(**changes, sampling=sampling, limit=5), "transformers").text, scope)
+        assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5

@@ -63,19 +63,20 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(command, make_
 
 
 @pytest.mark.parametrize(
-    ("given", "specs", "exported", "note"),
+    ("given", "specs", "exported", "revision", "note"),
     [
-        ("./link", {"small": "./link"}, "./link", "`./link` is a path on the measuring machine"),
-        ("org/small@abc", None, "org/small", "the run measured `org/small@abc`"),
-        ("/models@home/small", None, "/models@home/small", ""),
+        ("./link", {"small": "./link"}, "./link", None, "`./link` is a path on the measuring"),
+        ("org/small@abc", None, "org/small", "abc", ""),
+        ("/models@home/small", None, "/models@home/small", None, ""),
     ],
     ids=["link", "revision", "at sign in a path"],
 )
-def test_a_draft_is_exported_as_it_was_given_less_its_revision(
-    command, make_run, given, specs, exported, note
+def test_a_draft_is_exported_as_it_was_given_with_its_revision_apart(
+    command, make_run, given, specs, exported, revision, note
 ):
     _, out, err = command(make_run(drafts=(given,), specs=specs), "--engine", "vllm")
-    assert json.loads(out)["model"] == exported
+    found = json.loads(out)
+    assert (found["model"], found.get("revision")) == (exported, revision)
     assert note in err
 
 

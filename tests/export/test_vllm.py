@@ -51,6 +51,7 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
         setting(**pair, vocabularies=(152064, 151936)),
         setting(draft=None),
         setting(draft=None, schedule=SCHEDULE),
+        setting(**pair, draft_revision="main"),
     ]
     exported = [json.loads(configure(one, "vllm").text) for one in settings]
     wrong = exported[0] | {"speculative_model": "d"}
@@ -67,5 +68,5 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
     )
     found = json.loads(ran.stdout.splitlines()[-1])
     by_batch_size = [0, *[6] * 7, *[3] * 24, *[0] * 9]
-    assert found[:6] == [4, by_batch_size, 4, 4, 4, by_batch_size]
-    assert found[6] != 4
+    assert found[:7] == [4, by_batch_size, 4, 4, 4, by_batch_size, 4]
+    assert found[7] != 4

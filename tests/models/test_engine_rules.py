@@ -23,6 +23,7 @@ WORDS = Vocabulary(
     unreadable=0,
     first_missing=None,
     first_unreadable=None,
+    first_added=None,
     first_difference=None,
     first_regular_difference=None,
     all_tokens=Overlap(1.0, 1.0),
@@ -38,6 +39,7 @@ SIDE = TokenizerFacts(
 )
 OTHER = TokenDifference(7, "a", "b")
 LACKING = TokenDifference(9, "x", None)
+ADDED = TokenDifference(1000, None, "<think>")
 ALL = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 
@@ -49,11 +51,12 @@ def answers(changes):
         target="t",
         draft="d",
         vocabulary=replace(WORDS, **words),
-        target_tokenizer=SIDE,
+        target_tokenizer=replace(SIDE, **changes.get("target", {})),
         draft_tokenizer=replace(SIDE, **draft),
         template_difference=(),
-        target_context=None,
-        draft_context=None,
+        target_context=4096,
+        draft_context=changes.get("draft_context", 4096),
+        target_recurrent=changes.get("recurrent", False),
     )
     return {answer.engine: answer for answer in engine_answers(facts)}
 
@@ -62,16 +65,25 @@ def answers(changes):
     ("changes", "refusing", "wanting"),
     [
         ({}, [], []),
-        ({"draft_rows": 1128}, [], ["vLLM", "transformers"]),
-        ({"draft_rows": 872}, [], ["vLLM", "transformers"]),
-        ({"draft_rows": 1129}, ["llama.cpp"], ["vLLM", "transformers"]),
-        ({"draft_rows": 871}, ["llama.cpp"], ["vLLM", "transformers"]),
-        ({"first_difference": OTHER, "first_regular_difference": OTHER}, ALL[1:], ["vLLM"]),
+        ({"draft_rows": 1128}, ["SGLang"], ["vLLM", "transformers"]),
+        ({"draft_rows": 872}, ["SGLang"], ["vLLM", "transformers"]),
+        ({"draft_rows": 1129}, ["SGLang", "llama.cpp"], ["vLLM", "transformers"]),
+        ({"draft_rows": 871}, ["SGLang", "llama.cpp"], ["vLLM", "transformers"]),
+        (
+            {"first_difference": OTHER, "first_regular_difference": OTHER},
+            ["SGLang", "llama.cpp"],
+            ["vLLM"],
+        ),
         # llama.cpp overlooks the first five ids.
-        ({"first_difference": replace(OTHER, id=4)}, ["SGLang", *ALL[3:]], ["vLLM"]),
-        ({"first_missing": LACKING}, ["SGLang", "TensorRT-LLM"], []),
-        ({"first_unreadable": LACKING}, ["SGLang", "TensorRT-LLM"], []),
+        ({"first_difference": replace(OTHER, id=4)}, ["SGLang"], ["vLLM"]),
+        ({"first_missing": LACKING}, ["SGLang"], []),
+        # SGLang compares both vocabularies as a whole: one token more is another vocabulary.
+        ({"first_added": ADDED}, ["SGLang"], []),
+        ({"first_unreadable": LACKING}, [], []),
         ({"ids": {"eos_token": 2}}, [], ["llama.cpp"]),
+        # A base draft for an instruct target: another end token, which nothing adds.
+        ({"ids": {"bos_token": 1, "eos_token": 4}}, [], []),
+        ({"recurrent": True}, ["transformers"], []),
     ],
 )
 def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
@@ -96,13 +108,44 @@ def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
         ({"adds_bos": False}, "llama.cpp", "add_bos is True in the target, False in the draft"),
         ({"adds_eos": True}, "llama.cpp", "add_eos is False in the target, True in the draft"),
         ({"ids": {"bos_token": 3, "eos_token": 2}}, "llama.cpp", "bos id is 1 in the target, 3 in"),
-        ({"ids": {"bos_token": 1, "eos_token": 4}}, "llama.cpp", "eos id is 2 in the target, 4 in"),
+        (
+            {
+                "target": {"adds_eos": True},
+                "adds_eos": True,
+                "ids": {"bos_token": 1, "eos_token": 4},
+            },
+            "llama.cpp",
+            "eos id is 2 in the target, 4 in",
+        ),
+        ({"draft_rows": 1064}, "SGLang", "it needs equal vocab_size, here 1000 and 1064"),
+        ({"first_added": ADDED}, "SGLang", "no token in the target, '<think>' in the draft"),
+        ({"recurrent": True}, "transformers", "it assists no model with recurrent state"),
     ],
 )
 def test_the_reason_names_what_differs(changes, engine, reason):
     found = answers(changes)[engine]
     assert reason in found.reason
     assert found.standing == ("with an option" if engine == "vLLM" else "refuses")
+
+
+@pytest.mark.parametrize("engine", ["TensorRT-LLM", "transformers"])
+def test_engines_that_compare_no_words_take_the_pair_and_are_said_to_accept_little(engine):
+    found = answers({"first_difference": OTHER})[engine]
+    assert found.standing == "accepts"
+    assert "will accept little: id 7 is 'a' in the target, 'b' in the draft" in found.reason
+
+
+def test_a_target_that_adds_no_bos_needs_no_bos_of_its_draft():
+    changes = {"target": {"adds_bos": False}, "adds_bos": False, "ids": {"eos_token": 2}}
+    assert answers(changes)["llama.cpp"].standing == "accepts"
+
+
+def test_every_engine_says_what_it_does_with_a_shorter_context():
+    found = answers({"draft_context": 2048})
+    assert "cuts the server's context to the draft's, 2048 tokens" in found["vLLM"].reason
+    assert "beyond its 2048 tokens, up to the target's 4096" in found["SGLang"].reason
+    assert all("2048" in found[engine].reason for engine in ALL)
+    assert not any("4096" in answer.reason for answer in answers({}).values())
 
 
 @pytest.mark.parametrize(
@@ -112,8 +155,7 @@ def test_the_reason_names_what_differs(changes, engine, reason):
         ({}, "SGLang", "--speculative-algorithm STANDALONE"),
         ({}, "SGLang", "--speculative-draft-model-quantization unquant"),
         ({}, "llama.cpp", "-md d.gguf --spec-type draft-simple"),
-        ({}, "TensorRT-LLM", "decoding_type: DraftTarget"),
-        ({}, "TensorRT-LLM", "disable_overlap_scheduler: true"),
+        ({}, "TensorRT-LLM", "decoding_type: Draft_Target"),
         ({}, "transformers", "generate(assistant_model=draft)"),
         ({"draft_rows": 9}, "vLLM", '_vocab":true,"draft_sample_method":"greedy"'),
         ({"draft_rows": 9}, "transformers", "tokenizer, assistant_tokenizer=draft_tokenizer"),

@@ -41,7 +41,7 @@ def pair(name, *, works=True, diff=()):
     side = TokenizerFacts("BPE", {"eos_token": "</s>"}, {"eos_token": 2}, True, False, True)
     rows, share = (100, 1.0) if works else (50, 0.5)
     vocabulary = Vocabulary(
-        100, rows, 100, rows, rows, 0, 0, None, None, None, None, Overlap(share, share), None
+        100, rows, 100, rows, rows, 0, 0, *[None] * 5, Overlap(share, share), None
     )
     return PairSheet(
         draft=sheet(name, 2),
