@@ -7,7 +7,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import DRAFTS, TARGET, TRUST, Rows, flag, size_of, traffic_flag
+from draftbench.cli.flags import TARGET, TRUST, Rows, drafts_flag, flag, size_of, traffic_flag
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check(
     *,
     target: str = TARGET,
-    drafts: tuple[str, ...] = DRAFTS,
+    drafts: tuple[str, ...] = drafts_flag(),
     traffic: str | None = traffic_flag(
         None, "Count how often these requests use tokens that the drafts lack."
     ),

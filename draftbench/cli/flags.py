@@ -240,16 +240,14 @@ RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `sweep`.
 
 
 TARGET = flag(..., "The target model: a folder, a .gguf file or a Hugging Face id.", "MODEL")
-DRAFTS = flag(
-    ...,
-    "The draft models, separated by commas; ngram is prompt lookup.",
-    "MODEL,…",
-    parse=model_names,
-    many=True,
-)
 TRUST = in_safety(
     False, "Run Python code that comes with a checkpoint. It can do anything that you can."
 )
+
+
+def drafts_flag(help: str = "The draft models, separated by commas.") -> Any:
+    """A flag for names of models."""
+    return flag(..., help, "MODEL,…", parse=model_names, many=True)
 
 
 def traffic_flag(

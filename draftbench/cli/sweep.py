@@ -15,7 +15,6 @@ from rich.console import Console
 
 from draftbench.cli.config_file import ConfigArgument, config_text
 from draftbench.cli.flags import (
-    DRAFTS,
     LARGEST_CONCURRENCY,
     TARGET,
     TRUST,
@@ -23,6 +22,7 @@ from draftbench.cli.flags import (
     complete_devices,
     complete_levels,
     draft_lengths,
+    drafts_flag,
     flag,
     in_measure,
     in_models,
@@ -173,7 +173,9 @@ def sweep(
     context: typer.Context,
     config: ConfigArgument = None,
     target: str = TARGET,
-    drafts: tuple[str, ...] = DRAFTS,
+    drafts: tuple[str, ...] = drafts_flag(
+        "The draft models, separated by commas; ngram is prompt lookup."
+    ),
     traffic: str = traffic_flag(...),
     sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
     settings: Settings,
