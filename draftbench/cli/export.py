@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import Decision, RunArgument, candidate_named, flag, read
-from draftbench.cli.output import ResultFile, note
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftbench.cli.flags import Decision, candidate_named, flag, read
+from draftbench.cli.output import ResultFile, note, width
+from draftbench.errors import UsageError
 
 
 def _engines(incomplete: str) -> list[str]:
@@ -14,7 +20,9 @@ def _engines(incomplete: str) -> list[str]:
 
 def export(
     *,
-    run: RunArgument,
+    run: Annotated[
+        Path | None, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")
+    ] = None,
     engine: str = flag(
         ...,
         "The engine: vllm, sglang, llamacpp, tensorrt-llm or transformers.",
@@ -23,7 +31,7 @@ def export(
     ),
     engine_version: str | None = flag(
         None,
-        "The engine's version, e.g. 0.26; for llamacpp before-rename or after-rename.",
+        "The engine's version, e.g. 0.26; for llamacpp before-rename, after-rename or b11368.",
         "VERSION",
     ),
     target: str | None = flag(
@@ -38,6 +46,14 @@ def export(
     force: bool = flag(
         False, "Export the candidate that ranks first even if it is not recommended."
     ),
+    synthetic: bool = flag(
+        False,
+        "Have the engine accept at the measured rates, to time it with any draft (vllm, llamacpp; "
+        "sglang at their mean).",
+    ),
+    about: bool = flag(
+        False, "Print the versions that the engine's rules were read from, without a run."
+    ),
     decision: Decision,
     output: ResultFile,
 ) -> int:
@@ -46,22 +62,49 @@ def export(
     draftbench export results/runs/RUN --engine vllm --draft org/small
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
     draftbench export results/runs/RUN --engine llamacpp
+    draftbench export --engine sglang --about
     """
     from draftbench.export.configurations import configure, known_engine
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import plain
 
-    known_engine(engine)
+    engine = known_engine(engine)
+    if about:
+        output.write(_about(engine))
+        return 0
+    if run is None:
+        raise UsageError(
+            "a run folder is missing", hint=f"for example: draftbench export RUN --engine {engine}"
+        )
     observed = read(run)
     options = decision.options(observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     setting = setting_of(
-        answer, observed, candidate=wanted, target=target, draft=draft, force=force
+        answer,
+        observed,
+        candidate=wanted,
+        target=target,
+        draft=draft,
+        force=force,
+        synthetic=synthetic,
     )
     configuration = configure(setting, engine, engine_version)
     for remark in (*configuration.notes, *(options.costs.caveats if options.costs else ())):
         note(f"note: {plain(remark)}")
     output.write(configuration.text)
     return 0
+
+
+def _about(engine: str) -> str:
+    from draftbench.models.engine_rules import ENGINES
+    from draftbench.report.terminal.text import Section, render_sections
+
+    rules = ENGINES[engine]
+    rows = [
+        [each.rule, f"{rules.name} {each.read}", each.tried or "nothing"] for each in rules.sources
+    ]
+    head = ["rule", "read in", "run with"]
+    section = Section(f"What is known of {rules.name}", head, rows, [rules.form])
+    return render_sections([section], "table", width())

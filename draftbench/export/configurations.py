@@ -36,6 +36,8 @@ _RENAMING = {"before-rename": _OLDEST, "after-rename": (1, 0)}
 _BITS = {"int8": 8, "int4": 4}
 # int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
 _GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
+# What plays back a measured acceptance; SGLang its mean alone.
+_SYNTHETIC = ("vllm", "llamacpp", "sglang")
 # What SGLang sets --max-running-requests to as soon as it speculates.
 _SGLANG_REQUESTS = 48
 _COMMENT = textwrap.TextWrapper(
@@ -97,6 +99,11 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",
+        )
+    if setting.survival and engine not in _SYNTHETIC:
+        raise UsageError(
+            f"{rules.name} plays back no measured acceptance",
+            hint=f"--synthetic is for {', '.join(_SYNTHETIC)}",
         )
     writers = {
         "vllm": _vllm,
@@ -184,6 +191,11 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             "num_speculative_tokens_per_batch_size": [list(step) for step in setting.schedule],
         }
         notes += _vllm_schedule(setting)
+    if setting.survival:
+        if version < (0, 21):
+            raise _too_old("vLLM", "0.21", "acceptance by position to play back")
+        lengths["rejection_sample_method"] = "synthetic"
+        lengths["synthetic_acceptance_rates"] = list(setting.survival)
     if setting.draft is None:
         if version < (0, 10):
             raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
@@ -253,6 +265,8 @@ def _vllm_schedule(setting: Setting) -> list[str]:
 def _sglang(setting: Setting, version: Version) -> _Written:
     """The launch command."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", setting.target]
+    if setting.survival:  # the target's token counts
+        words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
     if setting.load > _SGLANG_REQUESTS:
@@ -285,7 +299,11 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
     k, shortest = str(setting.k), str(setting.lookup[0])
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes = [ENGINES["llamacpp"].form if renamed else older]
-    slots = ["-np", str(setting.load)]  # 4 without it
+    more = ["-np", str(setting.load)]  # 4 without it
+    if setting.survival:
+        if not renamed:
+            raise _too_old("llama.cpp", "its renaming of flags", "acceptance to play back")
+        more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
     if setting.sampling.temperature == 0:
         notes.append(
             "llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05 where a "
@@ -299,7 +317,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
             f"llama.cpp looks up the last match of n-grams of one length; {shortest} is the run's "
             "shortest"
         )
-        return _Written(shlex.join([*words, *slots]), notes, None)
+        return _Written(shlex.join([*words, *more]), notes, None)
     file, mode = _gguf(setting.draft, setting.quant), DraftingMode.GREEDY
     if renamed:
         words += [*llama_cpp_draft(file), "--spec-draft-n-max", k, "--spec-draft-n-min", "0"]
@@ -314,7 +332,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
             f"--spec-draft-sampling is known from b{_SAMPLING_BUILD} on (October 2026); earlier "
             "builds do not start with it: give --engine-version after-rename for them"
         )
-    words += [*slots, *(["-ngl", "99", "-ngld", "99"] if setting.on_gpu else [])]
+    words += [*more, *(["-ngl", "99", "-ngld", "99"] if setting.on_gpu else [])]
     notes.append(
         "convert both models to GGUF where they are not; the nearest types are named, but their "
         "kernels are not the ones that were measured: measure again there"

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import msgspec
 
+from draftbench.acceptance.definitions import survival
+from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
 from draftbench.run_folder.manifest import Manifest, short_name, unpinned
 from draftbench.run_folder.run import Run
 
+_FOR_TIMING = (
+    "for timing only: the engine accepts at the rates that were measured here, whatever its draft "
+    "proposes, so the draft's weights do not matter and the answers are not the target's"
+)
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
 
@@ -35,7 +41,8 @@ class Setting:
     `contexts` are the sizes of target and draft. Revisions are those that the run measured;
     `target` and `draft` come without. `load` is the largest number of concurrent requests that was
     measured. `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it
-    lacks. `differences` say how this is not what the run recommends.
+    lacks. `differences` say how this is not what the run recommends. `survival` is to be played
+    back: the share of rounds whose first 1, 2, … draft tokens were all accepted.
     """
 
     target: str
@@ -58,6 +65,7 @@ class Setting:
     schedule: Schedule = ()
     notes: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
+    survival: tuple[float, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -85,6 +93,7 @@ def setting_of(
     target: str | None = None,
     draft: str | None = None,
     force: bool = False,
+    synthetic: bool = False,
 ) -> Setting:
     """The configuration that a run recommends, or what `candidate` or `force` takes in its place.
 
@@ -92,6 +101,7 @@ def setting_of(
         candidate: export this one at its best k.
         target, draft: names that the engine knows, in place of the run's.
         force: export what ranked first even where the answer is not to speculate.
+        synthetic: have the engine accept at the measured rates, whatever is drafted.
 
     Raises:
         NotRecommendedError: the run does not recommend to speculate, or no speed is known at all.
@@ -119,7 +129,7 @@ def setting_of(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
     )
-    return Setting(
+    setting = Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
         draft=drafting and unpinned(drafting),
@@ -141,6 +151,19 @@ def setting_of(
         notes=notes,
         differences=differences,
     )
+    if not synthetic:
+        return setting
+    shares = survival_by_position(run, pick.candidate, setting.longest)
+    return replace(setting, differences=(*differences, _FOR_TIMING), survival=shares)
+
+
+def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
+    """The share of rounds of k whose first 1, 2, … k draft tokens were all accepted."""
+    pairs = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    trajectories = [trajectory for trajectory, _ in pairs]
+    rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+    shares = (survival(trajectories, rounds, at).value or 0.0 for at in range(1, k + 1))
+    return tuple(round(share, 4) for share in shares)
 
 
 def _revision(spec: str) -> str | None:

@@ -234,12 +234,13 @@ ENGINES = {
         own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
         sources=(
-            Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", ""),
+            Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", ""),
             Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
-            Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", ""),
+            Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
+            Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
         ),
     ),
     "llamacpp": Engine(
@@ -259,12 +260,12 @@ ENGINES = {
         short_context="with a draft of {} tokens of context (target: {}) it was not checked",
         own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
-            Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", ""),
-            Source("--spec-draft-sampling", "pull request 27694, from b11368 on", ""),
-            Source("128 rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", ""),
-            Source("4 slots without -np", "0c1e57098 tools/server/server.cpp", ""),
-            Source("--spec-synth-rates", "0c1e57098 common/arg.cpp", ""),
-            Source("--spec-type draft-mtp", "pull request 22673", ""),
+            Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
+            Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
+            Source("rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", ""),
+            Source("slots without -np", "0c1e57098 tools/server/server.cpp", ""),
+            Source("--spec-synth-rates", "0c1e57098 common/arg.cpp", "b11669"),
+            Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         ),
     ),
     "tensorrt-llm": Engine(

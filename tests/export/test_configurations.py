@@ -24,6 +24,8 @@ VLLM = {
     "quantization": str,
     "draft_sample_method": str,
     "use_heterogeneous_vocab": bool,
+    "rejection_sample_method": str,
+    "synthetic_acceptance_rates": list,
     "prompt_lookup_min": int,
     "prompt_lookup_max": int,
 }
@@ -426,3 +428,28 @@ def test_the_snippet_for_transformers_runs(setting, sampling):
         scope = {}
         exec(configure(setting(**changes, sampling=sampling, limit=5), "transformers").text, scope)
         assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5
+
+
+def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setting):
+    pair = setting(survival=(0.8, 0.5, 0.25, 0.05))
+    assert vllm(pair)["rejection_sample_method"] == "synthetic"
+    assert vllm(pair)["synthetic_acceptance_rates"] == [0.8, 0.5, 0.25, 0.05]
+    assert flags(pair, "llamacpp")["--spec-synth-rates"] == "0.8,0.5,0.25,0.05"
+    # 1 + 0.8 + 0.5 + 0.25 + 0.05
+    mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
+    assert configure(pair, "sglang").text.startswith(mean)
+    assert "synth" not in "".join(configure(setting(), e).text.lower() for e in ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ("transformers", None),
+        ("tensorrt-llm", None),
+        ("vllm", "0.20"),
+        ("llamacpp", "before-rename"),
+    ],
+)
+def test_what_plays_back_no_acceptance_is_refused(setting, engine, version):
+    with pytest.raises(UsageError, match="play"):
+        configure(setting(survival=(0.8,)), engine, version)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from draftbench.cli import main
+from draftbench.models.engine_rules import ENGINES
 
 
 @pytest.fixture
@@ -116,6 +117,27 @@ def test_another_runs_costs_are_taken_too(command, make_run):
     assert (code, json.loads(out)["num_speculative_tokens"]) == (0, 2)
 
 
+def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(command, make_run):
+    # A draft that is right in half of all rounds: 1/2 and 1/4, but for the ends of responses.
+    code, out, err = command(make_run(accept=0.5), "--engine", "vllm", "--synthetic", "--force")
+    found = json.loads(out)
+    rates = found["synthetic_acceptance_rates"]
+    assert (code, len(rates)) == (0, found["num_speculative_tokens"])
+    assert rates[0] == pytest.approx(0.5, abs=0.1)
+    assert "note: for timing only" in err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_versions_of_its_rules_are_printed_without_a_run(capsys, engine):
+    assert main(["export", "--engine", engine, "--about"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    title, head, *rows = printed.out.splitlines()
+    assert title == f"What is known of {ENGINES[engine].name}"
+    assert head.split() == ["rule", "read", "in", "run", "with"]
+    assert len(rows) == len(ENGINES[engine].sources) + 1
+
+
 def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
     run = make_run(accept=0.0)
     said = failed(command(run, "--engine", "vllm"), 1)
@@ -195,6 +217,12 @@ def test_the_target_as_its_own_draft_is_never_exported(command, make_run):
 )
 def test_what_cannot_be_exported_exits_2(command, make_run, words, meant):
     assert meant in failed(command(make_run(), *words), 2)
+
+
+def test_without_a_run_there_is_nothing_to_export(capsys):
+    code = main(["export", "--engine", "vllm"])
+    printed = capsys.readouterr()
+    assert "error: a run folder is missing" in failed((code, printed.out, printed.err), 2)
 
 
 def test_a_folder_that_is_no_run_exits_2(command, tmp_path):
