@@ -130,13 +130,15 @@ class Decided(msgspec.Struct, frozen=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """What one trial showed: a line of the file.
 
-    `probability` and `loss` are stated and true, so is the `crossover` in rows. `advice` is how
-    many requests were advised, and whether so many settled it.
+    `expected` are the expected speed-ups of all configurations and of the leader. `probability` and
+    `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests were
+    advised, and whether so many settled it.
     """
 
     cell: str
     number: int
     intervals: tuple[Covered, ...]
+    expected: tuple[Covered, ...] = ()
     decisions: tuple[Decided, ...] = ()
     probability: tuple[float, float] | None = None
     loss: tuple[float, float] | None = None
@@ -165,6 +167,7 @@ def simulate(name: str, number: int) -> Trial:
         cell=name,
         number=number,
         intervals=tuple(intervals),
+        expected=tuple(expected(world, found)),
         decisions=tuple(decisions),
         probability=probability,
         loss=loss,
@@ -182,6 +185,16 @@ def figures(world: World, found: Recommendation) -> Iterator[Covered]:
     yield covered("α", own.alpha, float(people.rates[0] @ positions / positions.sum()))
     yield covered("τ", own.mean_accepted_length, 1 + accepted / rounds)
     yield covered("S", own.speedup_predicted, world.speedup(0, k, 1))
+
+
+def expected(world: World, found: Recommendation) -> Iterator[Covered]:
+    """What is expected at the first load; the best of many is flattered by chance."""
+    for each in found.evaluations:
+        if each.speedup_expected is not None:
+            true = world.speedup_of(each)
+            yield covered("any", each.speedup_expected, true)
+            if found.leader == each.configuration:
+                yield covered("leader", each.speedup_expected, true)
 
 
 def covered(of: str, estimate: Estimate | None, true: float) -> Covered:
@@ -260,20 +273,20 @@ def held(holds: bool) -> str:
     return "yes" if holds else "NO"
 
 
-def interval_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
+def interval_lines(name: str, found: Iterable[Covered], aim: float | None) -> Iterator[str]:
     """How often the intervals of a cell cover; what follows is in percent of the truth: the
     figure's bias and sd, and half the width of the interval in the middle of all trials.
     """
-    aim = CELLS[name].aim
-    for of, rows in grouped(each for trial in trials for each in trial.intervals).items():
+    for of, rows in grouped(found).items():
         known = [(each.value, *each.interval, each.true) for each in rows if each.interval]
         line = f"{name:24} {of:8} {len(rows):6} {len(rows) - len(known):5}"
         if known:
             hits = sum(low <= true <= high for _, low, high, true in known)
-            holds = wilson(hits, len(known))[1] >= aim
+            holds = aim is None or wilson(hits, len(known))[1] >= aim
             off = [value / true - 1 for value, _, _, true in known]
             half = median((high - low) / 2 / true for _, low, high, true in known)
-            line += f" {share_of(hits, len(known))} {aim:5.0%} {held(holds):>5}"
+            verdict = "" if aim is None else f"{aim:5.0%} {held(holds):>5}"
+            line += f" {share_of(hits, len(known))} {verdict:11}"
             line += f" {fmean(off):+7.1%} {pstdev(off):6.1%} {half:6.1%}"
         yield line
 
@@ -332,12 +345,15 @@ def grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 def table(cells: dict[str, list[Trial]]) -> Iterator[str]:
     """All that the trials show, by cell."""
-    yield (
-        f"{'interval':24} {'of':8} {'trials':>6} {'none':>5} {'covers':>6} {'':14} {'aim':>5} "
-        f"holds {'bias':>7} {'sd':>6} {'half':>6}"
-    )
+    columns = f"{'of':8} {'trials':>6} {'none':>5} {'covers':>6} {'':14} {'aim':>5} holds"
+    columns += f" {'bias':>7} {'sd':>6} {'half':>6}"
+    yield f"{'interval':24} {columns}"
     for name, trials in cells.items():
-        yield from interval_lines(name, trials)
+        rows = [each for trial in trials for each in trial.intervals]
+        yield from interval_lines(name, rows, CELLS[name].aim)
+    yield f"\n{'expected at one load':24} {columns}"
+    for name, trials in cells.items():
+        yield from interval_lines(name, [e for trial in trials for e in trial.expected], None)
     yield (
         f"\n{'decision':24} {'of':8} {'trials':>6} {'wrong':>6} {'':14} holds {'missed':>7} "
         f"{'specul.':>7} {'open':>7} {'do not':>7} {'regret':>7} {'probability':>18} holds "

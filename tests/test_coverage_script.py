@@ -49,6 +49,7 @@ def test_48_independent_requests_of_like_length_are_covered(coverage):
 def test_a_decoded_cell_without_noise_has_a_leader_that_pays(coverage):
     (trial,) = coverage.simulated("noise-0", 1, None, [])
     (decided,) = trial.decisions
+    assert [each.true for each in trial.expected if each.of == "leader"] == [decided.leader]
     assert decided.decision == "speculate"
     assert decided.best == pytest.approx(1.3, rel=0.15)  # in the decoder ± 4 %
 
@@ -102,6 +103,42 @@ def test_half_a_last_line_is_computed_again(coverage, counted, tmp_path, capsys)
     coverage.main(asked)
     assert counted[2:] == [("figures-5-mild", 1)]
     assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("hits", "verdict"),
+    [(90, "yes"), (84, "yes"), (83, "NO")],  # Wilson: 84 of 100 is 75.6–89.9, 85 is 76.7–90.7
+)
+def test_a_cell_holds_where_the_interval_of_its_share_reaches_the_aim(coverage, hits, verdict):
+    inside, outside = (coverage.Covered("S", 1.0, (0.9, 1.1), true) for true in (1.05, 1.2))
+    (line,) = coverage.interval_lines("cell", [inside] * hits + [outside] * (100 - hits), 0.899)
+    assert line.split()[1:5] == ["S", "100", "0", f"{hits}.0%"]
+    assert f" {verdict} " in line
+
+
+def test_a_figure_without_an_interval_is_counted_apart(coverage):
+    known, unknown = (
+        coverage.Covered("S", 1.0, (0.9, 1.1), 1.0),
+        coverage.Covered("S", None, None, 1.0),
+    )
+    (line,) = coverage.interval_lines("cell", [known, unknown], 0.9)
+    assert line.split()[1:5] == ["S", "2", "1", "100.0%"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "verdict"), [(5, "yes"), (8, "NO")]
+)  # 5 of 100: from 2.2 %, 8: 4.1
+def test_speculating_where_it_costs_may_happen_in_three_of_a_hundred(coverage, wrong, verdict):
+    slow, fast = (coverage.Decided("S", "speculate", true, 1.2) for true in (0.9, 1.2))
+    trials = [
+        coverage.Trial(
+            cell="no-gain", number=at, intervals=(), decisions=(slow if at < wrong else fast,)
+        )
+        for at in range(100)
+    ]
+    (line,) = coverage.decision_lines("no-gain", trials)
+    assert line.split()[3] == f"{wrong}.0%"
+    assert line.split()[5] == verdict
 
 
 def test_wilsons_interval_is_that_of_the_literature(coverage):
