@@ -43,7 +43,7 @@ from draftbench.run_folder.folder import (
     PrivateText,
 )
 from draftbench.run_folder.manifest import Manifest
-from draftbench.traffic.rows import FORMS
+from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS
 from draftbench.traffic.suites import Suite
 
 OBSERVATIONS = typing.get_args(AnyObservation)
@@ -128,6 +128,9 @@ def _head() -> str:
 
 
 def _traffic() -> str:
+    def places(names: tuple[str, ...]) -> str:
+        return ", ".join(f"`{name}`" for name in names)
+
     ends = [form.example.rindex("}") + 1 for form in FORMS]
     forms = "\n".join(
         f"- {form.name}: `{form.example[:end]}`{form.example[end:]}"
@@ -138,11 +141,21 @@ def _traffic() -> str:
         "`.jsonl`, `.json` and `.csv`, each also `.gz` or `.zst`; `.parquet`; `suite:NAME`; "
         "`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`. A row's form is recognised by its content:\n\n"
         f"{forms}\n\n"
-        "The logged answer is looked for under `response`, `completion`, `output` or an OpenAI "
-        "`choices` list, the segment under `segment`, `category` or `tags.segment`; "
-        "`--prompt-field`, `--response-field` and `--segment-by` take dotted paths instead. "
-        "Sampling parameters are OpenAI's and vLLM's. One that changes the distribution and cannot "
-        "be applied leaves its row out, counted under its name.\n\n"
+        "A request means the same bare and inside "
+        f"{places(BODIES)} (API bodies: OpenAI batches, Helicone, LiteLLM, MLflow), or in part "
+        f"inside {places(PARTS)} (Langfuse, OpenTelemetry); each may be JSON text. "
+        "The logged answer is looked for under `response`, `completion`, `output`, `choices`, "
+        "`response_body` or `gen_ai.output.messages`, as text or as an API returns it, the segment "
+        "under `segment`, `category` or `tags.segment`; `--prompt-field`, `--response-field` and "
+        "`--segment-by` take dotted paths instead.\n\n"
+        "Sampling parameters are those of OpenAI, vLLM and SGLang, and the same under the names of "
+        "Anthropic, Ollama, llama.cpp and TGI, beside the prompt or in "
+        f"{places(BLOCKS)} there. One that changes the distribution and cannot be applied leaves "
+        "its row out, counted under its name. A missing temperature is 1, the default of servers, "
+        "where the row is a request to one (it names a `model`, or is wrapped), and 0 in a list of "
+        "prompts; the sweep says which was taken. (TGI is greedy unless a parameter makes it "
+        "sample.) A plain prompt is read as it is; `--as-chat` "
+        "makes it a user's message, as vLLM does with its custom data sets.\n\n"
         + _chapter("### Request", "What a row becomes; no run folder holds it.", (Request,), set())
     )
 

@@ -200,6 +200,10 @@ TRAFFIC: list[Case] = [
     ("A row nested 100,000 deep", lambda: traffic(b'{"prompt":' + b"[" * 100_000, "bad.jsonl")),
     ("A row over 16 MiB", lambda: traffic(b'{"prompt": "' + b"x" * (17 << 20), "bad.jsonl")),
     ("A row in no known form", lambda: traffic(b'{"question": "x"}\n', "bad.jsonl")),
+    (
+        "A trace of lengths",
+        lambda: traffic(b'{"input_length": 5, "output_length": 2}\n', "trace.jsonl"),
+    ),
     ("A temperature that is text", lambda: traffic(b'{"prompt":"a","temperature":"b"}', "b.jsonl")),
     ("Rows that ask for a grammar only", lambda: traffic(
         b'{"prompt": "a", "guided_regex": "x"}\n', "guided.jsonl")),

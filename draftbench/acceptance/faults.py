@@ -21,7 +21,7 @@ from draftbench.run_folder.run import Run
 _EXPECTED = 10
 _MIN_TRIED = 50
 # Forms of traffic whose prompts are plain texts.
-_PLAIN = frozenset({"prompt", "--prompt-field"})
+_PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,9 @@ class Rows:
     response_field: str | None = in_traffic(
         None, "The field of a row that holds the logged answer.", "FIELD"
     )
+    as_chat: bool = in_traffic(
+        False, "Read plain prompts as a user's messages, as vLLM's custom data sets do."
+    )
     skip_bad: bool = in_traffic(
         False, "Count rows that cannot be read instead of stopping at the first."
     )

@@ -180,6 +180,12 @@ def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
     traffic = load(options.traffic)
     for row in traffic.bad_rows:
         watcher.note(f"bad row {row}")
+    for temperature, rows in sorted(traffic.assumed.items()) if options.temperature is None else ():
+        meaning = "the default of servers" if temperature else "greedy"
+        watcher.note(
+            f"rows without a temperature: {rows}, read at {temperature:g}, {meaning} "
+            "(--temperature sets another)"
+        )
     if not traffic.requests:
         reasons = _listed(traffic.dropped)
         raise TrafficError(

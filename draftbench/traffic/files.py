@@ -38,14 +38,17 @@ _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
 # fmt: off
-_NUMBERS = frozenset({
+# Fields whose values are numbers, and those that hold objects or lists.
+NUMBERS = frozenset({
     "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens",
     "min_tokens", "n", "seed", "best_of", "frequency_penalty", "presence_penalty",
-    "repetition_penalty", "length_penalty", "enable_thinking",
+    "repetition_penalty", "length_penalty", "enable_thinking", "output_tokens", "num_ctx",
+    "max_new_tokens", "max_output_tokens", "maxTokens", "num_predict", "n_predict",
+    "repeat_penalty",
 })
 _STRUCTURES = frozenset({
     "messages", "conversations", "body", "request", "choices", "tools", "tags", "stop",
-    "logit_bias", "response_format", "tool_choice", "chat_template_kwargs",
+    "logit_bias", "response_format", "tool_choice", "chat_template_kwargs", "stop_sequences",
 })
 # fmt: on
 
@@ -221,7 +224,7 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
 
 def _cell(name: str, text: Any) -> Any:
     """Read a cell as JSON in the columns that hold numbers or structures, as text elsewhere."""
-    if name in _NUMBERS or (name in _STRUCTURES and text.lstrip()[:1] in ("[", "{")):
+    if name in NUMBERS or (name in _STRUCTURES and text.lstrip()[:1] in ("[", "{")):
         with contextlib.suppress(ValueError, RecursionError):
             return msgspec.json.decode(text)
     return text  # if that is the wrong type, the row is refused later, with its number

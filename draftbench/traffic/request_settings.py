@@ -8,7 +8,7 @@ neither is ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -25,7 +25,31 @@ _HARMLESS = frozenset({
     "cache_salt", "timeout", "return_tokens_as_token_ids", "return_token_ids",
     "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
     "include_reasoning", "separate_reasoning", "stream_reasoning",
+    # vLLM 0.33 and SGLang 0.5.23
+    "session_id", "return_token_offsets", "return_prompt_text", "logprob_token_ids",
+    "return_weight_versions", "return_mm_kwargs", "kv_transfer_params", "ec_transfer_params",
+    "stream_interval", "rid", "extra_key", "data_parallel_rank", "return_hidden_states",
+    "return_meta_info", "return_cached_tokens_details", "return_spec_tokens_details",
+    "no_stop_trim", "return_logprob", "return_text_in_logprobs", "logprob_start_len",
+    # other APIs: what `forms` has read
+    "system", "input", "inputs", "instructions", "text", "reasoning", "raw", "do_sample",
+    # Responses, TGI, Ollama, llama.cpp, LiteLLM, LangChain
+    "include", "details", "decoder_input_details", "return_full_text", "top_n_tokens",
+    "keep_alive", "num_ctx", "num_keep", "num_gpu", "num_thread", "num_batch", "main_gpu",
+    "low_vram", "use_mmap", "use_mlock", "numa", "cache_prompt", "id_slot", "n_probs",
+    "timings_per_token", "return_tokens", "litellm_metadata", "litellm_trace_id",
+    "litellm_session_id", "num_retries", "max_retries", "fallbacks", "extra_headers",
+    "extra_query", "request_timeout", "streaming", "model_name", "_type",
+    # without effect where `repetition_penalty` and `mirostat` have none
+    "repeat_last_n", "penalize_newline", "mirostat_tau", "mirostat_eta",
 })
+# Names that other APIs have for the same.
+_ALIASES = {
+    "max_new_tokens": "max_tokens", "max_output_tokens": "max_tokens", "maxTokens": "max_tokens",
+    "num_predict": "max_tokens", "n_predict": "max_tokens", "stop_sequences": "stop",
+    "sampling_seed": "seed", "min_new_tokens": "min_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
 # Fields that change the distribution and cannot be applied → their values without effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,),
@@ -33,10 +57,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,), "ignore_eos": (False,), "stop_token_ids": ([],),
     "best_of": (1,), "use_beam_search": (False,), "logits_processors": ([],),
     "response_format": ({"type": "text"},), "modalities": (["text"],),
-    "tool_choice": ("auto",), "parallel_tool_calls": (True,),
+    "tool_choice": ("auto", {"type": "auto"}), "parallel_tool_calls": (True,),
     "add_generation_prompt": (True,), "continue_final_message": (False,),
     "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
-    "grammar": ("",), "json_schema": (), "structured_outputs": (),
+    "grammar": ("",), "json_schema": (), "structured_outputs": (), "ebnf": (),
+    "mirostat": (0,), "tfs_z": (1,), "watermark": (False,),
 }
 # Arguments of the renderer itself, which a log must not set: `chat_template` would run a template
 # of the log.
@@ -82,28 +107,35 @@ class NotRepresentableError(Exception):
     """A request whose distribution a `Request` cannot express; `str()` is the field."""
 
 
-def request_fields(settings: Mapping[str, Any], *, openai: bool) -> dict[str, Any]:
+def request_fields(
+    settings: Mapping[str, Any], *, server: bool, api: Container[str]
+) -> dict[str, Any]:
     """Read the settings as keyword arguments of `Request`.
 
-    `openai` says that `settings` is the body of an API call: an absent temperature is then the
-    API's default of 1.0 (0.0 otherwise), and an unknown field makes the request not representable
-    (otherwise it belongs to the log). Null means absent. Neutral values (top_p 1, top_k 0 or -1,
-    min_p 0) become `None`. `n` samples are `n` times the weight.
+    `server` says that a server was asked: an absent temperature is then 1.0, the servers' default
+    (0.0 otherwise). `api` names the settings that an API was given: an unknown one makes the
+    request not representable (otherwise it belongs to the log). Null means absent. Neutral values
+    (top_p 1, top_k 0 or -1, min_p 0) become `None`. `n` samples are `n` times the weight.
 
     Raises:
         BadRowError: a value has the wrong type or is out of range.
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
-    given: dict[str, Any] = {"temperature": 1.0 if openai else 0.0}
-    for name, value in settings.items():
-        if value is None:
+    given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
+    for alias, value in settings.items():
+        name = _ALIASES.get(alias, alias)
+        # A number of tokens below 0 is no limit.
+        endless = name != alias and name == "max_tokens" and value in (-1, -2)
+        if value is None or endless or (name != alias and settings.get(name) is not None):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
         given[name] = int(value) if whole else value
         if name == "tool_choice" and not settings.get("tools"):
             continue
-        allowed = value in _NEUTRAL[name] if name in _NEUTRAL else not openai or name in _KNOWN
+        allowed = (
+            value in _NEUTRAL[name] if name in _NEUTRAL else alias not in api or name in _KNOWN
+        )
         if not allowed:
             readable = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
             raise NotRepresentableError(name if readable else "an unreadable field name")
@@ -127,6 +159,15 @@ def request_fields(settings: Mapping[str, Any], *, openai: bool) -> dict[str, An
         "max_tokens": asked.max_completion_tokens or asked.max_tokens,
         "stop": (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
         "weight": float(asked.n),
-        "tools": tuple(asked.tools) or None,
+        "tools": tuple(map(_function, asked.tools)) or None,
         "template": asked.chat_template_kwargs | switches,
     }
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as chat templates know it; Anthropic and the Responses API write it flat."""
+    match tool:
+        case {"input_schema": schema} | {"type": "function", "parameters": schema}:
+            given = {name: tool[name] for name in ("name", "description") if name in tool}
+            return {"type": "function", "function": {**given, "parameters": schema}}
+    return tool

@@ -1,15 +1,15 @@
 """Turn a raw row of a log into a `Request`, whatever form the row has.
 
-The form is recognised row by row, from the table `FORMS`. A conversation that ends with the
-assistant's answer is read as a request for that answer, which is then the logged response. Messages
-keep the OpenAI shape, with their text as one string and the arguments of tool calls as objects.
+The form is recognised row by row (`forms`). A conversation that ends with the assistant's answer is
+read as a request for that answer, which is then the logged response. Messages keep the OpenAI
+shape, with their text as one string and the arguments of tool calls as objects.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import msgspec
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
 from draftbench.traffic.files import MAX_ROW
+from draftbench.traffic.forms import at, decoded, find_request
 from draftbench.traffic.request_settings import (
     BadRowError,
     NotRepresentableError,
@@ -29,120 +30,44 @@ from draftbench.traffic.request_settings import (
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
 
-# Where logs keep the label of a request, and the answer: as text, or as the API's list of choices.
+# Where logs keep the label of a request, and the answer: as text, or as an API returns it.
 _SEGMENTS = ("segment", "category", "tags.segment")
 _ANSWERS = (
-    *("response", "completion", "output", "choices"),
-    *("response.body.choices", "response.choices", "completion.choices", "output.choices"),
+    *("response", "completion", "output", "choices", "response_body"),
+    *("gen_ai.output.messages", "attributes.gen_ai.output.messages"),
 )
-
-
-class Asked(NamedTuple):
-    """What a row asks: a text or messages, and the answer that a logged conversation ends with.
-    `settings` is the body of an OpenAI API call; None where the row's own fields are the settings.
-    """
-
-    content: Any
-    answer: str | None = None
-    settings: Mapping[str, Any] | None = None
-
-
-def _api_call(body: Any) -> Asked | None:
-    if not isinstance(body, dict) or not {"messages", "prompt", "input"} & {*body}:
-        return None
-    content = body.get("messages") or body.get("prompt")
-    if content is None and "input" in body:
-        raise NotRepresentableError("input")
-    prompts = content if isinstance(content, list) and not body.get("messages") else []
-    if not all(isinstance(prompt, dict) for prompt in prompts):
-        raise NotRepresentableError("prompt as a list")
-    return Asked(content, settings=body)
-
-
-def _conversation(content: Any) -> Asked:
-    match content:
-        case [_, *_, {"role": "assistant", **answer}]:
-            text = answer.get("content")
-            return Asked(content[:-1], text if isinstance(text, str) else None)
-    return Asked(content)
-
-
-def _sharegpt(turns: Any) -> Asked:
-    """The messages up to the last human turn, and the answer to it."""
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise BadRowError("`conversations` is not a list of objects")
-    names = [str(turn.get("from")) for turn in turns]
-    roles = [{"human": "user", "gpt": "assistant"}.get(name, name) for name in names]
-    if not {*roles} <= {"user", "assistant", "system"}:
-        raise NotRepresentableError("conversations.from")
-    if "user" not in roles:
-        raise BadRowError("`conversations` has no human turn")
-    texts = [turn.get("value") for turn in turns]
-    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-    end = len(roles) - roles[::-1].index("user")
-    answered = roles[end : end + 1] == ["assistant"] and isinstance(texts[end], str)
-    return Asked(messages[:end], texts[end] if answered else None)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A form of row: the dotted paths at which its content may be, and how that is read (None where
-    it is something else).
-    """
-
-    name: str
-    example: str
-    places: tuple[str, ...]
-    read: Callable[[Any], Asked | None]
-
-
-# The forms that are recognised, the first that fits.
-FORMS = (
-    Form(
-        "OpenAI request",
-        '{"body": {"messages": […], "temperature": 0.7}}, also under `request`',
-        ("body", "request.body", "request"),
-        _api_call,
-    ),
-    Form(
-        "ShareGPT",
-        '{"conversations": [{"from": "human", "value": "…"}, …]}',
-        ("conversations",),
-        _sharegpt,
-    ),
-    Form(
-        "messages",
-        '{"messages": [{"role": "user", "content": "…"}]}',
-        ("messages",),
-        _conversation,
-    ),
-    Form("prompt", '{"prompt": "…"}', ("prompt",), _conversation),
+# Where an API's answer keeps its text, from the outside in.
+_TEXTS = ("text", "input_text", "output_text")
+_INSIDE = (
+    *("body", "choices", "message", "output", "content", "parts", "text", "generated_text"),
+    "response",
 )
-
-
-class UnknownFormError(BadRowError):
-    """A row in which nothing looks like a request."""
-
-    hint = (
-        "forms understood: "
-        + "; ".join(form.example for form in FORMS)
-        + "; for anything else use --prompt-field"
-    )
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Dotted paths to a row's prompt, logged response and segment; `None`: the usual places."""
+    """Dotted paths to a row's prompt, logged response and segment; `None`: the usual places.
+    `as_chat` says that a plain prompt is a user's message.
+    """
 
     prompt: str | None = None
     response: str | None = None
     segment: str | None = None
+    as_chat: bool = False
+
+
+class ReadRow(NamedTuple):
+    """A row's form and its request; `assumed` says that it names no temperature."""
+
+    form: str
+    request: Request
+    assumed: bool
 
 
 def read_request(
     data: bytes | Mapping[str, Any], source: str, fields: Fields, key: bytes
-) -> tuple[str, Request]:
-    """Read one row; return the name of its form and its request.
+) -> ReadRow:
+    """Read one row.
 
     `Request.id` is the first 16 hex digits of HMAC-SHA256(key, content and settings): equal
     requests have equal ids, whatever their source, segment, response and time.
@@ -153,10 +78,9 @@ def read_request(
     """
     try:
         row = _parse(data)
-        form, asked = _recognised(row, fields.prompt)
-        content = _content(asked.content)
-        openai = asked.settings is not None
-        settings = request_fields(asked.settings or row, openai=openai)
+        asked = find_request(row, fields.prompt)
+        content = _content(asked.content, chat=fields.as_chat)
+        settings = request_fields(asked.settings, server=asked.server, api=asked.api)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
@@ -170,7 +94,8 @@ def read_request(
         raise BadRowError("nested too deeply") from None
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
-    return form, request
+    form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
+    return ReadRow(form, request, asked.settings.get("temperature") is None)
 
 
 def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -190,32 +115,13 @@ def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def _recognised(row: Mapping[str, Any], prompt_field: str | None) -> tuple[str, Asked]:
-    if prompt_field is not None:
-        return "--prompt-field", _conversation(_at(row, prompt_field))
-    for form in FORMS:
-        for place in form.places:
-            content = _at(row, place)
-            asked = None if content is None else form.read(content)
-            if asked is not None:
-                return form.name, asked
-    raise UnknownFormError("no known form of request")
-
-
-def _at(row: Any, path: str) -> Any:
-    """The value at a dotted path, or in a column whose name holds the dots."""
-    if isinstance(row, Mapping) and path in row:
-        return row[path]
-    for name in path.split("."):
-        row = row.get(name) if isinstance(row, Mapping) else None
-    return row
-
-
-def _content(content: Any) -> dict[str, Any]:
+def _content(content: Any, *, chat: bool) -> dict[str, Any]:
     if isinstance(content, str):
         if not content.strip():
             raise BadRowError("the prompt is empty")
-        return {"prompt": content}
+        return (
+            {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}
+        )
     if not isinstance(content, list):
         missing = "the prompt is missing" if content is None else "the prompt is not a text"
         raise BadRowError(missing)
@@ -252,11 +158,12 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _text(part: Any, where: str) -> str:
-    match part:
-        case {"text": str(text)} if part.get("type", "text") == "text":
-            return text
-        case dict() if part.get("type", "text") == "text":
-            raise BadRowError(f"{where} has a part without text")
+    if isinstance(part, dict) and part.get("type", "text") in _TEXTS:
+        match part:
+            # OpenTelemetry calls it `content`.
+            case {"text": str(text)} | {"content": str(text)}:
+                return text
+        raise BadRowError(f"{where} has a part without text")
     raise NotRepresentableError("message content other than text")
 
 
@@ -290,7 +197,7 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 
 def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
-    values = (_at(row, place) for place in ([path] if path else _SEGMENTS))
+    values = (at(row, place) for place in ([path] if path else _SEGMENTS))
     value = next((value for value in values if value is not None), None)
     if value is None or value == "":
         return None
@@ -315,13 +222,12 @@ def _timestamp(value: Any) -> str | None:
 
 def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> str | None:
     if path is not None:
-        answer = _at(row, path)
+        answer = at(row, path)
     else:
-        for place in _ANSWERS:
-            match _at(row, place):
-                case str(text) | [{"message": {"content": str(text)}} | {"text": str(text)}, *_]:
-                    answer = text
-                    break
+        values = sorted(
+            (at(row, place) for place in _ANSWERS), key=lambda v: not isinstance(v, str)
+        )
+        answer = next((text for text in map(_said, values) if text is not None), answer)
     if answer is None:
         return None
     if not isinstance(answer, str):
@@ -329,3 +235,26 @@ def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> s
     if len(answer.encode()) > MAX_TEXT:
         raise BadRowError("the logged response is longer than 1 MiB")
     return answer
+
+
+def _said(answer: Any) -> str | None:
+    """The text of an answer as APIs return it: the first choice's."""
+    match answer:
+        case str():
+            match decoded(answer):  # what a model wrote may be JSON too
+                case {"choices": _, "model": _} | {"role": "assistant"} as api:
+                    return _said(api)
+                case [{"role": "assistant"} as first, *_]:
+                    return _said(first)
+            return answer
+        case {"type": "reasoning" | "thinking"}:
+            return None
+        case [{"message": first}, *_]:
+            return _said(first)
+        case Mapping():
+            found = (_said(answer[name]) for name in _INSIDE if name in answer)
+        case list():
+            found = (_said(part) for part in answer if isinstance(part, Mapping))
+        case _:
+            return None
+    return next((text for text in found if text is not None), None)

@@ -46,6 +46,7 @@ class TrafficQuery:
     `segment_by`, `prompt_field` and `response_field` are dotted paths (`None`: the usual places).
     `sample` requests are chosen by `seed` (`None`: all). `skip_bad` counts bad rows instead of
     stopping. `key` makes the hashes: the same key gives the same ids, and so the same sample.
+    `as_chat` puts plain prompts through the chat template, as messages of a user.
     """
 
     source: str
@@ -56,6 +57,7 @@ class TrafficQuery:
     response_field: str | None
     skip_bad: bool
     key: bytes
+    as_chat: bool = False
 
     @property
     def on_hub(self) -> bool:
@@ -70,7 +72,8 @@ class Traffic:
     `rows` = distinct requests (before sampling) + `merged` + the sum of `dropped` (reason → rows).
     `bad_rows` names the first few as "file:line: reason". `form` names the forms recognised.
     `digest` is a keyed hash over the ids and weights of all requests of the source, chosen or not,
-    in any order. `revision` is the commit of a data set of the hub.
+    in any order. `revision` is the commit of a data set of the hub. `assumed` counts the rows that
+    name no temperature by the one that was taken.
     """
 
     requests: tuple[Request, ...]
@@ -81,6 +84,7 @@ class Traffic:
     form: str
     digest: str
     revision: str | None = None
+    assumed: Mapping[float, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -107,6 +111,7 @@ class _Census:
     dropped: Counter[str] = field(default_factory=Counter)
     bad_rows: list[str] = field(default_factory=list)
     forms: set[str] = field(default_factory=set)
+    assumed: Counter[float] = field(default_factory=Counter)
     entries: dict[str, Entry] = field(default_factory=dict)
 
 
@@ -143,7 +148,8 @@ def load(query: TrafficQuery) -> Traffic:
     if query.sample is not None and query.sample < 1:
         raise TrafficError("--sample must be at least 1", hint="give --sample 1 or more")
     source = _find(query.source)
-    fields = Fields(query.prompt_field, query.response_field, query.segment_by or source.segment_by)
+    segment_by = query.segment_by or source.segment_by
+    fields = Fields(query.prompt_field, query.response_field, segment_by, query.as_chat)
     held = _Held(query.sample, query.seed)
     census = _read(source, fields, query, held.offer)
     entries = census.entries
@@ -191,6 +197,7 @@ def load(query: TrafficQuery) -> Traffic:
         form=", ".join(sorted(census.forms)),
         digest=digest.hexdigest(),
         revision=source.revision,
+        assumed=+census.assumed,
     )
 
 
@@ -215,7 +222,7 @@ def _read(
         census.rows += 1
         where = f"{source.name}:{row.number}"
         try:
-            form, request = read_request(row.data, where, fields, query.key)
+            form, request, assumed = read_request(row.data, where, fields, query.key)
         except NotRepresentableError as error:
             census.dropped[f"not representable: {error}"] += 1
             continue
@@ -227,6 +234,7 @@ def _read(
                 census.bad_rows.append(f"{where}: {error}")
             continue
         census.forms.add(form)
+        census.assumed[request.sampling.temperature] += assumed
         if (entry := census.entries.get(request.id)) is None:
             entry = census.entries[request.id] = Entry(0.0, request.segment)
             offer(request)

@@ -60,6 +60,29 @@ def test_a_logged_answer_is_cut_at_the_limit(small, logged):
     assert (len(prompt.logged), prompt.request.response) == (3, None)
 
 
+@pytest.mark.parametrize(
+    ("temperature", "said"),
+    [
+        (
+            None,
+            [
+                "rows without a temperature: 1, read at 0, greedy (--temperature sets another)",
+                "rows without a temperature: 2, read at 1, the default of servers "
+                "(--temperature sets another)",
+            ],
+        ),
+        (0.5, []),
+    ],
+)
+def test_a_temperature_that_the_log_leaves_out_is_said_once(small, tmp_path, temperature, said):
+    asked = {"model": "m", "prompt": "def f():\n"}
+    rows = [asked, asked, {"prompt": "import os\n"}, {"prompt": "x = 1\n", "temperature": 1}]
+    path = tmp_path / "prod.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small.prepared("ngram", traffic=query(path), temperature=temperature)
+    assert [note for note in small.notes if "without a temp" in note] == said
+
+
 def test_the_manifest_keeps_the_effort_and_the_drafts_as_they_were_given(small, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(small.models / "draft")

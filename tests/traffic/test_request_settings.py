@@ -12,7 +12,7 @@ from draftbench.traffic.request_settings import (
 )
 
 TOOL = {"type": "function", "function": {"name": "f"}}
-NOTHING = request_fields({}, openai=True)
+NOTHING = request_fields({}, server=True, api=())
 # fmt: off
 NEUTRAL: dict[str, Any] = {
     "top_p": 1.0, "top_k": -1, "min_p": 0, "seed": None, "stop": None, "tools": [], "n": 1,
@@ -49,12 +49,12 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed"
     ],
 )
 def test_what_a_request_can_hold_is_taken_and_nothing_else_changes(asked, fields):
-    assert request_fields(asked, openai=True) == NOTHING | fields
+    assert request_fields(asked, server=True, api=asked) == NOTHING | fields
 
 
 def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
     assert NOTHING["sampling"] == Sampling(temperature=1.0)
-    assert request_fields({}, openai=False)["sampling"] == Sampling(temperature=0.0)
+    assert request_fields({}, server=False, api=())["sampling"] == Sampling(temperature=0.0)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,12 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
         ("chat_template_kwargs", {"return_tensors": "x"}),
     ],
 )
-@pytest.mark.parametrize("openai", [True, False])
-def test_what_changes_the_distribution_is_named(field, value, openai):
+@pytest.mark.parametrize("from_api", [True, False])
+def test_what_changes_the_distribution_is_named(field, value, from_api):
     with pytest.raises(NotRepresentableError, match=rf"^{field}$"):
-        request_fields({field: value, "tools": [TOOL]}, openai=openai)
+        request_fields(
+            {field: value, "tools": [TOOL]}, server=True, api=[field] if from_api else []
+        )
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,10 @@ def test_what_changes_the_distribution_is_named(field, value, openai):
 )
 def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
     with pytest.raises(NotRepresentableError, match=rf"^{name}$"):
-        request_fields({field: 1}, openai=True)
-    assert request_fields({field: 1}, openai=False) == request_fields({}, openai=False)
+        request_fields({field: 1}, server=True, api=[field])
+    assert request_fields({field: 1}, server=False, api=()) == request_fields(
+        {}, server=False, api=()
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,5 +124,5 @@ def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
 )
 def test_a_value_of_the_wrong_type_or_range_is_a_bad_row(asked, reason):
     with pytest.raises(BadRowError) as raised:
-        request_fields(asked, openai=True)
+        request_fields(asked, server=True, api=asked)
     assert str(raised.value) == reason

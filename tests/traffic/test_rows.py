@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 import pytest
 
 from draftbench.records import Sampling
+from draftbench.traffic.forms import UnknownFormError
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
-from draftbench.traffic.rows import Fields, UnknownFormError, read_request
+from draftbench.traffic.rows import Fields, read_request
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SECRET = "SECRET-TEXT"
 
 
 def read(row, **fields):
-    return read_request(json.dumps(row).encode(), "f.jsonl:1", Fields(**fields), b"key")
+    return read_request(json.dumps(row).encode(), "f.jsonl:1", Fields(**fields), b"key")[:2]
 
 
 def request(row, **fields):
@@ -225,7 +226,7 @@ def test_broken_bytes_are_a_bad_row(data, reason):
 def test_an_unknown_form_lists_the_forms():
     with pytest.raises(UnknownFormError) as raised:
         read({"question": SECRET})
-    for form in ('"prompt"', '"messages"', '"body"', '"conversations"', "--prompt-field"):
+    for form in ("prompt", "messages", "body", "ShareGPT", "--prompt-field"):
         assert form in raised.value.hint
 
 

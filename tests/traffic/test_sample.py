@@ -84,16 +84,28 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path):
     assert traffic.form == "OpenAI request, prompt"
 
 
+def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
+    asked = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+    path = log(tmp_path, asked, asked, {"prompt": "b"}, {"prompt": "c", "temperature": 0})
+    assert load(query(path)).assumed == {1.0: 2, 0.0: 1}
+
+
 @pytest.mark.parametrize(
     ("rows", "changes", "message", "hint"),
     [
+        (
+            [{"timestamp": 0, "input_length": 5, "output_length": 2}],
+            {},
+            "log.jsonl:1: a trace of lengths only, without any text",
+            "the prompts",
+        ),
         (
             [{"prompt": "a"}, {"prompt": "b", "temperature": MARKER}],
             {},
             "log.jsonl:2: `temperature`: expected `float`, got `str`",
             "--skip-bad",
         ),
-        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "conversations"),
+        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "ShareGPT"),
         ([], {}, "`log.jsonl` holds no rows", "at least one request"),
         (
             ["x", {"prompt": "a", "min_tokens": 5}],
@@ -186,7 +198,7 @@ def twice(path, size, seed):
     first: dict[str, Request] = {}
     merged: dict[str, Entry] = {}
     for row in read_rows(path):
-        _, request = read_request(row.data, f"{path.name}:{row.number}", Fields(), b"key")
+        _, request, _ = read_request(row.data, f"{path.name}:{row.number}", Fields(), b"key")
         first.setdefault(request.id, request)
         entry = merged.setdefault(request.id, Entry(0.0, None))
         entry.weight += request.weight
