@@ -12,6 +12,7 @@ from draftbench.errors import ModelError
 from draftbench.hub import names_model
 
 if TYPE_CHECKING:
+    from draftbench.models.check_result import OwnDraft
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import KnownPairing, Suggestion
 
@@ -27,7 +28,7 @@ def suggest(
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
     """
-    from draftbench.planner.known_pairs import Suggestion, pairings_of
+    from draftbench.planner.known_pairs import pairings_of
     from draftbench.report.terminal.suggest import render
 
     # What is no name on the hub must be a model here; seen without the libraries that load one.
@@ -38,8 +39,7 @@ def suggest(
             f"no model found in `{target}`",
             hint="give a folder with config.json, a .gguf file, or a hub id like org/name",
         )
-    rows = pairings_of(target)
-    answer = _checked(target, rows) if rows else Suggestion(target, None, ())
+    answer = _checked(target, pairings_of(target))
     output.write(render(answer, output.style, width()))
     return 0
 
@@ -47,7 +47,6 @@ def suggest(
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
     from draftbench.hub import hub_answers
-    from draftbench.models.check import check_models
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import Proposal, Suggestion
 
@@ -57,7 +56,11 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     if drafts and remote:
         where = "hub" if hub_answers() else "cache, because the hub cannot be reached"
         note(f"note: reading configurations and tokenizers from the {where}: {', '.join(remote)}")
-    reason = _unreadable(source) if drafts else None
+    # Nothing is fetched for a target of which nothing is known.
+    reason = _unreadable(source) if drafts or source.local else None
+    own = _own_draft(source, read=reason is None and bool(drafts or source.local))
+    if drafts:
+        from draftbench.models.check import check_models
     parameters: int | None = None
     proposals = []
     for row in rows:
@@ -86,7 +89,19 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
                 caveats=pair.caveats,
             )
         )
-    return Suggestion(source.name, parameters, tuple(proposals))
+    name = source.name if rows else source.spec
+    return Suggestion(name, parameters, tuple(proposals), own)
+
+
+def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
+    """What the target carries itself, by its configuration or, where that is not read, its name."""
+    from draftbench.models.compatibility import own_draft_of
+    from draftbench.models.engine_rules import own_draft
+    from draftbench.planner.known_pairs import named_for_own_draft
+
+    if read:
+        return own_draft_of(source)
+    return own_draft() if named_for_own_draft(source.spec) else None
 
 
 def _unreadable(model: ModelSource) -> str | None:

@@ -19,7 +19,13 @@ from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import CGROUP, LEVELS, kv_bytes_per_token, matrix_bytes
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
-from draftbench.models.compatibility import caveats_of, context_of, pair_facts, refusal_of
+from draftbench.models.compatibility import (
+    caveats_of,
+    context_of,
+    own_draft_of,
+    pair_facts,
+    refusal_of,
+)
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
 from draftbench.models.quantize import level_table
@@ -72,7 +78,8 @@ def check_models(
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), level_table(device))
+    levels = level_table(device)
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft_of(target))
 
 
 def memory_here() -> int:

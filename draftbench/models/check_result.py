@@ -120,6 +120,15 @@ class EngineAnswer:
 
 
 @dataclass(frozen=True)
+class OwnDraft:
+    """Layers of a target that draft for it (multi-token prediction)."""
+
+    field: str | None  # of its configuration; None: only its name tells
+    layers: int | None  # how many; None: the configuration was not read
+    options: dict[str, str]  # what to pass to each engine
+
+
+@dataclass(frozen=True)
 class PairSheet:
     """One draft for the target."""
 
@@ -151,3 +160,4 @@ class CheckResult:
     traffic_tokens: int | None  # tokens of the traffic that the vocabulary was weighed by
     pairs: tuple[PairSheet, ...]  # one entry per pair
     levels: tuple[LevelRow, ...] = ()  # the quantization levels on this device
+    own_draft: OwnDraft | None = None  # what the target carries itself

@@ -17,6 +17,7 @@ from typing import Any
 
 from draftbench.models.check_result import (
     EngineAnswer,
+    OwnDraft,
     PairFacts,
     Standing,
     TokenDifference,
@@ -43,7 +44,7 @@ class Engine:
     form: str  # of the configuration that is written for it
     levels: tuple[str, ...] | None  # that it makes while loading; None: files are converted before
     short_context: str  # what it does with a draft whose context ends at {} tokens, before {}
-    own_draft: str  # the option for a target that carries its own draft; empty: it has none
+    own_draft: str  # the option for a target that carries its own draft
     sources: tuple[Source, ...]
     # A finding about a pair, the answer, and its reason, which holds the finding at {}: the first
     # finding that is made counts.
@@ -64,6 +65,11 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
                 words += f"; {cut}"
         answers.append(EngineAnswer(engine.name, standing, words, option))
     return tuple(answers)
+
+
+def own_draft(field: str | None = None, layers: int | None = None) -> OwnDraft:
+    """What a target carries that has such layers, with each engine's option."""
+    return OwnDraft(field, layers, {engine.name: engine.own_draft for engine in ENGINES.values()})
 
 
 def shorter_context(engine: Engine, target: int | None, draft: int | None) -> str | None:

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from draftbench.models.check_result import OwnDraft
+
 Kinship = Literal["same family and generation", "another generation", "another family"]
 
 _SIZE = re.compile(r"(?:^|[-_])\d+(?:\.\d+)?[bm](?:$|[-_.@])")
@@ -56,10 +58,12 @@ class Suggestion(msgspec.Struct, frozen=True):
     target: str
     parameters: int | None
     proposals: tuple[Proposal, ...]  # one entry per pairing
+    own_draft: OwnDraft | None = None  # what the target carries itself
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: dict[str, str]
+    own_draft: str  # pattern of names
     pairings: tuple[KnownPairing, ...]
 
 
@@ -75,6 +79,11 @@ def table() -> _Table:
 def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     """The rows for a target's path or hub id; none where it is not known."""
     return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
+
+
+def named_for_own_draft(target: str) -> bool:
+    """Whether models of this name carry layers that draft for them."""
+    return re.search(table().own_draft, _short(target)) is not None
 
 
 def kinship(target: str, draft: str) -> Kinship | None:

@@ -86,6 +86,28 @@ def test_a_target_that_is_usually_left_alone_is_said_to_be(command):
     assert "no draft: served with a trained head" in outcome.out
 
 
+def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_flag(
+    command, embedded, tmp_path, monkeypatch
+):
+    known = command("suggest", "--target", "deepseek-ai/DeepSeek-V3.2").out
+    assert known.startswith("deepseek-ai/DeepSeek-V3.2 carries its own draft\n")
+    assert """vLLM: --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""" in known
+    # A folder is believed by its configuration, not by its name.
+    monkeypatch.chdir(tmp_path)
+    for name, field in (("plain", {}), ("heads", {"num_nextn_predict_layers": 1})):
+        folder = shutil.copytree(embedded / "target", tmp_path / name / "DeepSeek-V3.2")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | field))
+        found = json.loads(command("suggest", "--target", folder, "--format", "json").out)
+        own = found["own_draft"]
+        assert (own and (own["field"], own["layers"])) == (
+            ("num_nextn_predict_layers", 1) if field else None
+        )
+    outcome = command("check", "--target", folder, "--drafts", embedded / "draft")
+    assert outcome.out.startswith("DeepSeek-V3.2 carries its own draft\n")
+    assert "SGLang: --speculative-algorithm NEXTN" in outcome.out
+
+
 def test_an_unknown_target_gets_no_guess(command):
     outcome = command("suggest", "--target", "org/unheard-of-70b")
     assert (outcome.code, outcome.err) == (0, "")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.planner.known_pairs import kinship, pairings_of, table
+from draftbench.planner.known_pairs import kinship, named_for_own_draft, pairings_of, table
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
@@ -29,6 +29,14 @@ def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
         ("deepseek-ai/DeepSeek-R1", ["DeepSeek-R1-DRAFT-0.5B"]),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", ["DeepSeek-R1-Distill-Qwen-1.5B"]),
         ("org/something-else-70b", []),
+        # An 8B on Qwen's vocabulary, not the 671B that a draft was made for.
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", []),
+        ("deepseek-ai/DeepSeek-R1-0528", ["DeepSeek-R1-DRAFT-0.5B"]),
+        ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", ["3.2-1B", "3.2-3B", "3.1-8B"]),
+        ("meta-llama/Llama-3.1-405B-Instruct", ["3.2-1B", "3.2-3B", "3.1-8B"]),
+        ("google/gemma-3-12b-it", ["gemma-3-270m-it"]),
+        # A target that is itself of a draft's size.
+        ("google/gemma-4-E2B-it", []),
     ],
 )
 def test_a_target_is_found_by_its_name(target, drafts):
@@ -36,6 +44,32 @@ def test_a_target_is_found_by_its_name(target, drafts):
     assert len(found) == len(drafts)
     for name, wanted in zip(found, drafts, strict=True):
         assert wanted in name
+
+
+def test_a_draft_is_in_use_for_gemma_4_beside_the_heads_it_was_released_with():
+    draft, heads = pairings_of("google/gemma-4-31B-it")
+    assert (draft.draft, heads.draft) == ("google/gemma-4-E2B-it", None)
+    assert "1.29 times" in (draft.note or "")
+
+
+@pytest.mark.parametrize(
+    ("target", "carries"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", True),
+        ("deepseek-ai/DeepSeek-R1", True),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", False),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", False),
+        ("jukofyork/DeepSeek-V3-0324-DRAFT-0.5B-v1.0", False),
+        ("Qwen/Qwen3.5-27B", True),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", True),
+        ("Qwen/Qwen3-32B", False),
+        ("zai-org/GLM-4.6", True),
+        ("moonshotai/Kimi-K2-Instruct", False),
+        ("meta-llama/Llama-3.3-70B-Instruct", False),
+    ],
+)
+def test_names_tell_which_targets_carry_their_own_draft(target, carries):
+    assert named_for_own_draft(target) == carries
 
 
 def test_an_8b_target_is_usually_left_alone():
@@ -60,6 +94,13 @@ def test_sizes_are_counted_or_unknown():
         ("Qwen/Qwen3-32B", "meta-llama/Llama-3.2-1B", "another family"),
         ("mistralai/Mistral-Large-123B", "Mistral-7B-v0.3", "same family and generation"),
         ("Qwen/Qwen3-32B", "org/mystery-1b", None),
+        (
+            "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+            "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+            "same family and generation",
+        ),
+        ("allenai/Olmo-3-32B-Think", "allenai/Olmo-3-7B-Think", "same family and generation"),
+        ("allenai/Olmo-3-32B-Think", "ibm-granite/granite-4.0-1b", "another family"),
         # A folder called after a size, not after a generation.
         ("./qwen1.5", "./qwen0.5", None),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftbench.memory import format_size
-from draftbench.models.check_result import CheckResult, ModelSheet, Overlap, PairSheet
+from draftbench.models.check_result import CheckResult, ModelSheet, Overlap, OwnDraft, PairSheet
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, render_sections, shortened
 
@@ -17,12 +17,28 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
     """As table, json (which always holds everything) or markdown."""
     if style == "json":
         return to_json(answer)
+    own = own_draft_section(answer.target.name, answer.own_draft)
     if everything:
         parts = [part for pair in answer.pairs for part in _every_part(answer, pair)]
-        return render_sections([*parts, _sizes(answer), _levels(answer)], style, width)
+        return render_sections([*own, *parts, _sizes(answer), _levels(answer)], style, width)
     one = len(answer.pairs) == 1
     sections = _one(answer, answer.pairs[0]) if one else [_several(answer)]
-    return render_sections(sections, style, width, "--all")
+    return render_sections([*own, *sections], style, width, "--all")
+
+
+def own_draft_section(target: str, own: OwnDraft | None) -> list[Section]:
+    """What a target carries itself, with each engine's option; empty where it carries nothing."""
+    if own is None:
+        return []
+    why = "models of its name do; its configuration was not read"
+    if own.field is not None:
+        why = f"{own.field} is {own.layers} in its configuration"
+    note = (
+        f"It needs no draft model ({why}): try its layers first, where the engine knows them. "
+        "They are not measured here."
+    )
+    code = [f"{engine}: {option}" for engine, option in own.options.items()]
+    return [Section(f"{shortened(target, _NAME)} carries its own draft", notes=[note], code=code)]
 
 
 def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:

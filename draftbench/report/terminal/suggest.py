@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftbench.planner.known_pairs import Proposal, Suggestion
 from draftbench.records import to_json
+from draftbench.report.terminal.check import own_draft_section
 from draftbench.report.terminal.text import SCREEN_COLUMNS, Section, render_sections
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
@@ -25,7 +26,8 @@ def render(answer: Suggestion, style: str, width: int) -> str:
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"
         section = Section(title, head, rows, [*_notes(answer), _IN_USE])
-    return render_sections([section], style, min(width, SCREEN_COLUMNS))
+    sections = [*own_draft_section(answer.target, answer.own_draft), section]
+    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
 
 def _notes(answer: Suggestion) -> list[str]:
