@@ -278,7 +278,12 @@ FORMS = (
         _conversation,
         logged=True,
     ),
-    Form("OpenAI Responses", '{"model": "…", "input": "…", "instructions": "…"}', _responses, True),
+    Form(
+        "Responses or Langfuse",
+        '{"model": "…", "input": "…", "instructions": "…"}',
+        _responses,
+        True,
+    ),
     Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}', _sglang, True),
     Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}', _tgi, True),
     Form(

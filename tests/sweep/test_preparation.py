@@ -83,6 +83,16 @@ def test_a_temperature_that_the_log_leaves_out_is_said_once(small, tmp_path, tem
     assert [note for note in small.notes if "without a temp" in note] == said
 
 
+def test_prompts_that_vllm_renders_are_read_as_they_are_unless_asked_otherwise(small, tmp_path):
+    path = tmp_path / "custom.jsonl"
+    path.write_text(json.dumps({"prompt": "def f():\n", "output_tokens": 3}) + "\n")
+    (prompt,) = small.prepared("ngram", traffic=query(path)).prompts
+    assert prompt.limit == 3
+    assert any("(--as-chat)" in note for note in small.notes)
+    with pytest.raises(TrafficError, match="is a chat, and `target` has no chat template"):
+        small.prepared("ngram", traffic=query(path, as_chat=True))
+
+
 def test_the_manifest_keeps_the_effort_and_the_drafts_as_they_were_given(small, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(small.models / "draft")
