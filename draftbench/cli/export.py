@@ -31,7 +31,7 @@ def export(
     ),
     engine_version: str | None = flag(
         None,
-        "The engine's version, e.g. 0.26; for llamacpp before-rename, after-rename or b11368.",
+        "The engine's version, e.g. 0.26; for llamacpp a build, e.g. b11368.",
         "VERSION",
     ),
     target: str | None = flag(

@@ -30,9 +30,15 @@ from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
 _OLDEST, _NEWEST = (0, 0), (10**9, 0)
-# llama.cpp's flags have three periods: until April 2026, from May on, and from this build on.
+# llama.cpp's flags have three periods: until their renaming in April 2026, from then on, and with
+# --spec-draft-sampling. Builds between the first two were not seen.
 _SAMPLING_BUILD = 11368
 _RENAMING = {"before-rename": _OLDEST, "after-rename": (1, 0)}
+_BUILDS = (
+    (range(8878), _OLDEST),
+    (range(9626, _SAMPLING_BUILD), _RENAMING["after-rename"]),
+    (range(_SAMPLING_BUILD, 10**9), _NEWEST),
+)
 _BITS = {"int8": 8, "int4": 4}
 # int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
 _GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
@@ -156,13 +162,14 @@ def _version(engine: str, version: str | None) -> Version:
         return _NEWEST
     if engine == "llamacpp":
         build = re.fullmatch(r"b(\d{1,9})", version)
-        if build and int(build[1]) >= _SAMPLING_BUILD:
-            return _NEWEST
+        for builds, period in _BUILDS:
+            if build and int(build[1]) in builds:
+                return period
         if version not in _RENAMING:
             raise UsageError(
-                f"llama.cpp's flags are known by three periods, and `{version}` names none",
+                f"llama.cpp's flags are not known for `{version}`",
                 hint=f"give --engine-version {' or '.join(_RENAMING)} (until April 2026, from May "
-                f"on), or a build from b{_SAMPLING_BUILD} on",
+                "on), or a build like b11368",
             )
         return _RENAMING[version]
     numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", version)

@@ -117,7 +117,7 @@ def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
         ("vllm", "0.9.2", None),
         ("transformers", "4.44", "d"),
         ("vllm", "newest", "d"),
-        ("llamacpp", "b11367", "d"),
+        ("llamacpp", "b9000", "d"),  # the flags were renamed between b8877 and b9626
     ],
 )
 def test_versions_that_cannot_serve_it_are_refused(setting, engine, version, draft):
@@ -187,6 +187,9 @@ def test_llamacpp_before_the_renaming(setting):
     [
         (None, "probabilistic"),
         ("b11368", "probabilistic"),
+        ("b11367", None),
+        ("b9626", None),
+        ("b8877", None),
         ("after-rename", None),
         ("before-rename", None),
     ],
@@ -198,6 +201,8 @@ def test_llamacpp_samples_the_draft_in_builds_that_can_and_never_as_top_p_would(
     assert flags(pair, "llamacpp", version).get("--spec-draft-sampling") == drafts
     like = mode is DraftingMode.SAMPLED_TEMPERATURE_ONLY and drafts
     assert ("acceptance will differ" in notes(pair, "llamacpp", version)) == (not like)
+    renamed = version not in ("b8877", "before-rename")
+    assert ("--spec-draft-n-max" in flags(pair, "llamacpp", version)) == renamed
 
 
 @pytest.mark.parametrize(

@@ -126,5 +126,17 @@ def test_a_recurrent_draft_is_refused_and_keeps_no_cache(workshop):
     assert pair_of(recurrent, recurrent).rooms == ()
 
 
+def test_transformers_assists_no_recurrent_target(workshop):
+    target, source = workshop.source("target"), workshop.source("recurrent")
+    MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1).save_pretrained(source.spec)
+    recurrent = ModelSource(source.spec)
+    for pair, standing in (
+        (pair_of(recurrent, target), "refuses"),
+        (pair_of(target, recurrent), "accepts"),
+    ):
+        assert pair.engines[-1].engine == "transformers"
+        assert pair.engines[-1].standing == standing
+
+
 def test_this_machine_has_memory():
     assert memory_here() > 10**8
