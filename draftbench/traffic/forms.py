@@ -64,16 +64,16 @@ class Asked:
 
 
 def at(row: Any, path: str) -> Any:
-    """The value at a dotted path whose names may hold dots; the row itself at no path."""
-    row = decoded(row) if path else row
-    if not path or not isinstance(row, Mapping):
-        return None if path else row
+    """The value at a dotted path, whose last name may hold dots; the row itself at no path."""
+    if not path:
+        return row
+    row = decoded(row)
+    if not isinstance(row, Mapping):
+        return None
     if path in row:
         return row[path]
-    names = path.split(".")
-    heads = (".".join(names[:end]) for end in range(len(names) - 1, 0, -1))
-    head = next((head for head in heads if head in row), None)
-    return None if head is None else at(row[head], path[len(head) + 1 :])
+    head, _, rest = path.partition(".")
+    return at(row[head], rest) if rest and head in row else None
 
 
 def decoded(value: Any) -> Any:

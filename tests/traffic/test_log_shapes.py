@@ -6,13 +6,17 @@ Messages; OpenAI, Responses; Ollama, `/api/chat` and `/api/generate`; llama.cpp,
 SGLang, `/generate`; TGI, `/generate`; vLLM, benchmarks/datasets.
 """
 
+import csv
 import json
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenes import query
 
 from draftbench.records import Sampling
+from draftbench.traffic import load
 from draftbench.traffic.forms import BODIES, LengthsOnlyError, UnknownFormError
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
@@ -386,3 +390,23 @@ def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
 def test_a_text_that_may_be_anything_is_no_request(row):
     with pytest.raises(UnknownFormError):
         read(row)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"request_body": CHAT, "response_body": COMPLETION},
+        {"messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}, "model": "m"},
+        {"input": [USER], "modelParameters": SAMPLED, "output": ANSWER},
+        {"turns": ["Hello"], "category": "writing"},
+        {"prompt": "Once", "output_tokens": 9},
+    ],
+)
+def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
+    path = tmp_path / "log.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, row)
+        table.writeheader()
+        table.writerow({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()})
+    (request,) = load(query(path)).requests
+    assert msgspec.structs.replace(request, source="log:1") == read(row)
