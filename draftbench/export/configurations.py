@@ -311,6 +311,11 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         if not renamed:
             raise _too_old("llama.cpp", "its renaming of flags", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
+    if setting.load > 1:
+        notes.append(
+            f"-np {setting.load} divides the context among as many requests: make -c that many "
+            "times a request's, or add --kv-unified"
+        )
     if setting.sampling.temperature == 0:
         notes.append(
             "llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05 where a "

@@ -161,6 +161,8 @@ def test_llamacpp_after_the_renaming(setting):
     }
     assert flags(setting(load=16), "llamacpp")["-np"] == "16"
     assert flags(setting(draft=None, load=16), "llamacpp")["-np"] == "16"
+    assert "-np 16 divides the context" in notes(setting(load=16), "llamacpp")
+    assert "divides the context" not in notes(setting(), "llamacpp")
     lookup = flags(setting(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"
 
