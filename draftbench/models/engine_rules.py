@@ -217,7 +217,7 @@ ENGINES = {
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
             Source("draft lengths by batch size", "0.33.0 v1/spec_decode/dynamic", "0.32.0"),
-            Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
+            Source("vocab_size must be equal", "0.33.0 config/speculative.py", ""),
             Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
             Source("a draft's schedule ignored, no CUDA graphs", "0.33.0 standalone_ar", ""),
             Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
@@ -310,7 +310,7 @@ ENGINES = {
         own_draft="generate(use_mtp=True)",
         sources=(
             Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),
-            Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),
+            Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", ""),
             Source("prompt lookup", "5.23.0 generation/candidate_generator.py", "5.23.0"),
             Source("use_mtp", "5.23.0 generation/candidate_generator.py", ""),
         ),
