@@ -201,10 +201,15 @@ def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
     """`none,int4`, or the flag repeated → each level once; levels of stored formats (`gptq-int4`)
     are known to the library that reads them.
     """
-    levels = dict.fromkeys(part.strip() for text in texts for part in text.split(","))
-    for level in levels:
-        one_of(flag, level, LEVELS if "-" not in level else (level,))
-    return tuple(levels)
+    parts = (part.strip() for text in texts for part in text.split(","))
+    return tuple(dict.fromkeys(level_name(flag, part) for part in parts))
+
+
+def level_name(flag: str, text: str) -> str:
+    """One level."""
+    stored = "-" in text and "," not in text
+    one_of(flag, text, LEVELS if not stored else (text,))
+    return text
 
 
 def size_of(flag: str, text: str) -> int:

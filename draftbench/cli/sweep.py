@@ -29,6 +29,7 @@ from draftbench.cli.flags import (
     in_output,
     in_safety,
     in_traffic,
+    level_name,
     level_names,
     number_range,
     numbers,
@@ -109,7 +110,7 @@ class Settings:
         "none",
         "The quantization level of the target.",
         "LEVEL",
-        parse=lambda text: level_names("--target-quant", [text])[0],
+        parse=lambda text: level_name("--target-quant", text),
         complete=complete_levels,
     )
     simulate_quant: bool = in_models(

@@ -64,8 +64,8 @@ def stored_level(source: ModelSource) -> str | None:
     facts = stored if isinstance(stored, dict) else stored.to_dict()
     method = str(getattr(facts.get("quant_method"), "value", facts.get("quant_method")))
     names = method, _kind(method, facts) or "stored"
-    method, kind = (re.sub(r"[^a-z0-9_+-]", "", name.lower())[:30] for name in names)
-    return f"{method}-{kind.replace('-', '')}"
+    method, kind = (re.sub(r"[^a-z0-9_+-]", "", name.lower()) for name in names)
+    return f"{method[:30]}-{kind.replace('-', '')}"[:60]
 
 
 def format_of(level: str) -> Format | None:

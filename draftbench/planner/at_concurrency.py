@@ -34,6 +34,9 @@ from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run
 
 _SECONDS_AN_HOUR = 3600
+# A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
+# were decoded.
+_OVER_TOKENS = 1.25
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
@@ -120,11 +123,25 @@ class LoadDecision:
         return estimate(self.sample)
 
     @cached_property
+    def impossible(self) -> str | None:
+        """Why the deciding speed-up cannot be true, None where it can: a round takes a target step
+        at least, so that it stays below the tokens of a round.
+        """
+        if self.leader is None or self.deciding is None:
+            return None
+        found, most = self.deciding.value, self.leader.tokens_per_round
+        if most is None or found <= _OVER_TOKENS * most:
+            return None
+        return f"{found:.2f}× is impossible with {most:.2f} tokens per round"
+
+    @cached_property
     def decision(self) -> Decision:
         """Whether to speculate at this concurrency; not where nobody keeps the limits."""
         considered = self.ranking.considered
         if considered and all(each.breaks for each in considered):
             return "do_not_speculate"
+        if self.impossible:
+            return "inconclusive"
         return decide(self.deciding, self.min_speedup)
 
     @property
@@ -145,7 +162,7 @@ class LoadDecision:
         interval, least = self._interval, self.min_speedup
         if self.sample is None or interval is None or interval.value == least:
             return None
-        if {self.decision, decide(interval, least)} != {"inconclusive"}:
+        if self.impossible or {self.decision, decide(interval, least)} != {"inconclusive"}:
             return None
         return requests_needed(self.sample, abs(interval.value - least) / interval.value)
 

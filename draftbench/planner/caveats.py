@@ -36,6 +36,8 @@ _DRIFT = _OVERHEAD = 0.1
 _DISAGREEMENT, _LOOPING = 0.02, 0.05
 # A decoding run stalled where one of its rounds took so many times the median round.
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
+# A larger share of stalled runs moves a speed-up by more than its interval.
+_STALLED = 0.02
 # Near ties aside, the target as its own draft is always accepted at temperature 0.
 _ALWAYS = 0.98
 
@@ -74,6 +76,14 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             )
         yield Caveat("no-speed", text)
         return
+    if decided.impossible:
+        yield Caveat(
+            "impossible",
+            f"{decided.impossible}, since a round takes a target step at least: plain decoding "
+            "beside it was disturbed; run the sweep again on a quiet machine",
+            decisive=True,
+            short=decided.impossible,
+        )
     for each in decided.ranking.faster_within_noise(leader):
         yield Caveat(
             "tie",
@@ -178,6 +188,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             "stalled",
             f"{stalled} decoding runs stalled in one round (a suspended process, another job): "
             "their seconds are too long",
+            decisive=stalled > _STALLED * len(judged),
+            short=f"{stalled} decoding runs stalled",
         )
     drift = baseline_drift(run.decodes)
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):

@@ -169,8 +169,7 @@ def _economy(alternative: Alternative, ranking: Ranking, speed: float) -> str:
     """The two halves of a decode speed-up; with prefills it has more."""
     if ranking.by == "end_to_end":
         return f"{speed:.2f}× with both prefills"
-    prediction = alternative.prediction
-    tokens = tokens_per_round(prediction.trajectories, prediction.rounds).value
+    tokens = alternative.tokens_per_round
     if tokens is None or speed <= 0:
         return f"{speed:.2f}×"
     return (

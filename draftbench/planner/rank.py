@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample, quotient
+from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
 from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.measured import SPEEDUP, Measurement, pass_time, steady
@@ -60,6 +60,11 @@ class Alternative:
     def name(self) -> str:
         """The configuration in words."""
         return f"{self.candidate} at k = {self.k}"
+
+    @cached_property
+    def tokens_per_round(self) -> float | None:
+        """Over all requests, from replay."""
+        return tokens_per_round(self.prediction.trajectories, self.prediction.rounds).value
 
     @property
     def corrected(self) -> bool:

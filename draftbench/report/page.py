@@ -97,7 +97,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
     )
     # Neither "k = 5" nor "concurrency 4" breaks across lines.
     unbroken = re.sub(r"\bk = (?=\d)", "k\u00a0=\u00a0", body)
-    unbroken = re.sub(r"\bconcurrency (?=\d)", "concurrency\u00a0", unbroken)
+    unbroken = re.sub(r"(?<!-)\bconcurrency (?=\d)", "concurrency\u00a0", unbroken)
     return f"<!doctype html>\n{element('html', top, Html(unbroken), lang='en')}\n"
 
 

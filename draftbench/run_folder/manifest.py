@@ -159,7 +159,8 @@ def differing_environment(before: Manifest, after: Manifest) -> Differences:
     def facts(manifest: Manifest) -> dict[str, object]:
         machine = msgspec.structs.asdict(manifest.environment)
         del machine["load"]
-        return {"draftbench": manifest.draftbench, **machine, **machine.pop("packages")}
+        packages = machine.pop("packages")
+        return {"draftbench": manifest.draftbench, **machine, **packages}
 
     return _differences(facts(before), facts(after))
 

@@ -69,19 +69,27 @@ def read_run(folder: RunFolder) -> Run:
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     lengths = {(t.request, t.sample): t.output_tokens for t in run.trajectories}
     for row in (*run.replays, *run.decodes):
-        length = lengths.get((row.request, row.sample))
-        fits = length is not None
-        if isinstance(row, Replay):
-            fits = length == len(row.accept) + 1
-        elif isinstance(row, LookupReplay):
-            fits = length == len(row.proposed) + 1 and row.window >= max(run.manifest.question.ks)
-        if not fits:
-            raise RunFolderError(
-                f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
-                "does not fit the response and the k measured on",
-                hint="a file of this run is missing or was changed by something else",
-            )
+        check_that_it_fits(row, lengths.get((row.request, row.sample)), folder)
     return run
+
+
+def check_that_it_fits(
+    row: Replay | LookupReplay | Decode, tokens: int | None, folder: RunFolder
+) -> None:
+    """Raise a RunFolderError where a measurement is not of a response of so many tokens, or does
+    not reach to the run's largest k.
+    """
+    fits = tokens is not None
+    if isinstance(row, Replay):
+        fits = tokens == len(row.accept) + 1
+    elif isinstance(row, LookupReplay):
+        fits = tokens == len(row.proposed) + 1 and row.window >= max(folder.manifest.question.ks)
+    if not fits:
+        raise RunFolderError(
+            f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
+            "does not fit the response and the k measured on",
+            hint="a file of this run is missing or was changed by something else",
+        )
 
 
 def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:

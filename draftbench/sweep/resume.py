@@ -26,7 +26,7 @@ from draftbench.records import (
     Trajectory,
 )
 from draftbench.run_folder.folder import Key, RunFolder
-from draftbench.run_folder.run import comparable, run_of, to_decode
+from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.preparation import Prepared
 
 
@@ -74,7 +74,7 @@ class Measured:
         """What a folder holds; a response's text without its record does not count.
 
         Raises:
-            RunFolderError: a file that cannot be read.
+            RunFolderError: a file that cannot be read, or was changed.
         """
         found = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
@@ -86,6 +86,10 @@ class Measured:
                 text = texts[record.request, record.sample]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 found.responses[response.key] = response
+        for along in found.replays.values():
+            for key in along.keys() & found.responses.keys():
+                tokens = found.responses[key].trajectory.output_tokens
+                check_that_it_fits(along[key], tokens, folder)
         return found
 
     def kept(self) -> list[Observation]:

@@ -130,7 +130,7 @@ def request_fields(
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
-        given[name] = int(value) if whole else value
+        given[name] = int(value) if whole and name in _Applied.__struct_fields__ else value
         if name == "tool_choice" and not settings.get("tools"):
             continue
         allowed = (

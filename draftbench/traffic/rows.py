@@ -224,9 +224,10 @@ def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> s
     if path is not None:
         answer = at(row, path)
     else:
-        values = sorted(
-            (at(row, place) for place in _ANSWERS), key=lambda v: not isinstance(v, str)
-        )
+        found = {place: at(row, place) for place in _ANSWERS}
+        if isinstance(found["choices"], str):  # those of a question, not an API's answer
+            del found["choices"]
+        values = sorted(found.values(), key=lambda value: not isinstance(value, str))
         answer = next((text for text in map(_said, values) if text is not None), answer)
     if answer is None:
         return None

@@ -165,6 +165,7 @@ def test_a_device_that_is_not_here(sweep, device, monkeypatch):
         ("--quant", "none,int44", "did you mean `int4`?"),
         ("--quant", "fp8", "--simulate-quant"),
         ("--target-quant", "in8", "did you mean `int8`?"),
+        ("--target-quant", "none,int4", "--target-quant cannot be `none,int4`"),
         ("--mode", "gredy", "did you mean `greedy`?"),
         ("--measure", "al", "did you mean `all`?"),
         ("--responses", "loged", "did you mean `log`?"),

@@ -88,6 +88,10 @@ def needs(package):
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes-int8"),
         ({"quant_method": "torchao", "quant_type": "int4-weight"}, "torchao-int4weight"),
+        (
+            {"quant_method": "torchao", "quant_type": "int8_dynamic_activation_int4_weight"},
+            "torchao-int8_dynamic_activation_int4_weight",
+        ),
         ({"quant_method": "fp8"}, "fp8-stored"),
         ({"quant_method": "Hqq ../4", "bits": 4}, "hqq4-stored"),
         (None, None),

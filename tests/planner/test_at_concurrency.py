@@ -40,6 +40,21 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     assert many.speedup_expected.value == pytest.approx(8 / 8.58)
 
 
+def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
+    # Every token is accepted: 2 tokens a round at k = 1. Plain decoding was disturbed: 8 tokens
+    # took 80 s, where their steps take 8, and speculation 5.
+    scene.requests(6, ALL)
+    scene.times(TARGET, {1: 0.1, 2: 0.1})
+    for number in range(6):
+        scene.decode(f"r{number}", 0, 80.0)
+        scene.decode(f"r{number}", 1, 5.0)
+    found = recommend(scene.observed(1))
+    assert (found.decision, found.choice, found.requests_needed) == ("inconclusive", None, None)
+    caveat = next(caveat for caveat in found.caveats if caveat.kind == "impossible")
+    assert caveat.decisive
+    assert caveat.text.startswith("16.00× is impossible with 2.00 tokens per round")
+
+
 def test_the_headline_is_the_first_concurrency_asked(loaded):
     run = loaded.observed(1, 2, batches=(8, 1, 32))
     assert recommend(run).concurrency == 1

@@ -174,7 +174,12 @@ def test_sections_have_ids_of_their_own(whole):
 def test_a_draft_length_does_not_break_across_lines(whole):
     body = whole.partition("<body>")[2]
     assert "k\u00a0=\u00a05" in body
-    assert not re.search(r"\bk = \d|concurrency \d", body)
+    assert not re.search(r"\bk = \d|[^-]\bconcurrency \d", body)
+
+
+def test_a_command_on_the_page_can_be_pasted(hand):
+    command = "draftbench sweep --concurrency 1,4 --k 1-8"
+    assert command in page_of(hand.run(hand.perfect(), command=command))
 
 
 def test_every_model_is_named_with_its_fingerprint(hand, reference, whole):

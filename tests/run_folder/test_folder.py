@@ -45,7 +45,7 @@ def test_the_same_question_opens_the_folder_again(folder):
         ({"temperature": 0.5, "drafts": ()}, "(drafts: small → ; temperature: None → 0.5)"),
         ({"key_id": "k", "traffic_digest": "e"}, "(key_id: key → k; traffic_digest: d → e)"),
         ({"threads": 2}, "another environment (threads: 1 → 2)"),
-        ({"packages": {"torch": "2.13"}}, "torch: 2.12 → 2.13"),
+        ({"packages": {"torch": "2.13"}}, "another environment (torch: 2.12 → 2.13)"),
         ({"packages": {}}, "torch: 2.12 → None"),
         ({"draftbench": "0.2.0"}, "draftbench: 0.1.0 → 0.2.0"),
         ({"accelerator": "GPU"}, "accelerator: None → GPU"),

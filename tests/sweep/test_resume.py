@@ -198,6 +198,18 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(small):
         small.sweep(draft)
 
 
+def test_a_replay_of_another_length_than_its_response_is_refused(small):
+    ended = small.sweep(measure="replay")
+    path = ended.path / "observations" / "replay.jsonl"
+    first, *others = path.read_text().splitlines()
+    record = json.loads(first)
+    for name in ("accept", "confidence", "margin", "rank"):
+        record[name] = record[name][:-2]
+    path.write_text("\n".join([json.dumps(record), *others]) + "\n")
+    with pytest.raises(RunFolderError, match="does not fit the response"):
+        small.sweep(measure="replay")
+
+
 def test_a_timed_model_that_now_runs_in_another_way_is_refused(small, monkeypatch):
     """With another kernel, say: the times of both would mix."""
     small.sweep()

@@ -104,6 +104,11 @@ def test_the_logged_response_is_found_where_logs_keep_it(answer):
     assert request({"prompt": "Hello"} | answer).response == "Hi"
 
 
+def test_the_choices_of_a_question_are_no_answer():
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}]
+    assert request({"messages": said, "choices": "A) three B) four"}).response == "four"
+
+
 def test_fields_are_dotted_paths_or_dotted_columns():
     row = {"in": {"text": "Hello"}, "out.text": "Hi", "who": {"team": 3}}
     form, asked = read(row, prompt="in.text", response="out.text", segment="who.team")
