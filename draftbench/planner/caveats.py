@@ -160,8 +160,10 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
 
 def _of_machine(run: Run) -> Iterator[Caveat]:
     load = run.manifest.environment.load
+    watched = any(state.others is not None for state in run.states)
     busy = []
-    if load is not None and load > LOAD:
+    # A load is the mean of a minute that is over; what others took during the run says more.
+    if load is not None and load > LOAD and not watched:
         busy.append(
             f"the machine was busy when the run began (load {load:.1f} per core): its times "
             "are noisy, its acceptance is not"

@@ -150,6 +150,15 @@ def test_a_load_at_the_start_is_a_busy_machine(scene, load, kinds):
     assert decisive(recommend(scene.observed(2, load=load))) == kinds
 
 
+def test_a_load_at_the_start_does_not_count_where_other_processes_were_watched(scene):
+    decoded(scene)
+    loaded = scene.observed(2, load=3.0)
+    quiet = dataclasses.replace(loaded, states=(state(100.0, others=0.01),))
+    unwatched = dataclasses.replace(loaded, states=(state(100.0, others=None),))
+    assert decisive(recommend(quiet)) == []
+    assert decisive(recommend(unwatched)) == ["busy-machine"]
+
+
 def test_costs_from_elsewhere_do_not_depend_on_this_machine(scene):
     decoded(scene)
     loaded = scene.observed(2, load=3.0)
