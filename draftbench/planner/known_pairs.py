@@ -77,7 +77,9 @@ def table() -> _Table:
 
 
 def pairings_of(target: str) -> tuple[KnownPairing, ...]:
-    """The rows for a target's path or hub id; none where it is not known."""
+    """The rows for a target's path or hub id; none where it is not known, or a draft itself."""
+    if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
+        return ()
     return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
 
 

@@ -104,6 +104,9 @@ def _prompt(call: Mapping[str, Any]) -> Asked | None:
     prompt = call.get("prompt")
     if isinstance(prompt, list) and not all(isinstance(message, dict) for message in prompt):
         raise NotRepresentableError("prompt as a list")
+    # A server that takes a system text beside a prompt (Ollama's) applies its template to both.
+    if isinstance(prompt, str) and call.get("system") and not call.get("raw"):
+        return Asked(_with_system([{"role": "user", "content": prompt}], call["system"]))
     return None if prompt is None else Asked(prompt)
 
 

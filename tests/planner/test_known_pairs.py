@@ -107,3 +107,10 @@ def test_sizes_are_counted_or_unknown():
 )
 def test_names_tell_how_models_are_related(target, draft, related):
     assert kinship(target, draft) == related
+
+
+@pytest.mark.parametrize(
+    "name", ["jukofyork/DeepSeek-R1-DRAFT-0.5B-v1.0", "google/gemma-4-31B-it-assistant"]
+)
+def test_a_draft_is_offered_no_draft(name):
+    assert pairings_of(name) == ()

@@ -104,6 +104,16 @@ def test_the_logged_response_is_found_where_logs_keep_it(answer):
     assert request({"prompt": "Hello"} | answer).response == "Hi"
 
 
+def test_a_system_text_beside_a_prompt_makes_it_a_chat():
+    row = {"model": "llama3", "prompt": "Hello", "system": "Be brief", "stream": False}
+    for asked in (request(row), request({"body": row})):
+        assert [(m["role"], m["content"]) for m in asked.messages or ()] == [
+            ("system", "Be brief"),
+            ("user", "Hello"),
+        ]
+    assert request(row | {"raw": True}).prompt == "Hello"
+
+
 def test_the_choices_of_a_question_are_no_answer():
     said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}]
     assert request({"messages": said, "choices": "A) three B) four"}).response == "four"
