@@ -202,10 +202,10 @@ def test_a_replay_of_another_length_than_its_response_is_refused(small):
     ended = small.sweep(measure="replay")
     path = ended.path / "observations" / "replay.jsonl"
     first, *others = path.read_text().splitlines()
-    record = json.loads(first)
+    records = json.loads(first)
     for name in ("accept", "confidence", "margin", "rank"):
-        record[name] = record[name][:-2]
-    path.write_text("\n".join([json.dumps(record), *others]) + "\n")
+        records[0][name] = records[0][name][:-2]
+    path.write_text("\n".join([json.dumps(records), *others]) + "\n")
     with pytest.raises(RunFolderError, match="does not fit the response"):
         small.sweep(measure="replay")
 
