@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +17,11 @@ from draftbench.cli.flags import (
     Decision,
     Rows,
     candidate_named,
-    complete_levels,
     flag,
     in_output,
     read,
-    traffic_flag,
 )
+from draftbench.cli.gate_measure import NewRun, measure
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
 
@@ -31,38 +29,6 @@ if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
     from draftbench.gate.ci import Outcome
     from draftbench.run_folder.run import Run
-
-MEASURING = "Measuring a new run (with --target)"
-in_measuring = partial(flag, panel=MEASURING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRun:
-    """What to measure where there is no run yet."""
-
-    target: str | None = in_measuring(
-        None, "Measure this target now instead of reading a run.", "MODEL"
-    )
-    draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
-    quant: str | None = in_measuring(
-        None,
-        "The quantization level of the draft (default: the baseline's).",
-        "LEVEL",
-        complete=complete_levels,
-    )
-    traffic: str | None = traffic_flag(None, panel=MEASURING)
-    sample: int | None = in_measuring(
-        None, "How many requests to take before looking for the baseline's (default: all).", min=1
-    )
-    temperature: float | None = in_measuring(
-        None, "Replace the temperature of every request, as the baseline's sweep did.", min=0.0
-    )
-    threads: int | None = in_measuring(
-        None, "The number of CPU threads (default: the baseline's).", min=1
-    )
-    out: Path | None = in_measuring(
-        None, "The run folder to write (default: results/runs/gate-TIME).", "FOLDER"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +157,6 @@ def gate(
             if run:
                 second = _successor(run, candidate, first)
             else:
-                from draftbench.cli.gate_measure import measure
-
                 timed = any(limit.metric in TIMED for limit in limits)
                 folder, name = measure(first, new_run, rows, timed=timed)
                 second = baseline_of(read(folder), folder, name, first.question.k)

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from draftbench.cli.flags import Rows, read
+from draftbench.cli.flags import Rows, complete_levels, flag, read, traffic_flag
 from draftbench.cli.signals import kept_in
 from draftbench.cli.sweep import describe_load
 from draftbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftbench.cli.gate import NewRun
     from draftbench.gate.baseline import Baseline
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep.preparation import Prepared
+
+
+MEASURING = "Measuring a new run (with --target)"
+in_measuring = partial(flag, panel=MEASURING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """What to measure where there is no run yet."""
+
+    target: str | None = in_measuring(
+        None, "Measure this target now instead of reading a run.", "MODEL"
+    )
+    draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
+    quant: str | None = in_measuring(
+        None,
+        "The quantization level of the draft (default: the baseline's).",
+        "LEVEL",
+        complete=complete_levels,
+    )
+    traffic: str | None = traffic_flag(None, panel=MEASURING)
+    sample: int | None = in_measuring(
+        None, "How many requests to take before looking for the baseline's (default: all).", min=1
+    )
+    temperature: float | None = in_measuring(
+        None, "Replace the temperature of every request, as the baseline's sweep did.", min=0.0
+    )
+    threads: int | None = in_measuring(
+        None, "The number of CPU threads (default: the baseline's).", min=1
+    )
+    out: Path | None = in_measuring(
+        None, "The run folder to write (default: results/runs/gate-TIME).", "FOLDER"
+    )
 
 
 def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tuple[Path, str]:

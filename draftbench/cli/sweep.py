@@ -165,7 +165,7 @@ class Settings:
     cell_timeout: float | None = in_safety(None, "The time limit per candidate, in seconds.", min=1)
     isolate: bool = in_safety(
         False,
-        "Run each candidate in a process of its own, so that a crash costs only that one. Slower.",
+        "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
     )
 
 

@@ -157,7 +157,7 @@ def _size_findings(target: int, draft: int) -> dict[str, str]:
 
 
 def _findings(pair: PairFacts) -> dict[str, str]:
-    """What rules ask of a pair, in words; empty where the two agree."""
+    """What differs in a pair, by the rule that asks for it; empty where the two agree."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
     # The draft may know additional tokens.
     tokenizer = words.first_difference or words.first_missing or words.first_unreadable

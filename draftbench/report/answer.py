@@ -1,4 +1,4 @@
-"""A recommendation in words and tables, the same on a terminal, in Markdown and on the page."""
+"""The sentences and tables of a recommendation, for a terminal, Markdown and the page alike."""
 
 from __future__ import annotations
 

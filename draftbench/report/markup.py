@@ -94,6 +94,6 @@ def _cell(cell: Cell) -> str:
 
 
 def data(estimate: Estimate, words: str) -> Html:
-    """A figure in words, with all its digits and its interval."""
+    """A figure as text, with all its digits and its interval."""
     exact = {"data_low": repr(estimate.low), "data_high": repr(estimate.high)}
     return element("data", words, value=repr(estimate.value), **exact)

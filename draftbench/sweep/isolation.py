@@ -1,4 +1,4 @@
-"""Each candidate in a process of its own, so that a crash in native code, the kernel's
+"""Each candidate in a separate process, so that a crash in native code, the kernel's
 out-of-memory killer or a pass that never ends costs one candidate and not the sweep.
 
 The child measures and sends its records through a pipe; the parent, which loads no model and holds
@@ -54,7 +54,7 @@ class IsolatedWorker:
         self._in_child(None)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """Measure one candidate in a process of its own."""
+        """Measure one candidate in a separate process."""
         try:
             return self._in_child(candidate)
         except ModelError as error:

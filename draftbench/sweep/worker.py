@@ -75,7 +75,7 @@ class Worker:
             self._answer_requests()
         except DraftbenchError:
             raise
-        # Whatever a library raises here ends the sweep, but in words.
+        # Whatever a library raises here ends the sweep, with a message.
         except Exception as error:
             raise known_error(f"the target {prepared.target.name}", error) from error
 
