@@ -122,8 +122,9 @@ class Trajectory(Observation, frozen=True):
 
     `finish`: "stop" (end-of-sequence token or stop string, its token counted), "length" (`limit`
     reached). `margins` are the target's logit differences between its best and second-best token
-    per position, `argmax` whether y_j was its best. `origin` is "target" (generated here) or "log"
-    (taken from the traffic and scored by the target).
+    per position, `argmax` whether y_j was its best. `origin` is "target" (generated here), "log"
+    (taken from the traffic and scored by the target) or "engine" (written by a serving engine,
+    which does not tell margins: both lists are then empty).
     The last `looping` tokens repeat one passage three times or more.
     """
 
@@ -143,7 +144,8 @@ class Trajectory(Observation, frozen=True):
     looping: Count = 0
 
     def __post_init__(self) -> None:
-        _check_lengths(self.output_tokens, margins=self.margins, argmax=self.argmax)
+        scored = 0 if self.origin == "engine" else self.output_tokens
+        _check_lengths(scored, margins=self.margins, argmax=self.argmax)
         if self.looping > self.output_tokens:
             raise ValueError("`looping` is more than the output")
 
@@ -299,6 +301,83 @@ class ModelFacts(Observation, frozen=True):
     second_layout_bytes: Count = 0
 
 
+class EngineFacts(Observation, frozen=True):
+    """One start of a serving engine, or one server of the user's that was driven, as far as it
+    tells what it is. `candidate` None and `k` 0 is a server that does not speculate.
+
+    `started` is whether draftbench started it. `command` and `settings` hold no secrets; the whole
+    command is private. `process` names the visit: servers that took turns share it.
+    """
+
+    server: str  # id of this start
+    process: str
+    engine: str  # vllm, llama.cpp, sglang, tensorrt-llm or openai
+    version: str | None  # as it tells it
+    model: str | None  # as the server calls it
+    candidate: Candidate | None
+    k: Count
+    started: bool
+    command: str | None
+    settings: dict[str, str]  # speculation, limits and the like, as the server tells them
+    context_length: Positive | None  # tokens that it reads
+    prefix_cache: bool | None  # whether prompts read before cost less
+    ready_seconds: Amount | None  # from the start to the first answer
+
+
+class Served(Observation, frozen=True):
+    """One request answered by a serving engine. `k` = 0 with `candidate` None is the baseline: a
+    server without speculation.
+
+    `load` is how requests were sent, "closed" (always `concurrency` in flight) or "open" (at their
+    times of arrival; `concurrency` is then the most that were in flight). `sent` counts from the
+    begin of the drive, `arrivals` from `sent`: when each piece of the stream came, and in `chunks`
+    how many tokens it brought. Rounds as the engine counts them, proposals past the end of the
+    response included: by round in `proposed` and `accepted` where it tells them one by one, else
+    their sums in `rounds`, `drafted`, `kept`; `by_position` are the tokens accepted at each draft
+    position. `error` is what went wrong ("timeout", "refused", "cut", …); what came until then is
+    kept. `first_difference` is the first position at which the output left the trajectory
+    (temperature 0), `tie` whether the server's own log-probabilities call it a near tie.
+    """
+
+    request: str
+    sample: Count
+    candidate: Candidate | None
+    k: Count
+    mode: DraftingMode
+    repeat: Count  # which repetition, from 0
+    server: str  # id of the start that answered
+    process: str
+    load: str
+    concurrency: Positive
+    sent: Amount
+    arrivals: tuple[Amount, ...]
+    chunks: tuple[Count, ...]
+    prompt_tokens: Count  # tokens of the prompt
+    cached_tokens: Count | None  # of the prompt, which the server had read before
+    output_tokens: Count
+    finish: str  # stop, length, or why it ended early
+    digest: str
+    proposed: tuple[Count, ...] | None = None
+    accepted: tuple[Count, ...] | None = None
+    rounds: Count | None = None
+    drafted: Count | None = None
+    kept: Count | None = None
+    by_position: tuple[Count, ...] | None = None
+    first_difference: Count | None = None
+    tie: bool | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_lengths(len(self.arrivals), chunks=self.chunks)
+        if (self.proposed is None) != (self.accepted is None):
+            raise ValueError("`proposed` and `accepted` come together")
+        rounds = zip(self.proposed or (), self.accepted or (), strict=True)
+        if any(accepted > proposed for proposed, accepted in rounds):
+            raise ValueError("`accepted` is more than was proposed")
+        if self.error is None and sum(self.chunks) != self.output_tokens:
+            raise ValueError("`chunks` do not add up to the output")
+
+
 class Failure(Observation, frozen=True):
     """A candidate that could not be measured. `candidate` None is the target.
 
@@ -328,5 +407,14 @@ class MachineState(Observation, frozen=True):
 
 
 AnyObservation = (
-    Trajectory | Replay | LookupReplay | Decode | CostPoint | ModelFacts | Failure | MachineState
+    Trajectory
+    | Replay
+    | LookupReplay
+    | Decode
+    | CostPoint
+    | ModelFacts
+    | EngineFacts
+    | Served
+    | Failure
+    | MachineState
 )

@@ -18,6 +18,7 @@ from draftbench.records import (
     ModelFacts,
     Replay,
     Sampling,
+    Served,
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
@@ -178,6 +179,29 @@ def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Deco
         "process": "p1",
     }
     return Decode(k=k, decode_seconds=seconds, **fields | changes)
+
+
+def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any) -> Served:
+    """An engine's answer, one token a piece of the stream unless `chunks` says otherwise."""
+    fields: dict[str, Any] = {
+        "request": "r",
+        "sample": 0,
+        "mode": DraftingMode.GREEDY,
+        "repeat": 0,
+        "server": "s1" if k else "s0",
+        "process": "p1",
+        "load": "closed",
+        "concurrency": 1,
+        "sent": 0.0,
+        "chunks": (1,) * len(arrivals),
+        "prompt_tokens": 8,
+        "cached_tokens": 0,
+        "finish": "length",
+        "digest": "",
+    }
+    fields |= changes
+    fields.setdefault("output_tokens", sum(fields["chunks"]))
+    return Served(candidate=candidate, k=k, arrivals=arrivals, **fields)
 
 
 def step(candidate: Candidate | None, *seconds: float, **changes: Any) -> CostPoint:

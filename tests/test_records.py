@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scenes import decode, facts, failure, replay, step, trajectory
+from scenes import decode, facts, failure, replay, served, step, trajectory
 
 from draftbench.records import AnyObservation, Candidate, LookupReplay
 
@@ -19,13 +19,18 @@ ROUNDS = {"draft_seconds": (0.1, 0.1), "verify_seconds": (1.0, 1.0)}
 DECODE = decode(DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), **ROUNDS)
 STEP = step(DRAFT, 0.5)
 FACTS = facts(None)
+SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), proposed=(2, 2), accepted=(2, 0))
+WRITTEN = trajectory(length=2, origin="engine", margins=(), argmax=())
 
 
 def read(line: object) -> AnyObservation:
     return msgspec.json.decode(msgspec.json.encode(line), type=AnyObservation)
 
 
-@pytest.mark.parametrize("good", [RESPONSE, REPLAY, LOOKUP, DECODE, STEP, FACTS, failure("d", "")])
+@pytest.mark.parametrize(
+    "good",
+    [RESPONSE, WRITTEN, REPLAY, LOOKUP, DECODE, SERVED, STEP, FACTS, failure("d", "")],
+)
 def test_what_a_sweep_writes_is_read_back(good):
     assert read(good) == good
 
@@ -57,6 +62,11 @@ def test_what_a_sweep_writes_is_read_back(good):
         (STEP, {"batch": 0}, r">= 1 - at `\$\.batch`"),
         (STEP, {"seconds": ()}, r"length >= 1 - at `\$\.seconds`"),
         (STEP, {"seconds": (0.5, 0.0)}, r"> 0.0 - at `\$\.seconds\[1\]`"),
+        (WRITTEN, {"margins": (1.0, 1.0)}, "`margins` has 2 entries, not 0"),
+        (SERVED, {"chunks": (4,)}, "`chunks` has 1 entries, not 2"),
+        (SERVED, {"chunks": (1, 2)}, "do not add up to the output"),
+        (SERVED, {"accepted": None}, "come together"),
+        (SERVED, {"accepted": (2, 3)}, "more than was proposed"),
         (FACTS, {"context_length": 0}, r">= 1 - at `\$\.context_length`"),
         (FACTS, {"parameters": 0}, r">= 1 - at `\$\.parameters`"),
     ],

@@ -23,7 +23,7 @@ from draftbench.records import Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
 # 1: first layout. 2: batch sizes, active rows, looks at the machine. 3: records hold a candidate,
-# not its two names; the manifest its effort and the drafts as they were given.
+# not its two names; the manifest its effort and the drafts as they were given, and an engine.
 SCHEMA_VERSION = 3
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
@@ -64,6 +64,9 @@ class Question(Record, frozen=True):
     max_new_tokens: Many | None  # cut of every response; None: the request's own limit
     temperature: Real | None  # override of every request's temperature; None: their own
     batches: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
+    engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
+    engine_args: str = ""  # what the user added to its start
+    arrivals: str = "closed"  # closed, log, or poisson:RATE
 
 
 class Effort(Record, frozen=True):

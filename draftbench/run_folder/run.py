@@ -19,11 +19,13 @@ from draftbench.records import (
     Candidate,
     CostPoint,
     Decode,
+    EngineFacts,
     Failure,
     LookupReplay,
     MachineState,
     ModelFacts,
     Replay,
+    Served,
     Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder
@@ -45,6 +47,8 @@ class Run:
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
     states: tuple[MachineState, ...] = ()
+    engines: tuple[EngineFacts, ...] = ()
+    served: tuple[Served, ...] = ()
     path: Path | None = None
 
     @property
@@ -68,13 +72,13 @@ def read_run(folder: RunFolder) -> Run:
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     lengths = {(t.request, t.sample): t.output_tokens for t in run.trajectories}
-    for row in (*run.replays, *run.decodes):
+    for row in (*run.replays, *run.decodes, *run.served):
         check_that_it_fits(row, lengths.get((row.request, row.sample)), folder)
     return run
 
 
 def check_that_it_fits(
-    row: Replay | LookupReplay | Decode, tokens: int | None, folder: RunFolder
+    row: Replay | LookupReplay | Decode | Served, tokens: int | None, folder: RunFolder
 ) -> None:
     """Raise a RunFolderError where a measurement is not of a response of so many tokens, or does
     not reach to the run's largest k.
@@ -118,6 +122,8 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=tuple(failures.values()),
         states=tuple(r for r in records if isinstance(r, MachineState)),
+        engines=tuple(r for r in records if isinstance(r, EngineFacts)),
+        served=tuple(r for r in records if isinstance(r, Served)),
     )
 
 
