@@ -8,16 +8,11 @@ import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.at_concurrency import (
-    Evaluator,
-    LoadDecision,
-    crossover,
-    level_of,
-    schedule,
-)
+from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency
+from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.measured import audit
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import draft_lengths, predictor_of
