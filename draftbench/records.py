@@ -252,6 +252,11 @@ class Decode(Observation, frozen=True):
             raise ValueError("`accepted` and `cut` are more than was proposed")
 
 
+# A visit to a pass times it so often in a row: these samples are not independent. A prompt is read
+# once a visit.
+SAMPLES_PER_VISIT = 2
+
+
 class CostPoint(Observation, frozen=True):
     """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache filled with
     `context` tokens a row.
@@ -267,7 +272,7 @@ class CostPoint(Observation, frozen=True):
     batch: Positive
     new_tokens: Count
     context: Count
-    seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]  # every timed sample
+    seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]  # every sample, visit by visit
     block: str
     runner: str
     process: str

@@ -12,9 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
-from draftbench.measure.step_costs import BATCH_REPEATS, REPEATS, SAMPLES_PER_VISIT
+from draftbench.measure.step_costs import BATCH_REPEATS, REPEATS
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import (
+    SAMPLES_PER_VISIT,
     AnyObservation,
     Candidate,
     CostPoint,

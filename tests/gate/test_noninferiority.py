@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
+from draftbench.acceptance.intervals import (
+    Estimate,
+    estimate,
+    paired_difference,
+    student_probability,
+    student_quantile,
+)
 from draftbench.gate.noninferiority import (
     Gain,
     Verdict,
@@ -14,8 +20,6 @@ from draftbench.gate.noninferiority import (
     holm,
     median_interval,
     rise,
-    student_probability,
-    student_quantile,
 )
 
 

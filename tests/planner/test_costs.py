@@ -58,11 +58,30 @@ def test_points_of_other_blocks_do_not_count(scene):
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_ratios_carry_the_spread_of_their_repeats(scene):
-    scene.times({1: (1.0, 1.0, 1.0), 3: (1.0, 1.5, 2.0)}, {1: (0.1,) * 3, 2: (0.1,) * 3})
-    costs = block_costs(scene.observed(2), SMALL)[1]
-    ratio = costs.verify_ratio(3, 500.0)
-    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.0, 2.0))
+def test_ratios_carry_the_spread_of_their_visits(scene):
+    visits = (1.0, 1.0, 1.5, 1.5, 2.0, 2.0)
+    scene.times({1: (1.0,) * 6, 3: visits}, {1: (0.1,) * 6, 2: (0.1,) * 6})
+    ratio = block_costs(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
+    # A median of three draws is 1 or 2 in 7 of 27 cases each. Intervals of three are √(3/2) · 4.30
+    # wide where 1.96 stands for many (Student, two degrees of freedom); v is never under 1.
+    high = 1.5 * (2 / 1.5) ** (1.5**0.5 * 4.303 / 1.96)
+    assert (ratio.value, ratio.low) == (1.5, 1.0)
+    assert ratio.high == pytest.approx(high, rel=0.05)
+
+
+def test_samples_of_one_visit_are_drawn_together(scene):
+    # 1 and 2 in every visit: what was drawn is always half of each.
+    scene.times({1: (1.0,) * 6, 3: (1.0, 2.0) * 3}, {1: (0.1,) * 6, 2: (0.1,) * 6})
+    ratio = block_costs(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
+    assert (ratio.low, ratio.high) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(("processes", "differ"), [(2, False), (3, True)])
+def test_from_three_processes_on_their_differences_are_in_the_interval(scene, processes, differ):
+    for at in range(processes):
+        scene.times({1: 1.0, 2: 1.1}, {1: (0.1 + 0.01 * at,) * 6}, process=str(at))
+    ratio = block_costs(scene.observed(1), SMALL)[1].draft_cost_ratio(500.0)
+    assert (ratio.low < ratio.value < ratio.high) is differ
 
 
 def test_the_target_as_its_own_draft_costs_a_target_step(scene):
