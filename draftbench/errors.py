@@ -37,6 +37,10 @@ class PairError(ModelError):
     """A draft that cannot propose tokens to this target."""
 
 
+class EngineError(UsageError):
+    """A serving engine that does not start, answer or do what was asked of it."""
+
+
 class RunFolderError(UsageError):
     """A run folder or baseline file that cannot be read, written or continued."""
 
