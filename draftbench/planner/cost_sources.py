@@ -31,6 +31,7 @@ import numpy as np
 
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.planner.costs import BlockCosts, Surface, blend, block_costs
+from draftbench.planner.engine_costs import RoundCosts, round_costs
 from draftbench.planner.measured import Overheads, overheads
 from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
@@ -40,13 +41,15 @@ from draftbench.safe_files import UnreadableError, read_yaml
 @dataclass(frozen=True, eq=False)
 class PricedBatch:
     """A candidate's costs at one batch size, and seconds of a round beyond its passes for every k,
-    0 included (None: unknown). `note` says where costs are not simply timed: between which batch
-    sizes they were interpolated, or why they are unknown.
+    0 included (None: unknown). `served` are whole rounds of a serving engine, which tells no costs
+    of passes. `note` says where costs are not simply timed: between which batch sizes they were
+    interpolated, or why they are unknown.
     """
 
     costs: BlockCosts | None = None
     overheads: Overheads = field(default_factory=dict)
     note: str | None = None
+    served: RoundCosts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class CostSource:
     """Costs by candidate and timed batch size, and what ran the target's passes.
 
     `run` is the run that timed them, whose decoding tells the overheads; None for an engine's file.
+    `served` are the rounds of a serving engine instead, by candidate and requests in flight.
     `origin` names a source that is not the run whose acceptance it stands beside, `caveats` are
     what a reader must know of it.
     """
@@ -61,19 +65,25 @@ class CostSource:
     blocks: Mapping[Candidate, Mapping[int, BlockCosts]]
     runner: str | None
     run: Run | None = None
+    served: Mapping[Candidate, Mapping[int, RoundCosts]] = field(default_factory=dict)
     origin: str | None = None
     caveats: tuple[str, ...] = ()
     _timed: dict[tuple[Candidate, int], PricedBatch] = field(default_factory=dict)
 
     def batches(self, candidate: Candidate) -> tuple[int, ...]:
         """The batch sizes that were timed, ascending."""
-        return tuple(self.blocks.get(candidate, ()))
+        return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
     def at(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> PricedBatch:
         """Costs as timed, interpolated between two timed batch sizes, or unknown; `ks` are always
         the same.
         """
         timed = self.batches(candidate)
+        if rounds := self.served.get(candidate, {}).get(batch):
+            return PricedBatch(served=rounds)
+        if candidate in self.served and timed:
+            sizes = ", ".join(map(str, timed))
+            return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
         if batch in timed:
             return self._at_timed(candidate, batch, ks)
         around = next(((a, b) for a, b in pairwise(timed) if a < batch < b), None)
@@ -106,7 +116,16 @@ class CostSource:
 
 
 def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSource:
-    """The costs that a run timed, of all its candidates or of some."""
+    """The costs that a run timed, of all its candidates or of some; a serving engine's are those of
+    whole rounds.
+    """
+    if run.manifest.question.engine is not None:
+        return CostSource(
+            blocks={},
+            runner=engine_name(run),
+            run=run,
+            served={each: round_costs(run, each) for each in candidates or run.candidates},
+        )
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)
     return CostSource(
@@ -114,6 +133,13 @@ def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSou
         runner=timed_by or (target.runner if target else None),
         run=run,
     )
+
+
+def engine_name(run: Run) -> str:
+    """The engine that served a run, with its version where it names one."""
+    name = run.manifest.question.engine or "built-in decoder"
+    versions = dict.fromkeys(facts.version for facts in run.engines if facts.version)
+    return " ".join([name, *versions])
 
 
 def costs_of_run(other: Run, own: Run, name: str) -> CostSource:

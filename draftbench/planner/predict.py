@@ -31,6 +31,7 @@ from draftbench.acceptance.rounds import (
 from draftbench.memory import Footprint
 from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
+from draftbench.planner.engine_costs import RoundCosts
 from draftbench.planner.measured import SPEEDUP, Key, Overheads
 from draftbench.records import LOOKUP, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
@@ -41,8 +42,9 @@ class Predictor:
     """One candidate along the traffic: responses, replays and laws side by side, and its costs at
     `batch` active rows.
 
-    `costs` None is unknown; `overheads` maps each k, 0 included, to seconds per round, None where
-    no run tells; `memory_bytes` is the draft's. `note` says where costs are not simply timed.
+    `costs` None is unknown, unless `served` has the whole rounds of an engine; `overheads` maps
+    each k, 0 included, to seconds per round, None where no run tells; `memory_bytes` is the
+    draft's. `note` says where costs are not simply timed.
     """
 
     candidate: Candidate
@@ -53,6 +55,7 @@ class Predictor:
     memory_bytes: int | None
     batch: int = 1
     note: str | None = None
+    served: RoundCosts | None = None
     # The rounds by k, the same at every batch size.
     _rounds: dict[int, Rounds] = field(default_factory=dict)
 
@@ -70,7 +73,12 @@ class Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
         found = source.at(self.candidate, batch, ks)
         return replace(
-            self, batch=batch, costs=found.costs, overheads=found.overheads, note=found.note
+            self,
+            batch=batch,
+            costs=found.costs,
+            overheads=found.overheads,
+            note=found.note,
+            served=found.served,
         )
 
     @cached_property
@@ -205,8 +213,13 @@ def _memory(run: Run, candidate: Candidate) -> int | None:
 
 
 def predict(predictor: Predictor, k: int) -> Prediction:
-    """Predict one k, by its passes alone where its overhead is unknown."""
+    """Predict one k, by its passes alone where its overhead is unknown; a k that an engine was
+    started with by the other k's alone.
+    """
     rounds, costs = predictor.rounds(k), predictor.costs
+    if predictor.served is not None:
+        decoding = predictor.served.without(k).decoding(rounds)
+        return Prediction(predictor.trajectories, rounds, decoding, None)
     if costs is None:
         return Prediction(predictor.trajectories, rounds, None, None)
     decoding = _decoding(predictor, costs, rounds, predictor.contexts, predictor.weights)
@@ -271,7 +284,7 @@ def timing_factors(
     """Speed-up under redrawn costs over that under their medians [draws], of decoding or with the
     prefills; 1 at unknown cost.
     """
-    if predictor.costs is None:
+    if predictor.costs is None and predictor.served is None:
         return np.ones(draws)
     weights, rounds = predictor.weights, prediction.rounds
     counts = [each.name for each in fields(Rounds) if each.name != "k"]
@@ -282,10 +295,17 @@ def timing_factors(
     if prefills and prediction.prefills is not None:
         reading = weights @ prediction.prefills
     context = np.array([predictor.context])
-    redrawn, median = (
-        _decoding(predictor, costs, all_rounds, context) + reading
-        for costs in (predictor.costs.redrawn, predictor.costs)
-    )
+    if predictor.served is not None:
+        others = predictor.served.without(rounds.k)
+        redrawn, median = others.redrawn.decoding(all_rounds), others.decoding(all_rounds)
+        if redrawn is None or median is None:
+            return np.ones(draws)
+    else:
+        assert predictor.costs is not None
+        redrawn, median = (
+            _decoding(predictor, costs, all_rounds, context) + reading
+            for costs in (predictor.costs.redrawn, predictor.costs)
+        )
     speeds, speed = redrawn[..., 0] / redrawn[..., 1], median[..., 0] / median[..., 1]
     factors = speeds.reshape(-1) / speed
     seed = zlib.crc32(str(predictor.candidate).encode())

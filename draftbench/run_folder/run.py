@@ -30,6 +30,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
+from draftbench.run_folder.served import decodes_of
 
 # Of shorter responses a sweep decodes none, unless there are no longer ones.
 SHORTEST_DECODED = 8
@@ -37,7 +38,9 @@ SHORTEST_DECODED = 8
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run measured; `path` is its folder, where it was read from one."""
+    """Everything a run measured; `path` is its folder, where it was read from one. What an engine
+    `served` is among the decodes too, as far as it can be compared.
+    """
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
@@ -98,8 +101,8 @@ def check_that_it_fits(
 
 def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
     """Group records by type; the last of several records of one trajectory or replay holds, of
-    decoding runs those that can be compared, and of a candidate's failures the last one that no
-    later attempt overcame.
+    decoding runs those that can be compared, an engine's answers among them, and of a candidate's
+    failures the last one that no later attempt overcame.
     """
     trajectories = {(r.request, r.sample): r for r in records if isinstance(r, Trajectory)}
     replays = {
@@ -107,6 +110,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
+    served = tuple(record for record in records if isinstance(record, Served))
     failures: dict[Candidate | None, Failure] = {}
     for record in records:
         if isinstance(record, Failure) and record.resolved:
@@ -117,13 +121,13 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
         replays=tuple(replays.values()),
-        decodes=tuple(comparable([r for r in records if isinstance(r, Decode)])),
+        decodes=(*comparable([r for r in records if isinstance(r, Decode)]), *decodes_of(served)),
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=tuple(failures.values()),
         states=tuple(r for r in records if isinstance(r, MachineState)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
-        served=tuple(r for r in records if isinstance(r, Served)),
+        served=served,
     )
 
 

@@ -1,0 +1,160 @@
+"""What a serving engine was started with → seconds of a round at every k, and how sure they are.
+
+An engine does not say what of a round is drafting and what verifying: c, v and o stay unknown. It
+gives the seconds of whole rounds at the k's that it was started with, and those of a target step,
+which is a round at k = 0. Between two started k's a round takes no less than at the smaller and no
+more than at the larger, since it does more: the straight line between is taken, and half the
+distance to the nearer end as the standard deviation of its bends. Beyond the largest k that was
+started, the line through the last two continues with the same rule.
+
+One start differs from the next (memory, threads, what else runs): every start has a factor of its
+own, by the scatter between starts of one kind where there are several, else by `START_DOUBT`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from draftbench.acceptance.rounds import Floats, Rounds
+from draftbench.records import Candidate, Decode
+from draftbench.run_folder.run import Run
+
+# Standard deviation of a start's speed where each was started once. Two starts of one server on a
+# quiet machine differed by 1 to 3 %.
+START_DOUBT = 0.02
+_DRAWS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCosts:
+    """Seconds of a round by the k's of one candidate that were started at one concurrency, those of
+    a target step at 0; `doubts` are relative standard deviations. Seconds are numbers, or draws
+    [draws] of them.
+    """
+
+    seconds: Mapping[int, float | Floats]
+    doubts: Mapping[int, float]
+    name: str = ""
+
+    @property
+    def started(self) -> tuple[int, ...]:
+        """The k's that were started, ascending, without the baseline."""
+        return tuple(sorted(k for k in self.seconds if k))
+
+    def without(self, k: int) -> RoundCosts:
+        """As if k had not been started; the baseline stays."""
+        kept = {each: value for each, value in self.seconds.items() if each != k or k == 0}
+        return replace(self, seconds=kept)
+
+    def at(self, k: int) -> float | Floats | None:
+        """Seconds of a round at k; None where nothing with a draft was started."""
+        if k in self.seconds:
+            return self.seconds[k]
+        return self._between(k)[0] if self.started else None
+
+    def decoding(self, rounds: Rounds) -> Floats | None:
+        """Seconds of decoding [..., responses, 2], without and with speculation."""
+        each = self.at(rounds.k)
+        if each is None:
+            return None
+        plain, each = np.asarray(self.seconds[0]), np.asarray(each)
+        return np.stack(
+            [
+                plain[..., None] * rounds.tokens,
+                each[..., None] * (rounds.rounds + rounds.plain),
+            ],
+            axis=-1,
+        )
+
+    def _between(self, k: int) -> tuple[float | Floats, float | Floats]:
+        """Seconds at a k that was not started, and the standard deviation of the bend there."""
+        known = sorted(self.seconds)
+        below = max(each for each in known if each < k)
+        above = min((each for each in known if each > k), default=None)
+        if above is None:
+            before = max(each for each in known if each < below)
+            slope = np.maximum(
+                (np.asarray(self.seconds[below]) - self.seconds[before]) / (below - before), 0.0
+            )
+            further = slope * (k - below)
+            return self.seconds[below] + further, further / 2
+        low, high = np.asarray(self.seconds[below]), np.asarray(self.seconds[above])
+        high = np.maximum(low, high)
+        value = low + (high - low) * (k - below) / (above - below)
+        return value, np.minimum(value - low, high - value) / 2
+
+    @cached_property
+    def redrawn(self) -> RoundCosts:
+        """Every start, and every bend between two, drawn anew [draws]."""
+        generator = np.random.Generator(np.random.Philox(key=zlib.crc32(self.name.encode())))
+        seconds: dict[int, float | Floats] = {
+            k: value * np.exp(self.doubts.get(k, START_DOUBT) * generator.standard_normal(_DRAWS))
+            for k, value in sorted(self.seconds.items())
+        }
+        return _Redrawn(seconds, self.doubts, self.name, generator.standard_normal(_DRAWS))
+
+
+@dataclass(frozen=True, eq=False)
+class _Redrawn(RoundCosts):
+    """Draws of seconds [draws]; `bends` [draws] are standard normal."""
+
+    bends: Floats = field(default_factory=lambda: np.zeros(_DRAWS))
+
+    def at(self, k: int) -> float | Floats | None:
+        if k in self.seconds:
+            return self.seconds[k]
+        if not self.started:
+            return None
+        value, bend = self._between(k)
+        drawn: Floats = np.asarray(value + bend * self.bends)
+        return drawn
+
+
+def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
+    """The costs of a candidate by the concurrencies at which it was served, ascending; only those
+    at which the baseline was served too.
+    """
+    own = [row for row in run.decodes if row.block == str(candidate) and row.output_tokens > 1]
+    by_load: defaultdict[int, defaultdict[int, list[Decode]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in own:
+        by_load[row.batch][row.k].append(row)
+    found = {}
+    for concurrency, rows in sorted(by_load.items()):
+        if 0 not in rows or len(rows) < 2:
+            continue
+        starts = {k: _by_start(each) for k, each in rows.items()}
+        found[concurrency] = RoundCosts(
+            {k: math.exp(np.mean([math.log(s) for s in each])) for k, each in starts.items()},
+            {k: _doubt(each) for k, each in starts.items()},
+            f"{candidate} {concurrency}",
+        )
+    return found
+
+
+def _by_start(rows: list[Decode]) -> list[float]:
+    """Seconds of a round, by the repeats of one arm; each repeat is a start."""
+    seconds: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        total = seconds[row.process, row.repeat]
+        total[0] += row.decode_seconds
+        total[1] += len(row.proposed)
+    return [spent / rounds for spent, rounds in seconds.values() if spent > 0 and rounds]
+
+
+def _doubt(starts: list[float]) -> float:
+    """Relative standard deviation of the mean over starts: the default one, or what they scatter by
+    where that is more, or where there are enough of them to tell.
+    """
+    logs = np.log(starts)
+    scatter = float(logs.std(ddof=1)) if len(starts) > 1 else 0.0
+    each = scatter if len(starts) >= 3 else max(scatter, START_DOUBT)
+    return each / math.sqrt(len(starts))

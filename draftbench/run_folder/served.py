@@ -1,0 +1,130 @@
+"""What a serving engine answered → decoding runs, so that whatever reads a run need not know which
+of the two measured it.
+
+An engine tells less: not what of a round was drafting, at times only the sums over rounds. What it
+counted past the end of a response is taken off, as the built-in decoder does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from draftbench.records import Candidate, Decode, Served
+
+# Proposed and accepted tokens of a round.
+Round = tuple[int, int]
+
+
+def decodes_of(rows: Iterable[Served]) -> list[Decode]:
+    """The decoding runs of every candidate with those of the baseline that they share, a copy of
+    which stands in each candidate's block. Answers that ended in an error are left out.
+    """
+    whole = [row for row in rows if row.error is None and row.output_tokens > 0]
+    baseline = [row for row in whole if row.candidate is None]
+    by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
+    for row in whole:
+        if row.candidate is not None:
+            by_candidate[row.candidate].append(row)
+    return [
+        _decode(row, str(candidate))
+        for candidate, own in by_candidate.items()
+        for row in (*baseline, *own)
+    ]
+
+
+def _decode(row: Served, block: str) -> Decode:
+    rounds = rounds_of(row) if row.k else [(0, 0)] * (row.output_tokens - 1)
+    kept, cut = _without_surplus(rounds, row.output_tokens - 1)
+    seconds = _seconds(row, len(kept))
+    return Decode(
+        request=row.request,
+        sample=row.sample,
+        candidate=row.candidate,
+        k=row.k,
+        mode=row.mode,
+        repeat=row.repeat,
+        proposed=tuple(proposed for proposed, _ in kept),
+        accepted=tuple(accepted for _, accepted in kept),
+        cut=cut,
+        draft_seconds=(0.0,) * len(kept),  # in the rest of the round, as the engine tells it
+        verify_seconds=seconds,
+        prefill_seconds=row.arrivals[0],
+        draft_prefill_seconds=None,
+        decode_seconds=row.arrivals[-1] - row.arrivals[0],
+        output_tokens=row.output_tokens,
+        digest=row.digest,
+        first_difference=row.first_difference,
+        tie=row.tie,
+        block=block,
+        batch=row.concurrency,
+        process=row.process,
+        active=() if row.concurrency == 1 else (row.concurrency,) * len(kept),
+    )
+
+
+def rounds_of(row: Served) -> list[Round]:
+    """Proposed and accepted tokens of every round as the engine counts them, steps without a
+    proposal among them. Where it gives sums alone, rounds with these sums: their order and what
+    each accepted are then not its own.
+    """
+    if row.proposed is not None and row.accepted is not None:
+        drafted = list(zip(row.proposed, row.accepted, strict=True))
+        plain = row.output_tokens - 1 - sum(accepted + 1 for _, accepted in drafted)
+        return drafted + [(0, 0)] * max(plain, 0)
+    kept, drafted_tokens = row.kept or 0, row.drafted or 0
+    rounds = row.rounds if row.rounds is not None else max(row.output_tokens - 1 - kept, 1)
+    accepted_by_round = _histogram(row.by_position, rounds) or _spread(kept, rounds)
+    proposed_by_round = _spread(drafted_tokens, rounds)
+    return [
+        (max(proposed, accepted), accepted)
+        for proposed, accepted in zip(
+            sorted(proposed_by_round), sorted(accepted_by_round), strict=True
+        )
+    ]
+
+
+def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
+    """Accepted tokens a round from how many rounds accepted each position."""
+    if not by_position or by_position[0] > rounds:
+        return None
+    reached = [rounds, *by_position, 0]
+    return [
+        accepted
+        for accepted, (here, further) in enumerate(pairwise(reached))
+        for _ in range(here - further)
+    ]
+
+
+def _spread(total: int, rounds: int) -> list[int]:
+    """A sum over rounds, as even as whole numbers are."""
+    each, more = divmod(total, rounds) if rounds else (0, 0)
+    return [each + 1] * more + [each] * (rounds - more)
+
+
+def _without_surplus(rounds: Sequence[Round], tokens: int) -> tuple[list[Round], tuple[int, ...]]:
+    """Rounds of a response with so many tokens after the first, and what each had proposed past its
+    end. Engines draft past the limit and count what the target would have accepted there.
+    """
+    kept, cut, left = list[Round](), list[int](), tokens
+    for proposed, accepted in rounds:
+        if left <= 0:
+            break
+        within = min(accepted, left)
+        # The end came inside the proposal: the round adds no token of the target's own.
+        inside = accepted >= left
+        kept.append((proposed, within))
+        cut.append(proposed - within if inside else 0)
+        left -= within + 1
+    return kept, tuple(cut)
+
+
+def _seconds(row: Served, rounds: int) -> tuple[float, ...]:
+    """Seconds of every round: the gaps of the stream where each round came as one piece, else their
+    mean.
+    """
+    gaps = [later - earlier for earlier, later in pairwise(row.arrivals)]
+    if len(gaps) == rounds:
+        return tuple(round(max(gap, 0.0), 7) for gap in gaps)
+    return (round(sum(gaps) / rounds, 7),) * rounds if rounds else ()

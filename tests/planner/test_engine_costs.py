@@ -1,0 +1,134 @@
+"""Seconds of an engine's rounds between and beyond the k's that it was started with."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import QUESTION, SMALL, manifest, replay, served, trajectory
+
+from draftbench.planner.engine_costs import START_DOUBT, RoundCosts, round_costs
+from draftbench.planner.predict import predict, predictor_of
+from draftbench.planner.recommend import recommend
+from draftbench.records import EngineFacts
+from draftbench.run_folder.run import run_of
+
+COSTS = RoundCosts({0: 1.0, 2: 1.4, 6: 2.2}, {})
+
+
+def test_a_started_k_takes_what_was_measured():
+    assert [COSTS.at(k) for k in (0, 2, 6)] == [1.0, 1.4, 2.2]
+
+
+@pytest.mark.parametrize(("k", "seconds"), [(1, 1.2), (4, 1.8), (8, 2.6)])
+def test_others_lie_on_the_line_through_their_neighbours(k, seconds):
+    assert COSTS.at(k) == pytest.approx(seconds)
+
+
+def test_no_round_is_known_where_nothing_with_a_draft_was_started():
+    assert RoundCosts({0: 1.0}, {}).at(3) is None
+
+
+def test_a_started_k_is_predicted_without_itself():
+    # Between the plain step and k = 6: 1.0 + 2/6 · 1.2.
+    assert COSTS.without(2).at(2) == pytest.approx(1.4)
+    assert COSTS.without(6).at(6) == pytest.approx(1.4 + 4 * 0.2)
+
+
+@given(
+    seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
+    k=st.integers(1, 12),
+)
+def test_between_two_starts_a_round_takes_no_less_and_no_more_than_they_do(seconds, k):
+    rising = np.cumsum(seconds)
+    costs = RoundCosts({2 * at: float(value) for at, value in enumerate(rising)}, {})
+    low = costs.at(k - k % 2) if k <= 2 * (len(rising) - 1) else rising[-1]
+    assert costs.at(k) >= low * (1 - 1e-12)
+    above = 2 * -(-k // 2)
+    if above in costs.seconds:
+        assert costs.at(k) <= costs.seconds[above] * (1 + 1e-12)
+
+
+def test_a_started_k_is_as_doubtful_as_its_start_and_others_for_bends_too():
+    draws = {k: np.log(COSTS.redrawn.at(k)) for k in (2, 4)}
+    assert draws[2].std() == pytest.approx(START_DOUBT, rel=0.15)
+    # Halfway between 1.4 and 2.2: a standard deviation of 0.2 at 1.8, and the starts'.
+    assert draws[4].std() == pytest.approx(0.2 / 1.8, rel=0.2)
+
+
+def engine_run(*rows):
+    question = {"engine": "vllm", "ks": (1, 2, 4)}
+    responses = [trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "ab"]
+    replays = [replay((1.0,) * 8, request=request) for request in "ab"]
+    return run_of(manifest(**question), [*responses, *replays, *rows])
+
+
+def answers(k: int, first: float, each: float, pieces: tuple[int, ...], **changes):
+    """Two requests answered in pieces, `each` seconds after the last."""
+    times = [first + each * at for at in range(len(pieces))]
+    rounds = len(pieces) - 1
+    told = {"proposed": (k,) * rounds, "accepted": (k,) * rounds} if k else {}
+    return [
+        served(SMALL if k else None, k, *times, request=request, chunks=pieces, **told, **changes)
+        for request in "ab"
+    ]
+
+
+def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
+    plain = answers(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
+    at_one = answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
+    run = engine_run(*plain, *at_one)
+    costs = round_costs(run, SMALL)[1]
+    assert costs.seconds == pytest.approx({0: 0.1, 1: 0.12})
+    # k = 4 accepts everything: rounds of 5 and 3 tokens, each 0.1 + 4 · 0.02 s.
+    prediction = predict(predictor_of(run, SMALL), 4)
+    assert prediction.speedup().value == pytest.approx(0.8 / (2 * 0.18))
+
+
+def test_two_starts_of_the_baseline_count_alike_and_their_difference_is_doubt():
+    rows = [
+        *answers(0, 0.5, 0.1, (1,) * 9),
+        *answers(0, 0.5, 0.121, (1,) * 9, repeat=1, server="s2"),
+        *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)),
+    ]
+    costs = round_costs(engine_run(*rows), SMALL)[1]
+    assert costs.seconds[0] == pytest.approx(0.11)
+    # ln 1.21 between two: a standard deviation of .135 each, of .095 for their mean.
+    assert costs.doubts[0] == pytest.approx(np.log(1.21) / 2)
+    assert QUESTION.engine is None
+
+
+def test_a_load_that_was_not_served_is_unknown_in_words():
+    run = engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
+    predictor = predictor_of(run, SMALL, batch=4)
+    assert predictor.served is None
+    assert predictor.note == "4 requests in flight were not served, only 1"
+
+
+def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
+    """Ten requests alike: 0.8 s without, 0.48 s with k = 1, so 1.67×."""
+    names = [f"r{n}" for n in range(10)]
+    plain = [
+        msgspec.structs.replace(answers(0, 0.5, 0.1, (1,) * 9)[0], request=name) for name in names
+    ]
+    at_one = [
+        msgspec.structs.replace(answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))[0], request=name)
+        for name in names
+    ]
+    responses = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay((1.0,) * 8, request=name) for name in names]
+    facts = EngineFacts(
+        server="s1", process="p1", engine="vllm", version="0.32.0", model="m", candidate=SMALL, k=1,
+        started=True, command=None, settings={}, context_length=512, prefix_cache=False,
+        ready_seconds=29.0,
+    )  # fmt: skip
+    run = run_of(
+        manifest(engine="vllm", ks=(1, 2, 4)), [*responses, *replays, facts, *plain, *at_one]
+    )
+    answer = recommend(run)
+    assert answer.runner == "vllm 0.32.0"
+    assert answer.leading_evaluation.speedup_measured.value == pytest.approx(0.8 / 0.48)
+    assert answer.leading_evaluation.draft_cost_ratio is None
+    assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)

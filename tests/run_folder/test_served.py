@@ -1,0 +1,79 @@
+"""An engine's answers as decoding runs: what it counts past the end is taken off."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import BIG, SMALL, served
+
+from draftbench.records import Served
+from draftbench.run_folder.served import decodes_of, rounds_of
+
+
+def runs(*rows: Served, k: int):
+    return [row for row in decodes_of(rows) if row.k == k]
+
+
+def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for():
+    # The first token after 0.5 s, then three rounds: 1 + 2, 1 + 0, 1 + 1 tokens.
+    row = served(
+        SMALL, 2, 0.5, 0.7, 0.8, 1.1, chunks=(1, 3, 1, 2), proposed=(2, 2, 2), accepted=(2, 0, 1)
+    )
+    (decode,) = runs(row, k=2)
+    assert decode.proposed == (2, 2, 2)
+    assert decode.accepted == (2, 0, 1)
+    assert decode.cut == (0, 0, 0)
+    assert decode.verify_seconds == pytest.approx((0.2, 0.1, 0.3))
+    assert decode.prefill_seconds == 0.5
+    assert decode.decode_seconds == pytest.approx(0.6)
+
+
+def test_tokens_accepted_past_the_limit_are_cut():
+    # A limit of 4 tokens: one of the prefill, then 3 of which the first round brings 3 of its 5.
+    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), proposed=(4,), accepted=(4,))
+    (decode,) = runs(row, k=4)
+    assert (decode.accepted, decode.cut) == ((3,), (1,))
+
+
+def test_an_end_that_the_target_adds_itself_cuts_nothing():
+    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), proposed=(4,), accepted=(2,))
+    (decode,) = runs(row, k=4)
+    assert (decode.accepted, decode.cut) == ((2,), (0,))
+
+
+def test_steps_without_a_proposal_are_rounds_that_the_engine_does_not_list():
+    # 6 tokens after the first: a round of 1 + 3, and two steps of one token.
+    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 6), proposed=(3,), accepted=(3,))
+    assert rounds_of(row) == [(3, 3), (0, 0), (0, 0)]
+    (decode,) = runs(row, k=3)
+    assert decode.verify_seconds == pytest.approx((0.5 / 3,) * 3)
+
+
+def test_sums_alone_give_rounds_with_these_sums():
+    # llama.cpp: 10 tokens after the first, 6 of them accepted of 12 drafted: 4 rounds.
+    row = served(SMALL, 4, 0.5, 1.0, chunks=(1, 10), drafted=12, kept=6)
+    rounds = rounds_of(row)
+    assert len(rounds) == 4
+    assert sum(proposed for proposed, _ in rounds) == 12
+    assert sum(accepted for _, accepted in rounds) == 6
+
+
+def test_counters_by_position_say_how_many_rounds_accepted_how_much():
+    # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third: 0, 1, 2 and 3 tokens.
+    row = served(
+        SMALL, 3, 0.5, 1.0, chunks=(1, 10), rounds=4, drafted=12, kept=6, by_position=(3, 2, 1)
+    )
+    assert sorted(accepted for _, accepted in rounds_of(row)) == [0, 1, 2, 3]
+
+
+def test_candidates_share_the_baseline_that_was_served_once():
+    plain = served(None, 0, 0.5, 0.6, 0.7)
+    rows = [plain, *(served(c, 1, 0.5, 0.6, 0.7, proposed=(1, 1), accepted=(0, 0))
+                     for c in (SMALL, BIG))]  # fmt: skip
+    blocks = [(row.block, row.k) for row in decodes_of(rows)]
+    assert blocks == [("small", 0), ("small", 1), ("big", 0), ("big", 1)]
+    assert next(row.proposed for row in decodes_of(rows)) == (0, 0)
+
+
+def test_answers_that_ended_in_an_error_are_no_decoding_runs():
+    broken = served(SMALL, 1, 0.5, error="timeout", proposed=(), accepted=())
+    assert decodes_of([served(None, 0, 0.5, 0.6), broken]) == []
