@@ -158,37 +158,61 @@ class _Draft:
         return Proposal(torch.cat(self.tokens), q)
 
 
+@dataclass(frozen=True)
+class LookupRule:
+    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much of it.
+
+    `first` takes the first of several occurrences, not the last. The newest `unseen` tokens are
+    neither found nor copied, nor is an occurrence that starts before token `begin`. Of fewer than
+    `least` tokens nothing is proposed, and `fills` makes up what is missing of k from the last
+    token.
+    """
+
+    first: bool = False
+    unseen: int = 0
+    begin: int = 0
+    least: int = 1
+    fills: bool = False
+
+
 class LookupIndex:
-    """Finds the most recent continuation of the longest n-gram that ends a growing sequence.
+    """Finds the continuation of an earlier occurrence of the longest n-gram that ends a growing
+    sequence.
 
     Args:
         longest, shortest: n-gram sizes that are looked up (vLLM: prompt_lookup_max,
         prompt_lookup_min).
     """
 
-    def __init__(self, longest: int, shortest: int) -> None:
-        self.longest, self.shortest = longest, shortest
+    def __init__(self, longest: int, shortest: int, rule: LookupRule = LookupRule()) -> None:
+        self.longest, self.shortest, self.rule = longest, shortest, rule
         self.tokens: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: list[int]) -> None:
         """Append tokens; an n-gram becomes findable once a token follows it."""
         for token in tokens:
-            end = len(self.tokens)
-            for size in range(self.shortest, min(self.longest, end) + 1):
-                self._after[tuple(self.tokens[end - size :])] = end
+            end = len(self.tokens) - self.rule.unseen
+            for size in range(self.shortest, min(self.longest, end - self.rule.begin) + 1):
+                ending = tuple(self.tokens[end - size : end])
+                if self.rule.first:
+                    self._after.setdefault(ending, end)
+                else:
+                    self._after[ending] = end
             self.tokens.append(token)
 
     def lookup(self, k: int) -> list[int]:
-        """The (up to k) tokens that followed the most recent earlier occurrence of the longest
-        matching ending.
-        """
+        """The (up to k) tokens that followed the longest matching ending."""
         end = len(self.tokens)
+        found: list[int] = []
         for size in range(min(self.longest, end), self.shortest - 1, -1):
             start = self._after.get(tuple(self.tokens[end - size :]))
             if start is not None:
-                return self.tokens[start : start + k]
-        return []
+                found = self.tokens[start : min(start + k, end - self.rule.unseen)]
+                break
+        if len(found) < self.rule.least:
+            found = []
+        return found + self.tokens[-1:] * (k - len(found)) if self.rule.fills else found
 
 
 class LookupDrafter:

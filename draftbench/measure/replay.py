@@ -3,23 +3,24 @@
 
 At position j the draft's distribution is what it would have been in any round that reached j, since
 a round only reaches j with all earlier tokens equal to the response. Prompt lookup has no such law:
-it is recorded per start of a round.
+see `lookup`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat, takewhile
+from itertools import chain, repeat
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.runner import Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
 from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling
@@ -39,7 +40,17 @@ def replay(
     if runner is not None:
         return [*replay_model(runner, bench.target, group, candidate, bench.mode)]
     window = max(bench.ks)
-    return [(replay_lookup(response, candidate, bench.lookup, window), None) for response in group]
+    return [
+        (replay_lookup(response, candidate, lookup_index(None, *bench.lookup), window), None)
+        for response in group
+    ]
+
+
+class ServedTarget(NamedTuple):
+    """What is known of a target that runs elsewhere."""
+
+    vocab_size: int
+    context_length: int
 
 
 @dataclass
@@ -56,7 +67,7 @@ class _Columns:
 
 def replay_model(
     draft: Runner,
-    target: Runner,
+    target: Runner | ServedTarget,
     group: Sequence[ScoredResponse],
     candidate: Candidate,
     mode: DraftingMode,
@@ -65,23 +76,29 @@ def replay_model(
     go to the private part.
 
     Where the draft samples, the target passes over the responses too, so that Σ min(p, q) is exact
-    at every position instead of estimated from the tokens that came out.
+    at every position instead of estimated from the tokens that came out. Of a target that runs
+    elsewhere there are only the log-probabilities of those tokens.
     """
     columns = [_Columns() for _ in group]
     texts = [(response.prompt.tokens, response.tokens) for response in group]
     samples = mode is not DraftingMode.GREEDY and any(
         response.trajectory.sampling.temperature > 0 for response in group
     )
-    verified = teacher_forced(target, texts, 1, draft.context_length) if samples else repeat(None)
+    verified: Iterable[tuple[int, int, Tensor] | None] = repeat(None)
+    if samples and not isinstance(target, ServedTarget):
+        verified = teacher_forced(target, texts, 1, draft.context_length)
     drafted = teacher_forced(draft, texts, 1, target.context_length)
     for (row, start, logits), beside in zip(drafted, verified, strict=False):
         logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
         tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
-        if beside is None or sampling.temperature == 0:
+        if not samples or sampling.temperature == 0:
             accept = overlap = (best(logits) == chosen).double()
-        else:
+        elif beside is not None:
             accept, overlap = _sampled(logits, beside[2], chosen, sampling, mode)
+        else:
+            log_p = group[row].log_p[start : start + len(logits)]
+            accept, overlap = _emitted(logits, log_p, chosen, sampling, mode), torch.empty(0)
         known = chosen < logits.shape[1]  # a token that the draft lacks is behind all it has
         own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
         rank = torch.where(known, (logits > own).sum(dim=-1), logits.shape[1])
@@ -107,7 +124,9 @@ def replay_model(
             confidence=_rounded(found.confidence, missing),
             margin=_rounded(found.margin, missing),
             rank=tuple(found.rank + [draft.vocab_size] * missing),
-            overlap=None if mode is DraftingMode.GREEDY else _rounded(found.overlap, missing),
+            overlap=_rounded(found.overlap, missing)
+            if mode is not DraftingMode.GREEDY and len(found.overlap) == len(found.accept)
+            else None,
         )
         drafted_tokens = tuple(found.drafted)
         private = PrivateDraft(
@@ -129,41 +148,21 @@ def _sampled(
     return ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0), torch.minimum(p, q).sum(dim=-1)
 
 
+def _emitted(
+    logits: Tensor, log_p: Sequence[float], chosen: Tensor, sampling: Sampling, mode: DraftingMode
+) -> Tensor:
+    """min(1, q/p) at the tokens that came out, from the log-probabilities that the target gave."""
+    filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
+    q = distribution(logits, filters)
+    known = chosen < q.shape[1]
+    own = q.gather(1, chosen.clamp(max=q.shape[1] - 1)[:, None])[:, 0].double() * known
+    p = torch.tensor(log_p, dtype=torch.float64, device=logits.device).exp()
+    return (own / p).nan_to_num(0.0, 1.0).clamp(max=1.0)
+
+
 def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
     """Three digits, the finest that may be shared; 0 where the draft could not draft."""
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
-
-
-def replay_lookup(
-    response: ScoredResponse,
-    candidate: Candidate,
-    sizes: tuple[int, int],
-    window: int,
-) -> LookupReplay:
-    """What prompt lookup proposes at every start of a round; no model runs.
-
-    Args:
-        sizes: longest and shortest n-gram.
-        window: the largest k of the grid.
-    """
-    index = LookupIndex(*sizes)
-    index.extend(list(response.prompt.tokens))
-    proposed, matched = [], []
-    tokens = response.tokens
-    for start in range(1, len(tokens)):
-        index.extend([tokens[start - 1]])
-        found = index.lookup(window)
-        pairs = zip(found, tokens[start:], strict=False)
-        proposed.append(len(found))
-        matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    return LookupReplay(
-        request=response.trajectory.request,
-        sample=response.trajectory.sample,
-        candidate=candidate,
-        window=window,
-        proposed=tuple(proposed),
-        matched=tuple(matched),
-    )
 
 
 def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | None:

@@ -14,8 +14,9 @@ from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import replay_lookup, replay_model
+from draftbench.measure.replay import replay_model
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
 
@@ -123,7 +124,7 @@ def test_lookup_replay_predicts_every_round_of_the_decoder(seed, k, limit):
     assert fast.tokens == plain.tokens
     if len(plain.tokens) > 1:
         response = scored(plain, work)
-        record = replay_lookup(response, Candidate(draft="ngram"), (3, 1), 16)
+        record = replay_lookup(response, Candidate(draft="ngram"), lookup_index(None, 3, 1), 16)
         assert_predicted(response.trajectory, record, k, fast)
 
 

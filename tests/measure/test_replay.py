@@ -1,10 +1,14 @@
 """One pass along a response: what a draft would have proposed, by hand and against stepping."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from draftbench.decoder.scripted_model import ScriptedRunner
-from draftbench.measure.replay import replay_lookup, replay_model, stepping_disagreement
+from draftbench.measure.lookup import lookup_index, replay_lookup
+from draftbench.measure.replay import ServedTarget, replay_model, stepping_disagreement
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
@@ -70,12 +74,31 @@ def test_nothing_is_accepted_beyond_the_drafts_context(make):
     assert len(record.rank) == len(record.margin) == len(record.confidence) == 5
 
 
+def test_a_draft_is_replayed_over_what_a_target_elsewhere_wrote(make):
+    """Greedy: the ids are enough. Sampling: a = min(1, q/p) by the p that came with the ids, .5 and
+    .1 against q = .2, and Σ min(p, q) is unknown.
+    """
+    q, elsewhere = make.constant(0.2, 0.5, 0.3), ServedTarget(3, 64)
+    greedy = replayed(q, elsewhere, make.unscored((0, 1, 0), sampling=SAMPLED), DraftingMode.GREEDY)
+    assert greedy.accept == (1.0, 0.0)
+    response = make.unscored((1, 0, 0), sampling=SAMPLED)
+    response = replace(response, log_p=(0.0, math.log(0.5), math.log(0.1)))
+    sampled = replayed(q, elsewhere, response, DraftingMode.SAMPLED)
+    assert (sampled.accept, sampled.overlap) == ((0.4, 1.0), None)
+
+
+def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
+    q = make.constant(0.5, 0.5)
+    response = replace(make.unscored((0, 2), sampling=SAMPLED), log_p=(0.0, math.log(0.5)))
+    assert replayed(q, ServedTarget(3, 64), response, DraftingMode.SAMPLED).accept == (0.0,)
+
+
 def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
     """Prompt 1 2 3 4, response 1 2 3 9: after 1 the pair (4, 1) is new; after 1 2 follow 3 4 1 2 of
     which 3 is right; after 1 2 3 follows 4, which is wrong.
     """
     response = make.unscored((1, 2, 3, 9), prompt=(1, 2, 3, 4))
-    record = replay_lookup(response, Candidate(draft="ngram"), (2, 2), 3)
+    record = replay_lookup(response, Candidate(draft="ngram"), lookup_index(None, 2, 2), 3)
     assert record.proposed == (0, 3, 3)
     assert record.matched == (0, 1, 0)
     assert record.window == 3
