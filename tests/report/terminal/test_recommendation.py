@@ -68,7 +68,7 @@ def test_the_screen_of_a_kept_run(answers):
         "Speed-up 2.10× (1.88–2.36), decode only, measured on 16 of 48 requests",
         "",
         "   draft         k    speed-up ×           α           τ           c   memory",
-        "→  qwen0.5:int4  5  2.10 ±0.23    0.87 ±0.03  4.05 ±0.34  0.20 ±0.01   584 MB",
+        "→  qwen0.5:int4  5  2.10 ±0.23    0.87 ±0.03  4.05 ±0.34  0.20 ±0.02   584 MB",
         "   qwen0.5:int8  3  1.64 ±0.11    0.88 ±0.03  3.20 ±0.16  0.30 ±0.01   771 MB",
         "   ngram         7  1.46 ±0.19             –  4.06 ±0.64  0.00 ±0.00     0 kB",
         "   qwen0.5       2  1.45 ±0.05    0.88 ±0.03  2.61 ±0.10  0.39 ±0.01  1.26 GB",
