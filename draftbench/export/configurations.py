@@ -30,15 +30,15 @@ from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
 _OLDEST, _NEWEST = (0, 0), (10**9, 0)
-# llama.cpp's flags have three periods: until their renaming in April 2026, from then on, and with
-# --spec-draft-sampling. Builds between the first two were not seen.
-_SAMPLING_BUILD = 11368
-_RENAMING = {"before-rename": _OLDEST, "after-rename": (1, 0)}
-_BUILDS = (
-    (range(8878), _OLDEST),
-    (range(9626, _SAMPLING_BUILD), _RENAMING["after-rename"]),
-    (range(_SAMPLING_BUILD, 10**9), _NEWEST),
-)
+# vLLM's first versions with what is written here, by its wheels on PyPI.
+_VLLM_NGRAM, _VLLM_DRAFT, _VLLM_RATES, _VLLM_SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
+_VLLM_PER_CHANNEL = _VLLM_SCHEDULE = (0, 24)
+_VLLM_VOCABULARIES, _VLLM_PARALLEL = (0, 25), (0, 26)
+# Its default runner, the second, serves draft models and n-grams from these on.
+_VLLM_DRAFT_RUNNER, _VLLM_NGRAM_RUNNER = (0, 31), (0, 32)
+# llama.cpp's version is its build; those between the old flags and the new ones were not seen.
+_OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
+_RENAMING = {"before-rename": _OLDEST, "after-rename": (_NEW_BUILD, 0)}
 _BITS = {"int8": 8, "int4": 4}
 # int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
 _GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
@@ -136,6 +136,8 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             f"{name} drafts `{written.mode}`, the run measured `{setting.mode}`: above temperature "
             "0 acceptance will differ"
         )
+    if rules.sampling is not None:
+        notes.append(f"{rules.sampling} where a request does not say: {_to_send(setting)}")
     if setting.schedule and not written.scheduled:
         steps = ", ".join(f"k = {k} from {first} to {last}" for first, last, k in setting.schedule)
         notes.append(
@@ -157,14 +159,26 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     return EngineConfiguration(text, (*differences, *notes))
 
 
+def _to_send(setting: Setting) -> str:
+    """What requests must say to be sampled as they were measured."""
+    if setting.mixed:
+        return "send the temperature, top-k, top-p and min-p that were measured with every request"
+    asked = setting.sampling
+    if asked.temperature == 0:
+        return "send temperature 0, as measured"
+    cuts = (("top-k", asked.top_k), ("top-p", asked.top_p), ("min-p", asked.min_p))
+    words = [f"no {name}" if value is None else f"{name} {value:g}" for name, value in cuts]
+    return f"send temperature {asked.temperature:g}, {', '.join(words)}, as measured"
+
+
 def _version(engine: str, version: str | None) -> Version:
     if version is None:
         return _NEWEST
     if engine == "llamacpp":
         build = re.fullmatch(r"b(\d{1,9})", version)
-        for builds, period in _BUILDS:
-            if build and int(build[1]) in builds:
-                return period
+        number = int(build[1]) if build else -1
+        if 0 <= number <= _OLD_BUILD or number >= _NEW_BUILD:
+            return number, 0
         if version not in _RENAMING:
             raise UsageError(
                 f"llama.cpp's flags are not known for `{version}`",
@@ -191,74 +205,86 @@ def _vllm(setting: Setting, version: Version) -> _Written:
         words += ["--revision", setting.target_revision]
     notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINES["vllm"].form]
     lengths: dict[str, object] = {"num_speculative_tokens": setting.k}
-    scheduled = bool(setting.schedule) and version >= (0, 25)
+    scheduled = bool(setting.schedule) and version >= _VLLM_SCHEDULE
     if scheduled:
         lengths = {
             "num_speculative_tokens": setting.longest,
             "num_speculative_tokens_per_batch_size": [list(step) for step in setting.schedule],
         }
-        notes += _vllm_schedule(setting)
+        notes += _vllm_schedule(setting, version)
     if setting.survival:
-        if version < (0, 21):
+        if version < _VLLM_RATES:
             raise _too_old("vLLM", "0.21", "acceptance by position to play back")
         lengths["rejection_sample_method"] = "synthetic"
         lengths["synthetic_acceptance_rates"] = list(setting.survival)
-    if setting.draft is None:
-        if version < (0, 10):
-            raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
-        shortest, longest = setting.lookup
-        fields = {"method": "ngram", **lengths}
-        fields |= {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
-        notes.append(
-            "vLLM's default runner takes the last match in the prompt, as was measured; the older "
-            "one (VLLM_USE_V2_MODEL_RUNNER=0) takes the first"
+    if setting.draft is not None:
+        fields = {**vllm_draft(setting.draft, translated=bool(setting.sizes)), **lengths}
+        more, mode = _vllm_draft(setting, version, fields)
+        return _Written(json.dumps(fields), [*notes, *more], mode, scheduled)
+    if version < _VLLM_NGRAM:
+        raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
+    shortest, longest = setting.lookup
+    fields = {"method": "ngram", **lengths}
+    fields |= {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+    match = "vLLM before 0.32 takes the first match in the prompt, the run measured the last"
+    if version >= _VLLM_NGRAM_RUNNER:
+        match = (
+            "vLLM's default runner takes the last match in the prompt, as was measured; before "
+            "0.32, and with VLLM_USE_V2_MODEL_RUNNER=0, it is the first"
         )
-        return _Written(json.dumps(fields), notes, None, scheduled)
-    if version < (0, 15):
+    return _Written(json.dumps(fields), [*notes, match], None, scheduled)
+
+
+def _vllm_draft(
+    setting: Setting, version: Version, fields: dict[str, object]
+) -> tuple[list[str], DraftingMode]:
+    """Adds the fields of a draft model: what to know of them, and the mode that vLLM drafts in."""
+    if version < _VLLM_DRAFT:
         raise _too_old("vLLM", "0.15", "draft models on its current engine")
-    current = version >= (0, 26)
     greedy = setting.mode is DraftingMode.GREEDY
-    if setting.sizes and not (current and greedy):
+    if setting.sizes and not (greedy and version >= _VLLM_VOCABULARIES):
         raise UsageError(
             f"vLLM refuses this pair: its vocabularies have {setting.sizes} entries",
-            hint="from 0.26 it maps them where the draft is greedy; sweep with --mode greedy",
+            hint="from 0.25 it maps them where the draft is greedy; sweep with --mode greedy",
         )
-    fields = {**vllm_draft(setting.draft), **lengths}
+    notes = []
     if setting.draft_revision:
         fields["revision"] = setting.draft_revision
     if setting.quant == "fp8":
         # One scale a row, as was measured; "fp8" is one for the whole matrix.
-        fields["quantization"] = "fp8_per_channel" if current else "fp8"
-        if not current:
+        by_row = version >= _VLLM_PER_CHANNEL
+        fields["quantization"] = "fp8_per_channel" if by_row else "fp8"
+        if not by_row:
             notes.append("fp8 has one scale a matrix there, the run measured one a row")
-    if current:
+    mode = DraftingMode.GREEDY
+    if version >= _VLLM_SAMPLING:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
-        notes.append(
-            "vLLM's default runner captures no CUDA graphs for a draft model: a small draft costs "
-            "more there than its passes here"
-        )
+        mode = mode if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
     if setting.sizes:
-        fields |= vllm_draft(setting.draft, translated=True)
         notes.append(
             f"the vocabularies have {setting.sizes} entries: vLLM drafts from what they share, on "
             "its older runner alone"
         )
-    only_greedy = greedy or not current
-    mode = DraftingMode.GREEDY if only_greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
-    return _Written(json.dumps(fields), notes, mode, scheduled)
-
-
-def _vllm_schedule(setting: Setting) -> list[str]:
-    """What vLLM makes of draft lengths by load."""
-    notes = [
-        f"vLLM keeps the last draft length beyond {setting.schedule[-1][1]} requests, and drops "
-        "the schedule for `num_speculative_tokens` under data parallelism"
-    ]
-    if setting.draft is not None:
+    elif version >= _VLLM_DRAFT_RUNNER:
         notes.append(
-            f"vLLM's default runner drafts {setting.longest} tokens with a draft model at every "
-            "load and verifies only the schedule's: VLLM_USE_V2_MODEL_RUNNER=0 saves the drafting "
-            "too"
+            "vLLM's default runner captures no CUDA graphs for a draft model (0.31 to 0.33): a "
+            "small draft costs more there than its passes here"
+        )
+    return notes, mode
+
+
+def _vllm_schedule(setting: Setting, version: Version) -> list[str]:
+    """What vLLM makes of draft lengths by load."""
+    parallel = "drops the schedule for `num_speculative_tokens` under data parallelism"
+    if version < _VLLM_PARALLEL:
+        parallel = "before 0.26 may hang with a schedule under data parallelism"
+    last = setting.schedule[-1][1]
+    notes = [f"vLLM keeps the last draft length beyond {last} requests, and {parallel}"]
+    if setting.draft is not None and not setting.sizes and version >= _VLLM_DRAFT_RUNNER:
+        notes.append(
+            f"vLLM's default runner (0.31 to 0.33) drafts {setting.longest} tokens with a draft "
+            "model at every load and verifies only the schedule's: VLLM_USE_V2_MODEL_RUNNER=0 "
+            "saves the drafting too"
         )
     if any(k == 0 for _, _, k in setting.schedule):
         notes.append(
@@ -301,25 +327,24 @@ def _sglang(setting: Setting, version: Version) -> _Written:
 
 def _llamacpp(setting: Setting, version: Version) -> _Written:
     """The llama-server command, with the flags of its build."""
-    renamed = version > _OLDEST
+    renamed = version >= (_NEW_BUILD, 0)
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), str(setting.lookup[0])
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes = [ENGINES["llamacpp"].form if renamed else older]
     more = ["-np", str(setting.load)]  # 4 without it
     if setting.survival:
-        if not renamed:
-            raise _too_old("llama.cpp", "its renaming of flags", "acceptance to play back")
+        if version < (_RATES_BUILD, 0):
+            raise _too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
+        notes.append(
+            f"--spec-synth-rates (pull request 27711, August 2026) is in b{_RATES_BUILD} and not "
+            "in b10644: earlier builds do not start with it"
+        )
     if setting.load > 1:
         notes.append(
             f"-np {setting.load} divides the context among as many requests: make -c that many "
             "times a request's, or add --kv-unified"
-        )
-    if setting.sampling.temperature == 0:
-        notes.append(
-            "llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05 where a "
-            "request does not say: send temperature 0, as measured"
         )
     if setting.draft is None:
         kind = "simple-" if renamed else ""
@@ -336,7 +361,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         words += ["--spec-draft-p-min", "0"]
     else:
         words += ["-md", file, "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
-    if setting.mode is not DraftingMode.GREEDY and version == _NEWEST:
+    if setting.mode is not DraftingMode.GREEDY and version >= (_SAMPLING_BUILD, 0):
         # It reads temperature and seed of a request, not top-k or top-p.
         words += ["--spec-draft-sampling", "probabilistic"]
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY

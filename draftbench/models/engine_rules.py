@@ -43,6 +43,7 @@ class Engine:
     name: str
     form: str  # of the configuration that is written for it
     levels: tuple[str, ...] | None  # that it makes while loading; None: files are converted before
+    sampling: str | None  # what it does where a request does not say; None: written, or unknown
     short_context: str  # what it does with a draft whose context ends at {} tokens, before {}
     own_draft: str  # the option for a target that carries its own draft
     sources: tuple[Source, ...]
@@ -212,17 +213,28 @@ ENGINES = {
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=_vllm_option,
+        sampling="vLLM samples by the checkpoint's generation_config.json",
         short_context="0.33 cuts the server's context to the draft's, {} tokens (target: {})",
         own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
-            Source("draft lengths by batch size", "0.33.0 v1/spec_decode/dynamic", "0.32.0"),
+            Source(
+                "draft lengths by batch size",
+                "0.33.0 v1/spec_decode/dynamic; not in 0.23",
+                "0.32.0",
+            ),
             Source("vocab_size must be equal", "0.33.0 config/speculative.py", ""),
             Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
-            Source("a draft's schedule ignored, no CUDA graphs", "0.33.0 standalone_ar", ""),
+            Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
+            Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
+            Source(
+                "use_heterogeneous_vocab", "0.25.0 config/speculative.py; not in 0.24", "0.32.0"
+            ),
+            Source("draft_sample_method of draft models", "0.23.0 v1/spec_decode", "0.32.0"),
             Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
             Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
             Source("method mtp", "0.33.0 config/speculative.py", ""),
+            Source("generation_config.json", "0.32.0 config/model.py", ""),
         ),
     ),
     "sglang": Engine(
@@ -236,12 +248,14 @@ ENGINES = {
             ("always", "accepts", "the same vocabulary in both"),
         ),
         option=lambda facts, special: shlex.join(sglang_draft(facts.draft)),
+        sampling="SGLang samples by the checkpoint's generation_config.json",
         short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
         own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
         sources=(
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", ""),
+            Source("generation_config.json", "0.5.23 arg_groups/fields/serving.py", "0.5.23"),
             Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
@@ -263,6 +277,7 @@ ENGINES = {
             ("rows_apart", "accepts", "same texts from id 5 on, {} rows apart"),
         ),
         option=_llama_cpp_option,
+        sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
         short_context="with a draft of {} tokens of context (target: {}) it was not checked",
         own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
@@ -270,7 +285,8 @@ ENGINES = {
             Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
             Source("rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", ""),
             Source("slots without -np", "0c1e57098 tools/server/server.cpp", ""),
-            Source("--spec-synth-rates", "0c1e57098 common/arg.cpp", "b11669"),
+            Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
+            Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
             Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         ),
     ),
@@ -284,6 +300,7 @@ ENGINES = {
             ("always", "accepts", "same tokenizer"),
         ),
         option=_tensorrt_llm_option,
+        sampling=None,
         short_context="with a draft of {} tokens of context (target: {}) it was not checked",
         own_draft="speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}",
         sources=(
@@ -306,6 +323,7 @@ ENGINES = {
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda facts, special: f"generate({transformers_draft(two_tokenizers=special)})",
+        sampling=None,
         short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
         own_draft="generate(use_mtp=True)",
         sources=(

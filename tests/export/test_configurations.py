@@ -72,6 +72,9 @@ def test_vllm_drafts_in_the_mode_that_was_measured(setting):
     }
     sampled = setting(mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True)
     assert vllm(sampled)["draft_sample_method"] == "probabilistic"
+    assert vllm(sampled, "0.23")["draft_sample_method"] == "probabilistic"
+    assert "draft_sample_method" not in vllm(sampled, "0.22")
+    assert "acceptance will differ" in notes(sampled, "vllm", "0.22")
     assert "acceptance will differ" not in notes(sampled, "vllm")
 
 
@@ -86,8 +89,9 @@ def test_vllm_looks_up_the_n_grams_that_were_measured(setting):
 
 def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(setting):
     assert vllm(setting(quant="fp8"))["quantization"] == "fp8_per_channel"
-    assert vllm(setting(quant="fp8"), "0.25")["quantization"] == "fp8"
-    assert "one scale a matrix" in notes(setting(quant="fp8"), "vllm", "0.25")
+    assert vllm(setting(quant="fp8"), "0.24")["quantization"] == "fp8_per_channel"
+    assert vllm(setting(quant="fp8"), "0.23")["quantization"] == "fp8"
+    assert "one scale a matrix" in notes(setting(quant="fp8"), "vllm", "0.23")
     assert "quantization" not in vllm(setting(quant="int4"))
     assert "make a 4-bit checkpoint of it" in notes(setting(quant="int4"), "vllm")
 
@@ -103,8 +107,10 @@ def test_what_is_not_recommended_says_so_itself_where_the_format_has_comments(se
 
 
 def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
-    assert vllm(setting(vocabularies=(152064, 151936)))["use_heterogeneous_vocab"] is True
-    for changes, version in [({}, "0.25"), ({"mode": DraftingMode.SAMPLED}, None)]:
+    for version in (None, "0.25"):
+        found = vllm(setting(vocabularies=(152064, 151936)), version)
+        assert found["use_heterogeneous_vocab"] is True
+    for changes, version in [({}, "0.24"), ({"mode": DraftingMode.SAMPLED}, None)]:
         pair = setting(vocabularies=(152064, 151936), **changes)
         with pytest.raises(UsageError, match="152064 and 151936"):
             configure(pair, "vllm", version)
@@ -189,6 +195,7 @@ def test_llamacpp_before_the_renaming(setting):
     [
         (None, "probabilistic"),
         ("b11368", "probabilistic"),
+        ("b11669", "probabilistic"),
         ("b11367", None),
         ("b9626", None),
         ("b8877", None),
@@ -348,16 +355,15 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
     assert found["num_speculative_tokens"] == 6
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
     said = notes(setting(schedule=SCHEDULE), "vllm")
-    assert "data parallelism" in said
-    assert "default runner drafts 6 tokens with a draft model at every load" in said
-    assert "default runner drafts" not in notes(setting(schedule=SCHEDULE, draft=None), "vllm")
+    assert "drops the schedule for `num_speculative_tokens` under data parallelism" in said
+    assert "may hang" not in said
     lookup = vllm(setting(schedule=SCHEDULE, draft=None))
     assert lookup["num_speculative_tokens_per_batch_size"][2] == [32, 32, 0]
 
 
 @pytest.mark.parametrize(
     ("engine", "version"),
-    [("vllm", "0.24"), ("sglang", None), ("llamacpp", None), ("transformers", None)],
+    [("vllm", "0.23"), ("sglang", None), ("llamacpp", None), ("transformers", None)],
 )
 def test_engines_without_a_length_by_load_say_so(setting, engine, version):
     pair, words = setting(schedule=SCHEDULE), "one draft length for all loads: it is k = 4"
@@ -414,9 +420,69 @@ def test_the_end_from_which_prompt_lookup_searches_is_said(setting, engine, end)
     assert end in notes(setting(draft=None), engine)
 
 
-def test_llama_server_must_be_sent_the_temperature_that_was_measured(setting):
-    assert "send temperature 0" in notes(setting(), "llamacpp")
-    assert "send temperature" not in notes(setting(sampling=WARM, sampled=True), "llamacpp")
+GRAPHS, LENGTHS, HANGS = "captures no CUDA graphs", "drafts 6 tokens with a draft", "may hang"
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "noted"),
+    [
+        # Its second runner serves draft models from 0.31 on, but maps no vocabularies.
+        (None, {}, [GRAPHS, LENGTHS]),
+        ("0.31", {}, [GRAPHS, LENGTHS]),
+        ("0.30", {}, []),
+        (None, {"vocabularies": (152064, 151936)}, []),
+        (None, {"draft": None}, []),
+        ("0.25", {}, [HANGS]),
+    ],
+)
+def test_what_holds_for_some_versions_of_vllm_is_said_for_these_alone(
+    setting, version, changes, noted
+):
+    said = notes(setting(schedule=SCHEDULE, **changes), "vllm", version)
+    assert [words for words in (GRAPHS, LENGTHS, HANGS) if words in said] == noted
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (None, "takes the last match in the prompt, as was measured; before 0.32"),
+        ("0.32", "takes the last match in the prompt, as was measured; before 0.32"),
+        ("0.31", "vLLM before 0.32 takes the first match in the prompt, the run measured the last"),
+    ],
+)
+def test_vllm_takes_the_last_match_from_0_32_on(setting, version, words):
+    assert words in notes(setting(draft=None), "vllm", version)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "send temperature 0, as measured"),
+        (
+            {"sampling": WARM, "sampled": True},
+            "send temperature 0.7, no top-k, top-p 0.9, no min-p, as measured",
+        ),
+        # Temperature 0 is what most of the requests ask for, not what all do.
+        (
+            {"mixed": True, "sampled": True},
+            "send the temperature, top-k, top-p and min-p that were measured with every request",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("engine", "otherwise"),
+    [
+        ("llamacpp", "at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05"),
+        ("vllm", "by the checkpoint's generation_config.json"),
+        ("sglang", "by the checkpoint's generation_config.json"),
+    ],
+)
+def test_what_a_server_does_where_a_request_does_not_say_is_said(
+    setting, changes, words, engine, otherwise
+):
+    assert f"samples {otherwise} where a request does not say: {words}" in notes(
+        setting(**changes), engine
+    )
 
 
 def test_transformers_generates_as_the_traffic_asked(setting):
@@ -441,7 +507,9 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
     pair = setting(survival=(0.8, 0.5, 0.25, 0.05))
     assert vllm(pair)["rejection_sample_method"] == "synthetic"
     assert vllm(pair)["synthetic_acceptance_rates"] == [0.8, 0.5, 0.25, 0.05]
-    assert flags(pair, "llamacpp")["--spec-synth-rates"] == "0.8,0.5,0.25,0.05"
+    for version in (None, "b10649"):
+        assert flags(pair, "llamacpp", version)["--spec-synth-rates"] == "0.8,0.5,0.25,0.05"
+        assert "is in b10649 and not in b10644" in notes(pair, "llamacpp", version)
     # 1 + 0.8 + 0.5 + 0.25 + 0.05
     mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
     assert configure(pair, "sglang").text.startswith(mean)
@@ -455,6 +523,8 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
         ("tensorrt-llm", None),
         ("vllm", "0.20"),
         ("llamacpp", "before-rename"),
+        ("llamacpp", "after-rename"),
+        ("llamacpp", "b10648"),
     ],
 )
 def test_what_plays_back_no_acceptance_is_refused(setting, engine, version):
