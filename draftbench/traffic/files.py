@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from draftbench.errors import TrafficError, closest
 from draftbench.traffic.suites import suite_names
 
@@ -37,20 +35,6 @@ _CHUNK = 1 << 20
 _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
-# fmt: off
-# Fields whose values are numbers, and those that hold objects or lists.
-NUMBERS = frozenset({
-    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens",
-    "min_tokens", "n", "seed", "best_of", "frequency_penalty", "presence_penalty",
-    "repetition_penalty", "length_penalty", "enable_thinking", "output_tokens", "num_ctx",
-    "max_new_tokens", "max_output_tokens", "maxTokens", "num_predict", "n_predict",
-    "repeat_penalty",
-})
-_STRUCTURES = frozenset({
-    "messages", "conversations", "body", "request", "choices", "tools", "tags", "stop",
-    "logit_bias", "response_format", "tool_choice", "chat_template_kwargs", "stop_sequences",
-})
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -218,16 +202,8 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
         raise ValueError(f"more than {MAX_COLUMNS} columns")
     start = 2
     for cells in reader:
-        yield Row(start, {name: _cell(name, text) for name, text in cells.items() if text})
+        yield Row(start, {name: text for name, text in cells.items() if text})
         start, size = reader.line_num + 1, 0
-
-
-def _cell(name: str, text: Any) -> Any:
-    """Read a cell as JSON in the columns that hold numbers or structures, as text elsewhere."""
-    if name in NUMBERS or (name in _STRUCTURES and text.lstrip()[:1] in ("[", "{")):
-        with contextlib.suppress(ValueError, RecursionError):
-            return msgspec.json.decode(text)
-    return text  # if that is the wrong type, the row is refused later, with its number
 
 
 def _read_parquet(stream: BinaryIO) -> Iterator[Row]:

@@ -1,22 +1,26 @@
 """Find the request in a raw row of a log, whatever wrote the log.
 
-Two tables: `BODIES` and `PARTS` are the places at which a request may stand in a row, `FORMS` the
-ways in which it may be written. A request means the same at every place. Text that holds JSON is
-read as what it holds.
+Three tables: `BODIES` and `PARTS` are the places at which a request may stand in a row, `BLOCKS`
+those of its sampling parameters beside the prompt, `FORMS` the ways in which it may be written. A
+request means the same at every place. Text that holds JSON is read as what it holds, dotted columns
+as the object that they spell.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Mapping, Set
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from draftbench.traffic.files import NUMBERS
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.request_settings import (
+    HARMLESS,
+    SETTINGS,
+    BadRowError,
+    NotRepresentableError,
+)
 
 # Places that hold the body of an API call and nothing else; what wraps it is the log's.
 BODIES = (
@@ -26,21 +30,22 @@ BODIES = (
 # Places that hold a part of a request; the rest stands beside them.
 PARTS = ("input", "attributes")
 # Objects beside a prompt that hold its sampling parameters. The first two are also names for the
-# choices of a quiz and for a schema, which have none of `_PARAMETERS`.
+# choices of a quiz and for a schema, which set nothing.
 BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
-    "extra_body",
+    *("extra_body", "gen_ai.request"),
 )
-_PARAMETERS = NUMBERS | {"stop", "do_sample", "details", "return_full_text"}
+_TGI = frozenset({"do_sample", "details", "return_full_text"})
 _PROMPTS = frozenset({
-    "messages", "prompt", "conversations", "conversation", "input", "inputs", "text", "turns",
-    "instruction",
+    "messages", "prompt", "conversations", "conversation", "input", "inputs", "text", "text_input",
+    "turns", "instruction", "gen_ai.input.messages",
 })  # fmt: skip
-# What tells a Responses call from an embedding of the same `input`.
-_RESPONSES = frozenset({
-    "instructions", "max_output_tokens", "temperature", "top_p", "reasoning", "text", "tools",
-    "stream", "store", "previous_response_id",
-})  # fmt: skip
+# What may stand beside a bare text that was sent to SGLang, TGI or AIPerf.
+_BESIDE_A_TEXT = HARMLESS | SETTINGS | {
+    *BLOCKS, "text_input", "type", "timestamp", "delay", "role", "output_length",
+}  # fmt: skip
+# Calls that embed, judge or speak an `input` instead of answering it.
+_NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
 _LENGTHS = (
     {"input_length", "output_length"},  # Mooncake
     {"ContextTokens", "GeneratedTokens"},  # Azure
@@ -51,37 +56,73 @@ _LENGTHS = (
 @dataclass(frozen=True)
 class Asked:
     """What a row asks: a text or messages, the answer that a logged conversation ends with, and
-    settings. `server` says that it was sent to a server, whose default is temperature 1; `api`
-    names the settings that an API was given, where the others may be the log's.
+    settings. `server` says whether it was sent to a server, whose default is temperature 1 (None:
+    nothing says so); `api` names the settings that an API was given, where the others may be the
+    log's.
     """
 
     content: Any
     answer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    server: bool = False
+    server: bool | None = None
     api: Set[str] = frozenset()
     form: str = ""
 
 
 def at(row: Any, path: str) -> Any:
-    """The value at a dotted path, whose last name may hold dots; the row itself at no path."""
-    if not path:
-        return row
+    """The value at a dotted path, where names may hold dots; what the columns whose names begin
+    with it spell; the row itself at no path."""
     row = decoded(row)
-    if not isinstance(row, Mapping):
-        return None
+    if not path or not isinstance(row, Mapping):
+        return None if path else row
     if path in row:
         return row[path]
-    head, _, rest = path.partition(".")
-    return at(row[head], rest) if rest and head in row else None
+    for dot in _dots(path):
+        if path[:dot] in row and (found := at(row[path[:dot]], path[dot + 1 :])) is not None:
+            return found
+    start = f"{path}."
+    columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
+    return columns or None
+
+
+def _dots(path: str) -> Iterator[int]:
+    return (place for place, letter in enumerate(path) if letter == ".")
 
 
 def decoded(value: Any) -> Any:
-    """The object or list that a text holds as JSON; anything else as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(value)
-    return value
+    """The object or list that a text holds as JSON, once or twice encoded, or a list as typed
+    attributes; anything else as it is."""
+    held = value
+    while isinstance(held, str) and held.lstrip()[:1] in ("{", "[", '"'):
+        try:
+            held = msgspec.json.decode(held)
+        except (ValueError, RecursionError):
+            return value
+    if isinstance(held, list) and held and all(map(_is_attribute, held)):
+        return _untyped({"kvlistValue": {"values": held}})
+    return held if isinstance(held, Mapping | list) else value
+
+
+def _is_attribute(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"key", "value"}
+
+
+def _untyped(value: Any) -> Any:
+    """A value as OpenTelemetry's exporters write it; whole numbers stay text."""
+    match value:
+        case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
+            return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
+        case {"arrayValue": {"values": list(values)}}:
+            return [_untyped(part) for part in values]
+        case {"stringValue": plain} | {"intValue": plain} | {"doubleValue": plain}:
+            return plain
+        case {"boolValue": plain}:
+            return plain
+    return None
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
 
 
 def _with_system(messages: Any, system: Any) -> Any:
@@ -97,17 +138,30 @@ def _messages(call: Mapping[str, Any]) -> Asked | None:
     messages = decoded(call.get("messages"))
     if messages is None or (not messages and call.get("prompt")):
         return None
-    return Asked(_with_system(messages, call.get("system")))
+    return Asked(_with_system(messages, decoded(call.get("system"))))
 
 
 def _prompt(call: Mapping[str, Any]) -> Asked | None:
-    prompt = call.get("prompt")
-    if isinstance(prompt, list) and not all(isinstance(message, dict) for message in prompt):
-        raise NotRepresentableError("prompt as a list")
-    # A server that takes a system text beside a prompt (Ollama's) applies its template to both.
-    if isinstance(prompt, str) and call.get("system") and not call.get("raw"):
-        return Asked(_with_system([{"role": "user", "content": prompt}], call["system"]))
-    return None if prompt is None else Asked(prompt)
+    match call.get("prompt"), decoded(call.get("prompt")):
+        case None, _:
+            return None
+        case _, [{"role": _}, *_] as messages:
+            return Asked(messages)
+        case list(), _:
+            raise NotRepresentableError("prompt as a list")
+        # A server that takes `system` or `options` beside a prompt (Ollama's) makes it a chat.
+        case str(text), _ if not call.get("raw") and (call.get("system") or _ollama_set(call)):
+            return Asked(_with_system([_user(text)], call.get("system")))
+        case prompt, _:
+            return Asked(prompt)
+
+
+def _ollama_set(call: Mapping[str, Any]) -> bool:
+    return bool(_block(call, "options"))
+
+
+def _ollama(call: Mapping[str, Any]) -> Asked | None:
+    return (_messages(call) or _prompt(call)) if _ollama_set(call) else None
 
 
 def _custom(call: Mapping[str, Any]) -> Asked | None:
@@ -152,18 +206,6 @@ def _sharegpt(turns: list[dict[str, Any]]) -> Asked:
     return Asked(messages[:end], texts[end] if answered else None)
 
 
-def _ollama(call: Mapping[str, Any]) -> Asked | None:
-    if not _block(call, "options"):
-        return None
-    for name in ("format", "suffix", "images", "template", "context"):
-        if call.get(name):
-            raise NotRepresentableError(name)
-    content = decoded(call.get("messages")) or call.get("prompt")
-    if isinstance(content, str) and not call.get("raw"):  # it applies the template to prompts too
-        content = [{"role": "user", "content": content}]
-    return Asked(_with_system(content, call.get("system"))) if content else None
-
-
 def _responses(call: Mapping[str, Any]) -> Asked | None:
     match decoded(call.get("input")):
         case [{"role": _}, *_] as items:
@@ -173,10 +215,10 @@ def _responses(call: Mapping[str, Any]) -> Asked | None:
                     raise NotRepresentableError("input items other than messages")
                 extra = ("type", "id", "status")
                 messages.append({name: item[name] for name in item if name not in extra})
-        case str(text) if "model" in call and _RESPONSES & call.keys():
-            messages = [{"role": "user", "content": text}]
-        case str(text) if "modelParameters" in call:  # Langfuse: a completion
-            return Asked(text)
+        case str(text) if {"modelParameters", "provided_model_name"} & call.keys():
+            return Asked(text)  # Langfuse: a completion
+        case str(text) if "model" in call and not _unanswered(call):
+            messages = [_user(text)]
         case _:
             return None
     if call.get("previous_response_id"):
@@ -187,44 +229,50 @@ def _responses(call: Mapping[str, Any]) -> Asked | None:
     return Asked(_with_system(messages, call.get("instructions")), settings=effort)
 
 
+def _unanswered(call: Mapping[str, Any]) -> bool:
+    other = {"encoding_format", "dimensions", "input_type", "voice"} & call.keys()
+    return bool(other or _NO_ANSWER.search(str(call["model"])))
+
+
 def _sglang(call: Mapping[str, Any]) -> Asked | None:
-    given = isinstance(decoded(call.get("sampling_params")), Mapping)
+    given = _block(call, "sampling_params") is not None
     return Asked(call["text"]) if given and isinstance(call.get("text"), str) else None
 
 
 def _tgi(call: Mapping[str, Any]) -> Asked | None:
-    asked = decoded(call.get("parameters"))
-    if not isinstance(asked, Mapping) or not isinstance(call.get("inputs"), str):
+    asked = _block(call, "parameters")
+    alone = asked is None and call.keys() - {"inputs"} <= _BESIDE_A_TEXT
+    if not isinstance(call.get("inputs"), str) or (asked is None and not alone):
         return None
     # Its rule (server/text_generation_server/utils/tokens.py): what narrows the choice samples.
+    settings = asked or {}
     given = {**dict.fromkeys(("temperature", "top_p", "typical_p"), 1), "top_k": 0}
-    narrowed = any((asked.get(name) or value) != value for name, value in given.items())
-    greedy = not asked.get("do_sample") and not narrowed
+    narrowed = any((settings.get(name) or value) != value for name, value in given.items())
+    greedy = not settings.get("do_sample") and not narrowed
     return Asked(call["inputs"], settings={"temperature": 0.0} if greedy else {})
 
 
+def _text(call: Mapping[str, Any]) -> Asked | None:
+    text = call.get("text", call.get("text_input"))
+    if not isinstance(text, str) or not call.keys() <= _BESIDE_A_TEXT:
+        return None
+    return Asked(text, settings={"max_tokens": call.get("output_length")})
+
+
 def _telemetry(call: Mapping[str, Any]) -> Asked | None:
-    messages = decoded(call.get("gen_ai.input.messages"))
+    messages = decoded(at(call, "gen_ai.input.messages"))
     if not isinstance(messages, list):
         return None
-    contents = [
-        {"role": message.get("role"), "content": message.get("parts")}
-        if isinstance(message, dict)
-        else message
-        for message in messages
-    ]
-    prefix = "gen_ai.request."
-    settings = {name.removeprefix(prefix): call[name] for name in call if name.startswith(prefix)}
-    settings["n"] = settings.pop("choice.count", None)
-    settings["tools"] = decoded(call.get("gen_ai.tool.definitions"))
-    system = decoded(call.get("gen_ai.system_instructions"))
-    return Asked(_with_system(contents, system), settings=settings)
+    system = decoded(at(call, "gen_ai.system_instructions"))
+    tools = {"tools": at(call, "gen_ai.tool.definitions")}
+    return Asked(_with_system(messages, system), settings=tools)
 
 
 def _turns(call: Mapping[str, Any]) -> Asked | None:
     match decoded(call.get("turns")):
-        case [str(first), *_]:  # a later turn needs the answers before it
-            return Asked([{"role": "user", "content": first}])
+        # A later turn needs the answers before it.
+        case [str(first), *_] | [{"text": str(first)}, *_]:
+            return Asked([_user(first)])
     return None
 
 
@@ -232,7 +280,7 @@ def _alpaca(call: Mapping[str, Any]) -> Asked | None:
     match call:
         case {"instruction": str(instruction), "output": _}:
             text = "\n".join(filter(None, (instruction, str(call.get("input") or ""))))
-            return Asked([{"role": "user", "content": text}])
+            return Asked([_user(text)])
     return None
 
 
@@ -240,8 +288,8 @@ def _alpaca(call: Mapping[str, Any]) -> Asked | None:
 class Form:
     """A way to write a request, read from the object that holds it (None where it is another).
 
-    `server` says that only servers are asked so; None: they are where a `model` is named. `logged`
-    says that the last message may be the answer.
+    `server` says that only servers are asked so, or none; None: they are where a `model` is named.
+    `logged` says that the last message may be the answer.
     """
 
     name: str
@@ -252,52 +300,30 @@ class Form:
 
 
 # The forms that are recognised, the first that fits.
+# fmt: off
 FORMS = (
-    Form(
-        "ShareGPT",
-        '{"conversations": [{"from": "human", "value": "…"}, …]}',
-        _conversations,
-        False,
-        True,
-    ),
-    Form(
-        "Ollama",
-        '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
-        _ollama,
-        True,
-    ),
-    Form(
-        "messages",
-        '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
-        _messages,
-        None,
-        logged=True,
-    ),
+    Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
+         _conversations, logged=True),
+    Form("Ollama", '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
+         _ollama, server=True),
+    Form("messages", '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
+         _messages, server=None, logged=True),
     Form("vLLM custom", '{"prompt": "…", "output_tokens": 128}', _custom),
-    Form("prompt", '{"prompt": "…"}', _prompt, None, logged=True),
-    Form(
-        "conversation",
-        '{"conversation": [{"role": "user", "content": "…"}, …]}',
-        _conversation,
-        logged=True,
-    ),
-    Form(
-        "Responses or Langfuse",
-        '{"model": "…", "input": "…", "instructions": "…"}',
-        _responses,
-        True,
-    ),
-    Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}', _sglang, True),
-    Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}', _tgi, True),
-    Form(
-        "OpenTelemetry",
-        '{"gen_ai.input.messages": […], "gen_ai.request.temperature": 0.7}',
-        _telemetry,
-        True,
-    ),
+    Form("prompt", '{"prompt": "…"}', _prompt, server=None, logged=True),
+    Form("conversation", '{"conversation": [{"role": "user", "content": "…"}, …]}',
+         _conversation, logged=True),
+    Form("Responses or Langfuse", '{"model": "…", "input": "…", "instructions": "…"}',
+         _responses, server=True),
+    Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}', _sglang, server=True),
+    Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}', _tgi, server=True),
+    Form("text", '{"text": "…"}, as AIPerf has it, alone or with its other fields',
+         _text, server=None),
+    Form("OpenTelemetry", '{"gen_ai.input.messages": […], "gen_ai.request.temperature": 0.7}',
+         _telemetry, server=True),
     Form("turns", '{"turns": ["…", …]}, of which the first is asked', _turns),
     Form("Alpaca", '{"instruction": "…", "input": "…", "output": "…"}', _alpaca),
 )
+# fmt: on
 
 
 class UnknownFormError(BadRowError):
@@ -328,11 +354,10 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
         call = decoded(at(row, place))
         if not isinstance(call, Mapping):
             continue
-        whole = place in BODIES
-        if asked := _read(call, whole):
+        if asked := _read(call, whole=place in BODIES):
             asked = replace(asked, server=asked.server or place != "")
             return _beside(row, asked) if place in PARTS else asked
-        if whole and "input" in call:  # an embedding
+        if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if any(names <= row.keys() for names in _LENGTHS):
         raise LengthsOnlyError("a trace of lengths only, without any text")
@@ -340,29 +365,39 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
 
 
 def _named(row: Mapping[str, Any], path: str) -> Asked:
-    """What is at a path, read with what is beside it, as it would be without the path."""
-    content = decoded(at(row, path))
-    parent, _, name = ("", "", path) if path in row else path.rpartition(".")
-    beside = decoded(at(row, parent))
-    asked = None
+    """What is at a path, read with all that is around it, as it would be without the path."""
+    around = [("", path), *((path[:dot], path[dot + 1 :]) for dot in _dots(path))]
+    holders = [(decoded(at(row, place)), name) for place, name in around]
+    holders = [(holder, name) for holder, name in holders if isinstance(holder, Mapping)]
+    content, asked = decoded(at(row, path)), None
     if isinstance(content, Mapping):
-        asked = _read(content, False)
+        asked = _read(content)
         asked = asked and replace(asked, server=True)
-    elif name in _PROMPTS and isinstance(beside, Mapping):
-        others = _PROMPTS - {name}
-        asked = _read({key: beside[key] for key in beside if key not in others}, False)
+    for holder, name in holders:
+        if asked is None and name in _PROMPTS:
+            others = _PROMPTS - {name}
+            asked = _read({key: holder[key] for key in holder if key not in others})
     if asked is None:
         match content:
             case [{"role": _}, *_]:
-                pass
+                asked = _answered(Asked(content))
             case _:  # a prompt that happens to be JSON
-                content = at(row, path)
-        asked = _answered(Asked(content))
-        asked = _beside(beside, asked) if isinstance(beside, Mapping) else asked
-    return replace(_beside(row, asked), form="--prompt-field")
+                asked = Asked(at(row, path))
+    calls = [decoded(at(row, place)) for place in BODIES]
+    for holder in [holder for holder, _ in reversed(holders)] + calls:
+        if isinstance(holder, Mapping):
+            asked = _beside(holder, asked)
+    if asked.server is None:
+        model = any(
+            "model" in holder or at(holder, "gen_ai.request.model") for holder, _ in holders
+        )
+        wrapped = any(place in BODIES for place, _ in around)
+        asked = replace(asked, server=model or wrapped)
+    return replace(asked, form="--prompt-field")
 
 
-def _read(call: Mapping[str, Any], whole: bool) -> Asked | None:
+def _read(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
+    """The request in an object, which is a body of an API and nothing else where it is `whole`."""
     for form in FORMS:
         # No server is asked in the forms of data sets.
         asked = None if whole and form.server is False else form.read(call)
@@ -370,13 +405,12 @@ def _read(call: Mapping[str, Any], whole: bool) -> Asked | None:
             continue
         if form.logged and not whole:
             asked = _answered(asked)
-        given = {name: value for name, value in asked.settings.items() if value is not None}
-        asked = _beside(call, replace(asked, settings=given))
+        asked = _beside(call, asked)
         return replace(
             asked,
             api=asked.settings.keys() if whole else asked.api,
-            server="model" in call if form.server is None else form.server,
-            form="OpenAI request" if whole and form.server is None else form.name,
+            server=("model" in call or None) if form.server is None else form.server,
+            form="OpenAI request" if whole and form.name in ("messages", "prompt") else form.name,
         )
     return None
 
@@ -393,26 +427,27 @@ def _answered(asked: Asked) -> Asked:
 
 def _beside(call: Mapping[str, Any], asked: Asked) -> Asked:
     """With the settings in an object and in its blocks, where it has no such setting yet."""
+    fields, in_blocks = _settings(call)
+    given = {name: value for name, value in asked.settings.items() if value is not None}
+    return replace(
+        asked, settings={**in_blocks, **fields, **given}, api=asked.api | in_blocks.keys()
+    )
+
+
+def _settings(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of an object, and those of the blocks in it."""
     blocks = {name: block for name in BLOCKS if (block := _block(call, name)) is not None}
-    found = {name: value for block in blocks.values() for name, value in block.items()}
-    fields = {
-        name: value for name, value in call.items() if value is not None and name not in blocks
-    }
-    settings = {**found, **fields, **asked.settings}
-    return replace(asked, settings=settings, api=asked.api | found.keys())
+    in_blocks: dict[str, Any] = {}
+    for block in blocks.values():
+        fields, deeper = _settings(block)
+        in_blocks |= deeper | fields
+    fields = {name: call[name] for name in call if name not in blocks and call[name] is not None}
+    return fields, in_blocks
 
 
 def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    block = decoded(call.get(name))
-    ambiguous = name in BLOCKS[:2] and block
-    if not isinstance(block, Mapping) or (ambiguous and not _PARAMETERS & block.keys()):
+    block = decoded(at(call, name))
+    if not isinstance(block, Mapping):
         return None
-    return {name: _number(name, value) for name, value in block.items() if value is not None}
-
-
-def _number(name: str, value: Any) -> Any:
-    """Langfuse keeps numbers as text, and infinity for no limit."""
-    if name in NUMBERS and isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return float(value) if math.isfinite(float(value)) else None
-    return value
+    ambiguous = name in BLOCKS[:2] and block and not (SETTINGS | _TGI) & block.keys()
+    return None if ambiguous else block

@@ -18,7 +18,7 @@ from draftbench.records import Sampling
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
-_HARMLESS = frozenset({
+HARMLESS = frozenset({
     "messages", "prompt", "model", "user", "metadata", "store", "stream", "stream_options",
     "logprobs", "top_logprobs", "prompt_logprobs", "echo", "service_tier", "safety_identifier",
     "prompt_cache_key", "prompt_cache_retention", "prediction", "request_id", "priority",
@@ -31,38 +31,58 @@ _HARMLESS = frozenset({
     "stream_interval", "rid", "extra_key", "data_parallel_rank", "return_hidden_states",
     "return_meta_info", "return_cached_tokens_details", "return_spec_tokens_details",
     "no_stop_trim", "return_logprob", "return_text_in_logprobs", "logprob_start_len",
+    "top_logprobs_num", "token_ids_logprob", "guided_decoding_backend",
+    "guided_whitespace_pattern",
     # other APIs: what `forms` has read
     "system", "input", "inputs", "instructions", "text", "reasoning", "raw", "do_sample",
-    # Responses, TGI, Ollama, llama.cpp, LiteLLM, LangChain
-    "include", "details", "decoder_input_details", "return_full_text", "top_n_tokens",
-    "keep_alive", "num_ctx", "num_keep", "num_gpu", "num_thread", "num_batch", "main_gpu",
-    "low_vram", "use_mmap", "use_mlock", "numa", "cache_prompt", "id_slot", "n_probs",
-    "timings_per_token", "return_tokens", "litellm_metadata", "litellm_trace_id",
-    "litellm_session_id", "num_retries", "max_retries", "fallbacks", "extra_headers",
-    "extra_query", "request_timeout", "streaming", "model_name", "_type",
-    # without effect where `repetition_penalty` and `mirostat` have none
-    "repeat_last_n", "penalize_newline", "mirostat_tau", "mirostat_eta",
+    # Responses (its truncation cuts only what would not fit), TGI, Ollama, LiteLLM, LangChain
+    "include", "truncation", "background", "max_tool_calls", "details", "decoder_input_details",
+    "return_full_text", "top_n_tokens", "keep_alive", "num_ctx", "num_keep", "num_gpu",
+    "num_thread", "num_batch", "main_gpu", "low_vram", "use_mmap", "use_mlock", "numa",
+    "litellm_metadata", "litellm_trace_id", "litellm_session_id", "num_retries", "max_retries",
+    "fallbacks", "extra_headers", "extra_query", "request_timeout", "streaming", "model_name",
+    "_type", "encoding_formats",
+    # llama.cpp; the last two lines have no effect where what they shape is off
+    "cache_prompt", "id_slot", "n_probs", "min_keep", "n_keep", "timings_per_token",
+    "return_tokens", "return_progress", "post_sampling_probs",
+    "repeat_last_n", "penalize_newline", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+    "xtc_threshold",
 })
 # Names that other APIs have for the same.
 _ALIASES = {
     "max_new_tokens": "max_tokens", "max_output_tokens": "max_tokens", "maxTokens": "max_tokens",
-    "num_predict": "max_tokens", "n_predict": "max_tokens", "stop_sequences": "stop",
-    "sampling_seed": "seed", "min_new_tokens": "min_tokens",
-    "repeat_penalty": "repetition_penalty",
+    "maxOutputTokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens",
+    "stop_sequences": "stop", "stopSequences": "stop", "topP": "top_p", "topK": "top_k",
+    "sampling_seed": "seed", "choice.count": "n", "min_new_tokens": "min_tokens",
+    "repeat_penalty": "repetition_penalty", "frequencyPenalty": "frequency_penalty",
+    "presencePenalty": "presence_penalty",
 }
-# Fields that change the distribution and cannot be applied → their values without effect.
+# Fields that change the distribution or the prompt and cannot be applied → their values without
+# effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,),
-    "length_penalty": (1,), "logit_bias": ({},), "bad_words": ([],), "typical_p": (1,),
-    "min_tokens": (0,), "ignore_eos": (False,), "stop_token_ids": ([],),
-    "best_of": (1,), "use_beam_search": (False,), "logits_processors": ([],),
-    "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "length_penalty": (1,), "logit_bias": ({}, []), "bad_words": ([],), "bad_words_ids": ([],),
+    "typical_p": (1,), "min_tokens": (0,), "ignore_eos": (False,), "stop_token_ids": ([],),
+    "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
+    "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
+    "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "images": ([],),
     "tool_choice": ("auto", {"type": "auto"}), "parallel_tool_calls": (True,),
-    "add_generation_prompt": (True,), "continue_final_message": (False,),
-    "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
-    "grammar": ("",), "json_schema": (), "structured_outputs": (), "ebnf": (),
-    "mirostat": (0,), "tfs_z": (1,), "watermark": (False,),
+    "functions": ([],), "thinking": ({"type": "disabled"},), "thinking_token_budget": (-1,),
+    "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
+    "documents": ([],), "template": (), "context": ([],), "suffix": (),
+    "truncate_prompt_tokens": (-1,),
+    # what an answer may be
+    "response_format": ({"type": "text"},), "structured_outputs": ({},), "guided_json": (),
+    "guided_regex": (), "guided_choice": ([],), "guided_grammar": (),
+    "guided_json_object": (False,), "allowed_token_ids": ([],), "structural_tag": (), "regex": (),
+    "format": (), "grammar": (), "json_schema": (), "ebnf": (),
+    # samplers of llama.cpp and its like
+    "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
+    "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
+# Those of them that data sets call columns by; they are settings where a server was asked.
+_COLUMNS = frozenset({"format", "template", "context", "documents", "thinking", "functions"})
 # Arguments of the renderer itself, which a log must not set: `chat_template` would run a template
 # of the log.
 _TEMPLATE_RESERVED = frozenset({
@@ -72,6 +92,10 @@ _TEMPLATE_RESERVED = frozenset({
 })
 # fmt: on
 
+# What tables made by Python write.
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+# Numbers of tokens that are no limit.
+_ENDLESS = (-1, -2, "inf")
 _INT64 = 2**63 - 1
 _Positive = Annotated[int, Meta(ge=1, le=_INT64)]
 _Text = Annotated[str, Meta(min_length=1)]
@@ -93,7 +117,8 @@ class _Applied(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] = {}
 
 
-_KNOWN = _HARMLESS.union(_Applied.__struct_fields__, _TEMPLATE_SWITCHES)
+# Every name that sets something, under whatever name an API has for it.
+SETTINGS = frozenset({*_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *_NEUTRAL, *_ALIASES})
 
 
 class BadRowError(Exception):
@@ -114,28 +139,32 @@ def request_fields(
 
     `server` says that a server was asked: an absent temperature is then 1.0, the servers' default
     (0.0 otherwise). `api` names the settings that an API was given: an unknown one makes the
-    request not representable (otherwise it belongs to the log). Null means absent. Neutral values
-    (top_p 1, top_k 0 or -1, min_p 0) become `None`. `n` samples are `n` times the weight.
+    request not representable (otherwise it belongs to the log). Null and empty text mean absent.
+    Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`. `n` samples are `n` times the
+    weight.
 
     Raises:
         BadRowError: a value has the wrong type or is out of range.
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
     given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
-    for alias, value in settings.items():
+    for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
-        # A number of tokens below 0 is no limit.
-        endless = name != alias and name == "max_tokens" and value in (-1, -2)
-        if value is None or endless or (name != alias and settings.get(name) is not None):
+        value = _plain(name, text) if name in SETTINGS else text
+        if value is None or (name != alias and settings.get(name) is not None):
+            continue
+        if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
+            continue
+        if name == "tool_choice" and not _plain("tools", settings.get("tools")):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
         given[name] = int(value) if whole and name in _Applied.__struct_fields__ else value
-        if name == "tool_choice" and not settings.get("tools"):
-            continue
-        allowed = (
-            value in _NEUTRAL[name] if name in _NEUTRAL else alias not in api or name in _KNOWN
-        )
+        if name in _NEUTRAL:
+            logs = name in _COLUMNS and not server and alias not in api
+            allowed = logs or value in _NEUTRAL[name]
+        else:
+            allowed = alias not in api or name in HARMLESS or name in SETTINGS
         if not allowed:
             readable = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
             raise NotRepresentableError(name if readable else "an unreadable field name")
@@ -162,6 +191,19 @@ def request_fields(
         "tools": tuple(map(_function, asked.tools)) or None,
         "template": asked.chat_template_kwargs | switches,
     }
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of a setting, also where a table or a log keeps it as text."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        held = msgspec.json.decode(_PYTHON.get(value, value))
+    except (ValueError, RecursionError):
+        return value
+    return value if name == "stop" and not isinstance(held, list) else held
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:

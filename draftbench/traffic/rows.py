@@ -80,7 +80,7 @@ def read_request(
         row = _parse(data)
         asked = find_request(row, fields.prompt)
         content = _content(asked.content, chat=fields.as_chat)
-        settings = request_fields(asked.settings, server=asked.server, api=asked.api)
+        settings = request_fields(asked.settings, server=bool(asked.server), api=asked.api)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
@@ -140,6 +140,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     given = {
         name: value for name, value in message.items() if value is not None or name == "content"
     }
+    if "parts" in given:  # OpenTelemetry's
+        given = {"role": given["role"], "content": given["parts"]}
     match given.get("content"):
         case list(parts):
             # vLLM and llama.cpp join them by line breaks too, for plain-text templates.
@@ -198,7 +200,7 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
     values = (at(row, place) for place in ([path] if path else _SEGMENTS))
-    value = next((value for value in values if value is not None), None)
+    value = next((v for v in values if v is not None and not isinstance(v, Mapping)), None)
     if value is None or value == "":
         return None
     if not isinstance(value, str | int | float):
@@ -225,8 +227,8 @@ def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> s
         answer = at(row, path)
     else:
         found = {place: at(row, place) for place in _ANSWERS}
-        if isinstance(found["choices"], str):  # those of a question, not an API's answer
-            del found["choices"]
+        choices = decoded(found["choices"])  # or those of a question, not an API's answer
+        found["choices"] = choices if isinstance(choices, list) else None
         values = sorted(found.values(), key=lambda value: not isinstance(value, str))
         answer = next((text for text in map(_said, values) if text is not None), answer)
     if answer is None:
@@ -242,12 +244,8 @@ def _said(answer: Any) -> str | None:
     """The text of an answer as APIs return it: the first choice's."""
     match answer:
         case str():
-            match decoded(answer):  # what a model wrote may be JSON too
-                case {"choices": _, "model": _} | {"role": "assistant"} as api:
-                    return _said(api)
-                case [{"role": "assistant"} as first, *_]:
-                    return _said(first)
-            return answer
+            held = decoded(answer)  # what a model wrote may be JSON too
+            return _said(held) if _is_api_answer(held) else answer
         case {"type": "reasoning" | "thinking"}:
             return None
         case [{"message": first}, *_]:
@@ -259,3 +257,26 @@ def _said(answer: Any) -> str | None:
         case _:
             return None
     return next((text for text in found if text is not None), None)
+
+
+def _is_api_answer(held: Any) -> bool:
+    match held:
+        case (
+            {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
+            | {"output": [{"type": _}, *_]}  # its Responses
+            | {"content": [{"type": _}, *_]}  # Anthropic
+            | (
+                {"role": "assistant"} | [{"role": "assistant"}, *_]  # a message alone
+            )
+            | (
+                {"message": {"role": "assistant"}} | {"response": str(), "done": _}  # Ollama
+            )
+            | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
+            | {"text": _, "meta_info": _}  # SGLang
+            | (
+                {"generated_text": _} | [{"generated_text": _}, *_]  # TGI
+            )
+            | {"status_code": _, "body": _}  # OpenAI's batches
+        ):
+            return True
+    return False

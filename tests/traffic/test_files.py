@@ -66,20 +66,10 @@ def test_a_csv_row_is_numbered_by_its_first_line(tmp_path):
     assert rows(path) == [(2, {"prompt": "one\n\ntwo"}), (5, {"prompt": "three"})]
 
 
-def test_csv_cells_are_numbers_and_structures_only_where_these_belong(tmp_path):
+def test_csv_cells_are_texts_and_empty_ones_are_absent(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text(
-        "prompt,temperature,max_tokens,seed,stop,response,segment\n"
-        '42,0.7,64,,"[""x"", ""y""]","{""a"": 1}",007\n'
-    )
-    expected = {
-        "prompt": "42",
-        "temperature": 0.7,
-        "max_tokens": 64,
-        "stop": ["x", "y"],
-        "response": '{"a": 1}',
-        "segment": "007",
-    }
+    path.write_text('prompt,temperature,seed,stop,segment\n42,0.7,,"[""x"", ""y""]",007\n')
+    expected = {"prompt": "42", "temperature": "0.7", "stop": '["x", "y"]', "segment": "007"}
     assert rows(path) == [(2, expected)]
 
 

@@ -17,7 +17,7 @@ from scenes import query
 
 from draftbench.records import Sampling
 from draftbench.traffic import load
-from draftbench.traffic.forms import BODIES, LengthsOnlyError, UnknownFormError
+from draftbench.traffic.forms import BODIES, PARTS, LengthsOnlyError, UnknownFormError
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
@@ -28,14 +28,16 @@ TOLD = [SYSTEM, USER]
 COMPLETION = {"model": "m", "choices": [{"message": ANSWER}]}
 CHAT = {"model": "m", "messages": [USER], "temperature": 0.7, "max_tokens": 9}
 SAMPLED = {"temperature": 0.7, "max_tokens": 9}
-SPAN = {
+SPAN_SETTINGS = {
     "gen_ai.request.model": "m",
     "gen_ai.request.temperature": 0.7,
     "gen_ai.request.max_tokens": 9,
+}
+SPAN_MESSAGES = [{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]
+SPAN = {
+    **SPAN_SETTINGS,
     "gen_ai.system_instructions": [{"type": "text", "content": "Be brief"}],
-    "gen_ai.input.messages": [
-        {"role": "user", "parts": [{"type": "text", "content": "Hello"}]},
-    ],
+    "gen_ai.input.messages": SPAN_MESSAGES,
     "gen_ai.output.messages": [
         {
             "role": "assistant",
@@ -205,12 +207,17 @@ BODY = st.fixed_dictionaries(
     optional={
         "temperature": st.sampled_from([0, 0.5, 1]),
         "top_p": st.sampled_from([0.5, 1]),
-        "max_tokens": st.integers(1, 9),
+        "max_tokens": st.sampled_from([-1, 1, 9]),
         "stop": st.sampled_from([".", ["a", "b"]]),
         "seed": st.integers(0, 9),
         "n": st.integers(1, 3),
+        "frequency_penalty": st.sampled_from([0, 0.0, 0.5]),
+        "logit_bias": st.sampled_from([{}, {"5": 1}]),
+        "regex": st.sampled_from([None, "a+"]),
+        "format": st.sampled_from(["", "json", {"type": "object"}]),
+        "truncation": st.sampled_from(["auto", "disabled"]),
         "options": st.just({"temperature": 0.3, "num_predict": 4}),
-        "extra_body": st.just({"top_k": 5}),
+        "extra_body": st.sampled_from([{}, {"top_k": 5}, {"extra_body": {"min_p": 0.1}}]),
         "system": st.just("Be brief"),
     },
 )
@@ -220,19 +227,94 @@ CONTENT = st.sampled_from(
         {"messages": [USER, ANSWER, USER]},
         {"prompt": "Once"},
         {"input": [USER]},
+        {"input": "Hello", "instructions": "Be brief"},
+        {"text": "Once"},
         {"text": "Once", "sampling_params": {"temperature": 0.7}},
+        {"inputs": "Once"},
         {"inputs": "Once", "parameters": {"top_k": 3}},
     ]
 )
 
 
-@given(body=BODY, content=CONTENT, place=st.sampled_from(BODIES), as_text=st.booleans())
-def test_a_wrapped_body_means_what_the_bare_body_means(body, content, place, as_text):
-    bare = body | content
-    wrapped = json.dumps(bare) if as_text else bare
+def nested(place, body):
     for name in reversed(place.split(".")):
-        wrapped = {name: wrapped}
-    assert read(wrapped) == read(bare)
+        body = {name: body}
+    return body
+
+
+def table(path, row):
+    """A row as a table without types has it: texts and JSON texts."""
+    with path.open("w", newline="") as file:
+        cells = csv.DictWriter(file, row)
+        cells.writeheader()
+        cells.writerow({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()})
+    return path
+
+
+def kept(thing):
+    """An object as OpenTelemetry's exporters write one: a list of keys and typed values."""
+    match thing:
+        case bool():
+            return {"boolValue": thing}
+        case int():
+            return {"intValue": str(thing)}
+        case float():
+            return {"doubleValue": thing}
+        case str():
+            return {"stringValue": thing}
+        case list():
+            return {"arrayValue": {"values": [kept(part) for part in thing]}}
+        case dict():
+            return {"kvlistValue": {"values": attributes(thing)}}
+    return {}
+
+
+def attributes(thing):
+    return [{"key": name, "value": kept(value)} for name, value in thing.items()]
+
+
+# What a log can do to the body of a call: a row, and the path to its prompt where it needs one.
+WRAPPERS = {
+    **{place: lambda body, place=place: nested(place, body) for place in (*BODIES, *PARTS)},
+    **{
+        f"{place}, JSON text": lambda body, place=place: nested(place, json.dumps(body))
+        for place in BODIES
+    },
+    "JSON text of JSON text": lambda body: {"request": json.dumps(json.dumps(body))},
+    "dotted columns": lambda body: {f"request.body.{name}": body[name] for name in body},
+    "a table's row": lambda body: {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
+    },
+    "typed attributes": lambda body: {"body": attributes(body)},
+    "LiteLLM": lambda body: (
+        {name: body[name] for name in body if name in ("model", *PROMPTS)}
+        | {"model_parameters": {k: v for k, v in body.items() if k not in ("model", *PROMPTS)}}
+    ),
+}
+PROMPTS = (
+    *("messages", "prompt", "input", "text", "inputs", "system", "instructions"),
+    *("parameters", "sampling_params", "options"),
+)
+
+
+def outcome(row, **fields):
+    try:
+        return read(row, **fields)
+    except (BadRowError, NotRepresentableError) as error:
+        return str(error)
+
+
+@given(body=BODY, content=CONTENT, wrapper=st.sampled_from(sorted(WRAPPERS)))
+def test_a_request_means_the_same_whatever_wraps_it(body, content, wrapper):
+    bare = body | content
+    assert outcome(WRAPPERS[wrapper](bare)) == outcome(bare)
+
+
+@given(body=BODY, content=CONTENT, place=st.sampled_from(["a.b", "request.body", "data"]))
+def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, place):
+    bare = body | content
+    prompt = next(iter(content))
+    assert outcome(nested(place, bare), prompt=f"{place}.{prompt}") == outcome(bare)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +327,44 @@ def test_a_wrapped_body_means_what_the_bare_body_means(body, content, place, as_
         ("data.messages", {"data": CHAT}),
         ("request", {"request": json.dumps(CHAT)}),
         ("deep.call", {"deep": {"call": CHAT}}),
+        ("a.b.messages", {"a": {"b": {"messages": [USER]}, "parameters": SAMPLED}}),
+        ("a.b.messages", {"a": SAMPLED | {"b": {"messages": [USER]}}}),
+        ("a.call", {"a": SAMPLED | {"call": {"messages": [USER]}}}),
+        ("x.y.chat", {"x": json.dumps(SAMPLED | {"y": {"chat": [USER]}})}),
+        ("data.chat", {"data.chat": [USER], "data.temperature": 0.7, "data.max_tokens": 9}),
+        ("chat", {"chat": [USER], "request": SAMPLED}),
+        (
+            "gen_ai.prompt",
+            {
+                "gen_ai.prompt": json.dumps([USER]),
+                "gen_ai.request.temperature": 0.7,
+                "gen_ai.request.max_tokens": 9,
+            },
+        ),
+        (
+            "attributes.gen_ai.prompt",
+            {"attributes": {"gen_ai.prompt": json.dumps([USER]), **SPAN_SETTINGS}},
+        ),
+        (
+            "attributes.gen_ai.input.messages",
+            {"attributes": {"gen_ai.input.messages": SPAN_MESSAGES, **SPAN_SETTINGS}},
+        ),
     ],
 )
-def test_a_path_to_the_prompt_finds_the_parameters_beside_it(path, row):
+def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
     assert read(row, prompt=path) == read(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("path", "row"),
+    [
+        ("request.body.q", {"request": {"body": {"q": "Once"}}}),
+        ("q", {"q": "Once", "model": "m"}),
+        ("a.q", {"a": {"q": "Once"}, "gen_ai.request.model": "m"}),
+    ],
+)
+def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row):
+    assert read(row, prompt=path).sampling.temperature == 1.0
 
 
 def test_a_path_to_turns_asks_the_first():
@@ -261,9 +377,39 @@ def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert read({"question": text}, prompt="question").prompt == text
 
 
-@pytest.mark.parametrize("text", ['{"choices": ["A"]}', '[{"text": "A"}]', '{"role": "user"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"choices": ["A"]}', '[{"text": "A"}]', '{"role": "user"}', '{"content": "A"}', '"A"'),
+        *('{"output": "A"}', '{"response": "A"}', '{"message": "A"}', '{"text": "A"}', "[1]"),
+    ],
+)
 def test_an_answer_that_is_json_stays_an_answer(text):
     assert read({"prompt": "a", "response": text}).response == text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"message": {"content": "Hi"}}]},
+        {"choices": [{"text": "Hi"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
+        {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"},
+        {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
+        {"message": ANSWER, "done": True},
+        {"response": "Hi", "done": True},
+        {"content": "Hi", "stop": True, "tokens_predicted": 1},
+        {"generated_text": "Hi"},
+        [{"generated_text": "Hi"}],
+        {"text": "Hi", "meta_info": {}},
+        {"status_code": 200, "body": {"choices": [{"message": ANSWER}]}},
+        [{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}],
+    ],
+)
+def test_an_api_s_answer_kept_as_text_is_read_as_what_it_holds(answer):
+    text = json.dumps(answer)
+    for kept_as in (answer, text, json.dumps(text)):
+        assert read({"prompt": "a", "response": kept_as}).response == "Hi"
 
 
 def test_a_plain_prompt_can_be_a_message():
@@ -344,12 +490,47 @@ def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
 
 
 # fmt: off
+CONSTRAINTS = {
+    "regex": "a+", "allowed_token_ids": [1], "format": "json", "structural_tag": "{}",
+    "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "g",
+    "guided_json_object": True, "ebnf": "root", "json_schema": {}, "grammar": {"type": "json"},
+    "structured_outputs": {"json": {}}, "response_format": {"type": "json_object"},
+    "thinking_token_budget": 5, "truncate_prompt_tokens": 5, "chat_template": "x",
+    "custom_logit_processor": "x", "vllm_xargs": {"a": 1}, "suffix": "x", "images": ["a"],
+    "documents": [{"text": "a"}], "dry_multiplier": 0.8, "xtc_probability": 0.5, "top_a": 0.1,
+    "dynatemp_range": 0.5, "no_repeat_ngram_size": 3, "stop_regex": "a", "lora_path": "x",
+    "thinking": {"type": "enabled", "budget_tokens": 5}, "functions": [{"name": "f"}],
+    "bad_words_ids": [[1]], "template": "{{ .Prompt }}", "context": [1, 2],
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_a_constraint_is_refused_whatever_wraps_it(name):
+    body = CHAT | {name: CONSTRAINTS[name]}
+    inside = {"messages": [USER], "model_parameters": SAMPLED | {name: CONSTRAINTS[name]}}
+    for row in (body, {"body": body}, {"request_body": json.dumps(body)}, inside):
+        with pytest.raises(NotRepresentableError, match=rf"^{name}$"):
+            read(row)
+    for row in (CHAT | {name: None}, {"body": CHAT | {name: None}}):
+        assert read(row) == read(CHAT)
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "context", "template", "documents", "thinking", "functions"]
+)
+def test_a_column_of_a_data_set_that_is_named_like_a_setting_costs_no_row(name):
+    assert read({"messages": [USER], name: "essay"}) == read({"messages": [USER]})
+
+
+# fmt: off
 HARMLESS = (
     "session_id", "return_token_offsets", "return_prompt_text", "logprob_token_ids",
     "return_weight_versions", "return_mm_kwargs", "kv_transfer_params", "ec_transfer_params",
     "stream_interval", "rid", "extra_key", "data_parallel_rank", "return_hidden_states",
     "return_meta_info", "return_cached_tokens_details", "return_spec_tokens_details",
-    "no_stop_trim",
+    "no_stop_trim", "top_logprobs_num", "truncation", "background", "max_tool_calls",
+    "token_ids_logprob", "dry_base", "min_keep",
 )
 # fmt: on
 
@@ -385,11 +566,54 @@ def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
 
 
 @pytest.mark.parametrize(
-    "row", [{"text": "a story"}, {"inputs": "a"}, {"instruction": "a"}, {"conversation": "a"}]
+    "row",
+    [
+        {"text": "a story", "label": 1},
+        {"inputs": "a", "normalize": True},
+        {"inputs": ["a"]},
+        {"instruction": "a"},
+        {"conversation": "a"},
+        {"input": "a"},
+        {"model": "BAAI/bge-m3", "input": "a"},
+        {"model": "m", "input": "a", "encoding_format": "float"},
+        {"model": "m", "input": ["a", "b"]},
+    ],
 )
 def test_a_text_that_may_be_anything_is_no_request(row):
     with pytest.raises(UnknownFormError):
         read(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "asks"),
+    [
+        ({"text": "Once"}, "Once", GREEDY),
+        (
+            {"type": "single_turn", "text": "Once", "output_length": 9, "delay": 5},
+            "Once",
+            GREEDY | {"max_tokens": 9},
+        ),
+        ({"text_input": "Once", "output_length": 9}, "Once", GREEDY | {"max_tokens": 9}),
+        ({"body": {"text": "Once", "stream": True}}, "Once", DEFAULT),
+        ({"text": "Once", "sampling_params": {}}, "Once", DEFAULT),
+        ({"inputs": "Once"}, "Once", GREEDY),
+        ({"request": {"inputs": "Once", "parameters": None}}, "Once", GREEDY),
+        ({"model": "gpt-5", "input": "Hello"}, None, DEFAULT),
+        ({"body": {"model": "gpt-5", "input": "Hello"}}, None, DEFAULT),
+        ({"session_id": "a", "turns": [{"text": "Hello"}, {"text": "b"}]}, None, GREEDY),
+    ],
+)
+def test_the_shortest_body_of_an_api_is_a_request(row, prompt, asks):
+    asked = read(row)
+    assert (asked.prompt, asked.messages) == (prompt, None if prompt else (USER,))
+    assert asked.sampling == Sampling(temperature=asks["temperature"])
+    assert asked.max_tokens == asks.get("max_tokens")
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+@pytest.mark.parametrize("endless", [-1, -2.0, "-2", "inf"])
+def test_a_number_of_tokens_below_0_is_no_limit(name, endless):
+    assert read({"body": {"model": "m", "messages": [USER], name: endless}}).max_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -400,13 +624,40 @@ def test_a_text_that_may_be_anything_is_no_request(row):
         {"input": [USER], "modelParameters": SAMPLED, "output": ANSWER},
         {"turns": ["Hello"], "category": "writing"},
         {"prompt": "Once", "output_tokens": 9},
+        {"prompt": "42", "temperature": 0.7, "seed": 7, "stop": ["x"], "segment": "007"},
+        {"messages": [USER], "choices": [{"message": ANSWER}], "n": 2, "tags": {"segment": "a"}},
+        {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"messages": [USER], "frequency_penalty": 0, "presence_penalty": 0.0, "typical_p": 1},
+        {"messages": [USER], "logit_bias": {}, "ignore_eos": False, "bad_words": []},
+        {"messages": [USER], "response_format": {"type": "text"}, "tool_choice": "none"},
+        {"messages": [USER], "chat_template_kwargs": {"a": 1}, "enable_thinking": True},
+        SPAN,
     ],
 )
 def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
-    path = tmp_path / "log.csv"
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, row)
-        table.writeheader()
-        table.writerow({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()})
-    (request,) = load(query(path)).requests
+    (request,) = load(query(table(tmp_path / "log.csv", row))).requests
     assert msgspec.structs.replace(request, source="log:1") == read(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("frequency_penalty", text) for text in ("0", "0.0", "", " ", "null", "None")),
+        *(("ignore_eos", text) for text in ("false", "False", "")),
+        *(("logit_bias", text) for text in ("{}", "null")),
+        ("stop", ""),
+        ("tools", "[]"),
+        ("top_p", "1.0"),
+        ("regex", ""),
+    ],
+)
+def test_a_neutral_value_may_be_text(name, text):
+    for row in (CHAT | {name: text}, {"body": CHAT | {name: text}}):
+        assert read(row) == read(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"), [('["a", "b"]', ("a", "b")), ("END", ("END",)), ("5", ("5",))]
+)
+def test_langfuse_keeps_stop_as_text(text, stop):
+    assert read({"input": [USER], "modelParameters": {"stop": text}}).stop == stop

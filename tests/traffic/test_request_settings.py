@@ -32,6 +32,14 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed"
         ({"max_tokens": 64}, {"max_tokens": 64}),
         ({"max_tokens": 10, "max_completion_tokens": 20}, {"max_tokens": 20}),  # the newer name
         ({"max_tokens": 320.0}, {"max_tokens": 320}),  # as tables have it
+        (
+            {name: str(value) for name, value in SAMPLING.items()},
+            {"sampling": Sampling(**SAMPLING)},
+        ),
+        (
+            {"max_tokens": "320.0", "n": "2", "stop": '["a"]'},
+            {"max_tokens": 320, "weight": 2.0, "stop": ("a",)},
+        ),
         ({"stop": ["\n", "END"]}, {"stop": ("\n", "END")}),
         ({"stop": "END"}, {"stop": ("END",)}),
         ({"n": 3}, {"weight": 3.0}),
@@ -103,7 +111,8 @@ def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"temperature": "0.7"}, "`temperature`: expected `float`, got `str`"),
+        ({"temperature": "warm"}, "`temperature`: expected `float`, got `str`"),
+        ({"temperature": "true"}, "`temperature`: expected `float`, got `bool`"),
         ({"temperature": True}, "`temperature`: expected `float`, got `bool`"),
         ({"temperature": -0.1}, "`temperature`: expected `float` >= 0.0"),
         ({"temperature": float("nan")}, "`temperature`: expected `float` >= 0.0"),

@@ -177,7 +177,8 @@ def test_tool_call_arguments_become_objects_and_nulls_of_tables_go():
     [
         ({"body": {"prompt": ["a", "b"]}}, "prompt as a list"),
         ({"body": {"prompt": [1, 2, 3]}}, "prompt as a list"),
-        ({"body": {"model": "m", "input": SECRET}}, "input"),  # an embedding
+        ({"body": {"model": "text-embedding-3-small", "input": SECRET}}, "input"),
+        ({"body": {"model": "m", "input": [SECRET], "dimensions": 9}}, "input"),
         ({"conversations": [{"from": SECRET, "value": "a"}]}, "conversations.from"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "url": SECRET}]}]},
