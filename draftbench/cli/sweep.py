@@ -143,6 +143,9 @@ class Settings:
         among=DECODED_KS,
     )
     measure_requests: int = in_measure(30, "How many requests to decode for real.", min=1)
+    processes: int = in_measure(
+        1, "In how many processes each candidate is timed and decoded: restarts differ.", min=1
+    )
     mode: DraftingMode = in_measure(
         "greedy",
         "How drafts propose: greedy, sampled or sampled-temperature-only.",
@@ -359,6 +362,7 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
         decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
         cells=cells,
         timed=options.measure != "replay",
+        processes=options.processes,
     )
     output.write(render(dry_run(prepared.manifest, plan), output.style, width()))
     return 0

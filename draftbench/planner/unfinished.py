@@ -59,14 +59,19 @@ def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | Non
     for batch in question.batches:
         rows = "" if batch == 1 else f" with {batch} rows"
         block = str(candidate), batch
-        if not any((point.block, point.batch) == block for point in run.costs):
+        timed = {point.process for point in run.costs if (point.block, point.batch) == block}
+        if not timed:
             return f"not timed{rows}"
+        if len(timed) < effort.processes:
+            return f"timed in {len(timed)} of {effort.processes} processes{rows}"
         best = effort.measure == "best" and not control and batch in costs.batches(candidate)
         wanted = responses if best or effort.measure == "all" else 0
         runs = [row for row in run.decodes if (row.block, row.batch) == block]
-        decoded = len({(row.request, row.sample) for row in runs})
+        done = Counter(key[:2] for key in {(row.request, row.sample, row.process) for row in runs})
+        decoded = sum(processes >= effort.processes for processes in done.values())
         if decoded < wanted:
-            return f"decoded on {decoded} of {wanted} responses{rows}"
+            each = f" in each of {effort.processes} processes" if effort.processes > 1 else ""
+            return f"decoded on {decoded} of {wanted} responses{rows}{each}"
     return None
 
 

@@ -132,25 +132,25 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
 
 
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
-    """Runs with a baseline of their own process beside them, which all others of theirs have too.
-
-    Of a batch, whose rows share rounds, the last process. Of one row, request by request, every
-    process that decoded all cells that any did, or the last one.
+    """Runs with a baseline of their own process beside them, which all others of theirs have too:
+    of a response decoded by itself, and of a batch, whose rows share rounds, every process that
+    decoded all that any did, or the last one.
     """
 
     def together(row: Decode) -> tuple[str, int, tuple[str, int] | None]:
         """What is decoded in one go: the block, the batch, and of one row the response too."""
         return row.block, row.batch, (row.request, row.sample) if row.batch == 1 else None
 
-    decoded: dict[Any, dict[str, set[int]]] = {}  # each process's k's, in the order of processes
+    # What each process decoded, in the order of processes.
+    decoded: dict[Any, dict[str, set[tuple[int, str, int]]]] = {}
     for row in rows:
-        decoded.setdefault(together(row), {}).setdefault(row.process, set()).add(row.k)
+        by_process = decoded.setdefault(together(row), {})
+        by_process.setdefault(row.process, set()).add((row.k, row.request, row.sample))
     counted: dict[Any, set[str]] = {}
-    for block, ks in decoded.items():
-        every = set().union(*ks.values())
-        whole = {process for process, own in ks.items() if own == every}
-        alone = block[2] is not None
-        counted[block] = whole if alone and whole else {list(ks)[-1]}
+    for block, by_process in decoded.items():
+        every = set().union(*by_process.values())
+        whole = {process for process, own in by_process.items() if own == every}
+        counted[block] = whole or {list(by_process)[-1]}
     return [row for row in rows if row.process in counted[together(row)]]
 
 

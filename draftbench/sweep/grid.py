@@ -63,20 +63,31 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             watcher.note("all of it is measured already: no model is loaded")
             return folder
         worker: Worker | IsolatedWorker
-        if prepared.options.isolate:
+        if prepared.options.isolate or prepared.options.processes > 1:
             worker = IsolatedWorker(prepared, folder, keep, watcher)
         else:
             worker = Worker(prepared, measured, keep, watcher)
-        for candidate in left:
-            failed = worker.attempt(candidate)
-            if failed is not None:
-                watcher.note(f"{candidate} failed: {failed.reason}")
-                keep([failed])
-            elif candidate in measured.failures:  # those of earlier runs do not hold any more
-                gone = Failure(
-                    candidate=candidate, stage="measure", reason="", hint="", resolved=True
-                )
-                keep([gone])
+        given_up: set[Candidate] = set()
+        # All candidates in one process each, then all in the next: what the machine does in the
+        # meantime meets all of them.
+        for turn in range(prepared.options.processes):
+            if turn > 0:
+                left = Measured.read(prepared, folder).left()
+                watcher.note(f"process {turn + 1} of {prepared.options.processes}")
+            for candidate in left:
+                if candidate in given_up:
+                    continue
+                failed = worker.attempt(candidate)
+                if failed is not None:
+                    watcher.note(f"{candidate} failed: {failed.reason}")
+                    keep([failed])
+                    given_up.add(candidate)
+                elif candidate in measured.failures:  # those of earlier runs do not hold any more
+                    del measured.failures[candidate]
+                    gone = Failure(
+                        candidate=candidate, stage="measure", reason="", hint="", resolved=True
+                    )
+                    keep([gone])
     return folder
 
 

@@ -36,6 +36,7 @@ class SweepOptions:
     measure_requests: int = 30
     controls: bool = True
     threads: int | None = None
+    processes: int = 1
     cell_timeout: float | None = None
     isolate: bool = False
     audit: bool = False

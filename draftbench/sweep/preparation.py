@@ -112,6 +112,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
+            processes=options.processes,
         ),
         specs={name: portable(source.spec) for name, source in named.items() if source},
     )

@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
 class Decoding(NamedTuple):
     """Some responses at some k's and a batch size, the baseline's runs among them; without those
-    that are `done`, where each is decoded by itself.
+    that are `done` in as many processes as asked for, where each is decoded by itself.
     """
 
     batch: int
@@ -157,8 +157,8 @@ class Measured:
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
-        """What is left to measure of a candidate, in order. Each step is to be measured before the
-        next is asked for: where to decode follows from it.
+        """What is left to measure of a candidate in one process, in order. Each step is to be
+        measured before the next is asked for: where to decode follows from it.
         """
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
@@ -172,7 +172,9 @@ class Measured:
         chosen = to_decode(trajectories, self.prepared.options.measure_requests)
         responses = [self.responses[t.request, t.sample] for t in chosen]
         for batch in self.prepared.options.batches:
-            if all(point.batch != batch for point in self.costs.get(str(candidate), ())):
+            points = self.costs.get(str(candidate), ())
+            timed = {point.process for point in points if point.batch == batch}
+            if len(timed) < self.prepared.options.processes:
                 yield Timing(batch)
             ks = self._ks(candidate, batch)
             done = self._decoded(candidate, ks, batch)
@@ -180,7 +182,9 @@ class Measured:
                 yield Decoding(batch, ks, responses, done)
 
     def _ks(self, candidate: Candidate, batch: int) -> list[int]:
-        """The k's to decode at; those of `best` follow from what was replayed and timed."""
+        """The k's to decode at; those of `best` follow from what was replayed and first timed, so
+        that all processes decode the same.
+        """
         options = self.prepared.options
         if options.measure == "none":
             return []
@@ -188,18 +192,27 @@ class Measured:
             return list(options.ks)
         if candidate.draft == SELF and SELF not in options.drafts:
             return []
+        points = self.costs.get(str(candidate), ())
+        first = {point.batch: point.process for point in reversed(points)}
         records = [
             *(response.trajectory for response in self.responses.values()),
             *(facts for loaded in self.facts.values() for facts in loaded),
-            *self.costs.get(str(candidate), ()),
+            *(point for point in points if point.process == first[point.batch]),
             *self.replays.get(candidate, {}).values(),
         ]
         return promising_ks(run_of(self.prepared.manifest, records), candidate, batch)
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
-        """The responses that were decoded at every k, the baseline's among them."""
+        """The responses that as many processes as asked for decoded at every k, the baseline's
+        among them.
+        """
         rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
-        seen = defaultdict[Key, set[int]](set)
+        seen = defaultdict[Key, dict[str, set[int]]](dict)
         for row in comparable(rows):
-            seen[row.request, row.sample].add(row.k)
-        return {key for key, found in seen.items() if found >= {0, *ks}}
+            seen[row.request, row.sample].setdefault(row.process, set()).add(row.k)
+        return {
+            key
+            for key, by_process in seen.items()
+            if sum(found >= {0, *ks} for found in by_process.values())
+            >= self.prepared.options.processes
+        }

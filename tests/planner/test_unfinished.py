@@ -134,6 +134,21 @@ def test_no_more_is_waited_for_than_the_effort_asks(scene, measure, requests):
     assert said(scene, effort=effort) == ""
 
 
+def test_every_process_that_was_asked_for_is_waited_for(scene):
+    three(scene, SMALL)
+    scene.decodes(3, 1, 4.0)
+    effort = Effort(measure="best", measure_requests=3, controls=False, processes=2)
+    assert "(small timed in 1 of 2 processes)" in said(scene, effort=effort)
+    scene.times(*STEPS, process="second")
+    for name, done in (("r0", 1), ("r1", 2)):
+        for k in (0, 1):
+            scene.decode(name, k, 8.0, process="second")
+        assert f"decoded on {done} of 3 responses in each of 2" in said(scene, effort=effort)
+    for k in (0, 1):
+        scene.decode("r2", k, 8.0, process="second")
+    assert said(scene, effort=effort) == ""
+
+
 def test_a_draft_without_costs_has_no_k_to_be_decoded_at(scene):
     """Its context was too short for the points of the grid: the target alone was timed there."""
     three(scene, SMALL)

@@ -63,11 +63,23 @@ def alone(process, k, **changes):
     return decode(process, k, batch=1, **changes)
 
 
-def test_of_a_batch_only_the_rows_of_its_last_process_hold():
-    """What the first one decoded besides never ran beside the second one's baseline."""
+@pytest.mark.parametrize(
+    "second", [[decode("q", k) for k in (0, 3)], [decode("q", k) for k in (0, 2, 3)]]
+)
+def test_of_a_batch_other_cells_are_not_compared_with_an_earlier_processs_baseline(second):
     first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)]
-    second = [decode("q", 0), decode("q", 3)]
     assert run_of(manifest(), first + second).decodes == tuple(second)
+
+
+def test_of_a_batch_one_over_fewer_responses_does_not_count():
+    first = [decode("p", k) for k in (0, 2)]
+    second = [decode("q", k, request=name) for k in (0, 2) for name in ("r", "other")]
+    assert set(run_of(manifest(), first + second).decodes) == set(second)
+
+
+def test_of_a_batch_processes_that_decoded_the_same_all_count():
+    rows = [decode(process, k) for process in "pqs" for k in (0, 2)]
+    assert set(run_of(manifest(), rows).decodes) == set(rows)
 
 
 def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process():

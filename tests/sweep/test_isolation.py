@@ -43,3 +43,9 @@ def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, sm
     assert "out-of-memory killer" in found.failures[0].hint
     assert found.candidates == (Candidate(draft="ngram"),)
     assert len(found.trajectories) == 2
+
+
+def test_several_processes_measure_each_candidate(small):
+    found = small.found("ngram", processes=2, max_new_tokens=4)
+    assert len({row.process for row in found.decodes}) == 2
+    assert {point.process for point in found.costs} == {row.process for row in found.decodes}

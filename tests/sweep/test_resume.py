@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 
 import msgspec
 import pytest
@@ -14,6 +15,9 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
+from draftbench.sweep import grid
+from draftbench.sweep.resume import Measured
+from draftbench.sweep.worker import Worker
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +122,60 @@ def test_what_is_asked_for_in_addition_is_measured(small, more):
     few = {"measure": "none" if "measure" in more else "all", "measure_requests": 1}
     small.sweep(**few)
     assert asked(small.sweep(**few | more)) == asked(small.sweep(out="at once", **few | more))
+
+
+@pytest.fixture
+def restarted(monkeypatch):
+    """Every process of several is a new worker in this one."""
+
+    class Restarted:
+        def __init__(self, prepared, folder, keep, watcher):
+            self.begin = lambda: Worker(prepared, Measured.read(prepared, folder), keep, watcher)
+            self.begin()
+
+        def attempt(self, candidate):
+            return self.begin().attempt(candidate)
+
+    monkeypatch.setattr(grid, "IsolatedWorker", Restarted)
+
+
+def by_process(folder):
+    """How many of each candidate's points and runs a process took, for each that took any."""
+    found = read_run(folder)
+    counted = Counter((row.block, row.batch, row.process) for row in (*found.costs, *found.decodes))
+    grouped = defaultdict(list)
+    for (block, batch, _), rows in counted.items():
+        grouped[block, batch].append(rows)
+    return grouped
+
+
+@pytest.mark.parametrize("measure", ["all", "best"])
+def test_every_process_times_and_decodes_the_same(small, unloadable, restarted, measure):
+    asking = {"batches": (1, 2), "measure": measure, "measure_requests": 2}
+    once = by_process(small.sweep(out="once", **asking))
+    thrice = by_process(small.sweep(processes=3, **asking))
+    assert thrice == {where: rows * 3 for where, rows in once.items()}
+    unloadable()
+    assert by_process(small.sweep(processes=3, **asking)) == thrice
+
+
+def test_more_processes_add_to_those_that_measured(small, restarted):
+    small.sweep()
+    assert {len(rows) for rows in by_process(small.sweep(processes=2)).values()} == {2}
+
+
+def test_a_sweep_in_several_processes_cut_again_and_again_is_whole_in_the_end(
+    small, cut, restarted
+):
+    asking = {"batches": (1, 2), "measure_requests": 2, "processes": 2}
+    expected = read_run(small.sweep(out="whole", **asking))
+    cuts, ended = 0, None
+    while not (ended := cut(9, **asking)):
+        cuts += 1
+    assert cuts >= 2
+    found = read_run(ended)
+    assert sorted(map(decoded, found.decodes)) == sorted(map(decoded, expected.decodes))
+    assert len(found.costs) == len(expected.costs)
 
 
 def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(small, unloadable):

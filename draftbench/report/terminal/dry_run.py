@@ -29,7 +29,7 @@ class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
     `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's and without a
     draft. `scored_together` is how many tokens of cache the target's responses take side by side;
-    `timed` whether passes are.
+    `timed` whether passes are; both are done in each of so many `processes`.
     """
 
     candidates: Sequence[Candidate]
@@ -40,6 +40,7 @@ class Plan:
     cells: int
     scored_together: int = 0
     timed: bool = True
+    processes: int = 1
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -120,8 +121,10 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     steps = sum(_weights(plan, each, target) for each in plan.candidates) / rate
     written = sum(limit for _, limit in plan.prompts) * samples
     whole = sum(tokens for tokens, _ in plan.prompts) * samples + written
-    timed = _COST_PASSES * len(question.batches) if plan.timed else 0
-    responses = plan.decoded * (1 + plan.cells) * len(plan.candidates) * len(question.batches)
+    timed = _COST_PASSES * len(question.batches) * plan.processes if plan.timed else 0
+    cells = len(plan.candidates) * len(question.batches) * plan.processes
+    responses = plan.decoded * (1 + plan.cells) * cells
+    each = f", in {plan.processes} processes" if plan.processes > 1 else ""
     mean = written / max(1, len(plan.prompts) * samples)
     work = (
         (
@@ -133,13 +136,13 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
         ("drafts replay", f"{whole} tokens once per candidate, for every k", whole * bulk * steps),
         (
             "step times",
-            f"{timed} short passes of target and draft at several lengths",
+            f"{timed} short passes of target and draft at several lengths{each}",
             timed * (len(plan.candidates) * step + steps),
         ),
         (
             "decoding",
             f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
-            f"{plan.cells} k's",
+            f"{plan.cells} k's{each}",
             responses * mean * step,
         ),
     )

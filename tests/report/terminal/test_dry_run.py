@@ -106,6 +106,15 @@ def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, changes
     assert (steps > 0) is changes.get("timed", True)
 
 
+def test_every_process_times_and_decodes_all_of_it(planned):
+    found = {each.what: (each, planned(processes=3).passes[at]) for at, each in
+             enumerate(planned().passes)}  # fmt: skip
+    for what, factor in (("drafts replay", 1), ("step times", 3), ("decoding", 3)):
+        once, three = found[what]
+        assert three.seconds == pytest.approx(factor * once.seconds), what
+        assert three.how_much.endswith("in 3 processes") is (factor == 3), what
+
+
 def test_json_has_seconds_and_bytes_as_numbers(planned):
     data = json.loads(render(planned(), "json", 120))
     assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2])
