@@ -74,7 +74,18 @@ class StartLaw:
     window: int | None = None
 
 
-ResponseLaw = PositionLaw | StartLaw
+@dataclass(frozen=True, eq=False)
+class HazardLaw:
+    """A draft that only an engine runs (EAGLE, MTP, …): nothing is known of a response's positions,
+    so the i-th token of a round is accepted with `hazards[i-1]` wherever the round started.
+    """
+
+    length: int
+    limit: int
+    hazards: Floats
+
+
+ResponseLaw = PositionLaw | StartLaw | HazardLaw
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,23 +176,14 @@ def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
     """Expected rounds of every response at draft length k; exact for acceptances of 0 and 1.
 
     Raises:
-        ValueError: no responses, k < 1, k beyond a lookup window, or position and start laws mixed.
+        ValueError: no responses, k < 1, k beyond a lookup window or the hazards, or kinds mixed.
     """
     if k < 1 or not laws:
         raise ValueError("expected_rounds needs at least one response and k >= 1")
-    model = [law for law in laws if isinstance(law, PositionLaw)]
-    lookup = [law for law in laws if isinstance(law, StartLaw)]
-    if model and lookup:
-        raise ValueError("position laws and start laws belong to different drafts")
-    if any(law.window is not None and law.window < k for law in lookup):
-        raise ValueError("k exceeds the window that prompt lookup was measured with")
+    if len({type(law) for law in laws}) > 1:
+        raise ValueError("laws of several kinds belong to different drafts")
     blocks = list(_blocks(laws))
-    counts = [
-        _count(k, _position_chain([model[row] for row in rows], k))
-        if model
-        else _count(k, _start_chain([lookup[row] for row in rows], k))
-        for rows in blocks
-    ]
+    counts = [_count(k, _chain([laws[row] for row in rows], k)) for rows in blocks]
     return _stack(k, counts, np.argsort(np.concatenate(blocks)))
 
 
@@ -198,6 +200,13 @@ def tried(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
             sums[:, t:] += (chain.starts * chain.reach[t])[:, : positions - t]
         for row, each in zip(rows, sums, strict=True):
             found[row] = each[1 : laws[row].drafted + 1]
+    return found
+
+
+def hazards_of(rounds: Rounds) -> Floats:
+    """The hazards of all responses together, by draft position; 0 where none was tried."""
+    reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
+    found: Floats = np.divide(survived, reached, out=np.zeros(rounds.k), where=reached > 0)
     return found
 
 
@@ -257,6 +266,16 @@ class _Chain:
     reach: Floats
 
 
+def _chain(laws: Sequence[ResponseLaw], k: int) -> _Chain:
+    model = [law for law in laws if isinstance(law, PositionLaw)]
+    lookup = [law for law in laws if isinstance(law, StartLaw)]
+    if any(law.window is not None and law.window < k for law in lookup):
+        raise ValueError("k exceeds the window that prompt lookup was measured with")
+    if model or lookup:
+        return _position_chain(model, k) if model else _start_chain(lookup, k)
+    return _hazard_chain([law for law in laws if isinstance(law, HazardLaw)], k)
+
+
 def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
     length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
     positions = max(int(length.max()), 2)
@@ -300,6 +319,27 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
         rows = rows[at[rows] < length[rows, 0]]
     reach = accepted >= np.arange(k + 1)[:, None, None]
     return _Chain(length, drafted, starts, reach.astype(np.float64))
+
+
+def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
+    if any(len(law.hazards) < k for law in laws):
+        raise ValueError("k exceeds the hazards that were measured")
+    length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
+    limit = np.array([law.limit for law in laws], dtype=np.int64)[:, None]
+    positions = max(int(length.max()), 2)
+    position = np.arange(positions)
+    drafted = np.clip(limit - position - 1, 0, k)
+    reach = np.zeros((k + 2, len(laws), positions))
+    reach[0] = 1.0
+    for t in range(k):
+        each = np.array([law.hazards[t] for law in laws])[:, None]
+        reach[t + 1] = reach[t] * each * ((t < drafted) & (position + t < length))
+    ends = reach[:-1] - reach[1:]  # exactly t accepted
+    starts = np.zeros((len(laws), positions + k + 1))
+    starts[:, 1] = 1.0
+    for at in range(1, positions):
+        starts[:, at + 1 : at + k + 2] += starts[:, at : at + 1] * ends[:, :, at].T
+    return _Chain(length, drafted, starts[:, :positions] * (position < length), reach[: k + 1])
 
 
 def _count(k: int, chain: _Chain) -> Rounds:

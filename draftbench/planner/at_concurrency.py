@@ -242,7 +242,7 @@ class Evaluator:
         predictor = predictor.at(concurrency, self.source, self.ks)
         measured = self.measured(concurrency)
         found = []
-        for k in self.ks:
+        for k in filter(predictor.reaches, self.ks):
             alternative = alternative_of(predictor, k, measured.get((candidate, k)))
             limits = broken(alternative, self.options, self.run)
             found.append(replace(alternative, breaks=limits) if limits else alternative)

@@ -308,7 +308,7 @@ def _of_candidate(
                 f"{facts.replay_disagreement:.1%} of positions, so acceptance in a decoder differs",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    if len(predictor.replays) < replayable:
+    if predictor.replays and len(predictor.replays) < replayable:
         yield (
             "partly-replayed",
             f"replayed on only {len(predictor.replays)} of {replayable} responses",

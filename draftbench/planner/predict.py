@@ -22,9 +22,12 @@ from draftbench.acceptance.definitions import Sample, pooled
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Floats,
+    HazardLaw,
     ResponseLaw,
     Rounds,
+    counted_rounds,
     expected_rounds,
+    hazards_of,
     law_of,
     replays_of,
 )
@@ -56,6 +59,8 @@ class Predictor:
     batch: int = 1
     note: str | None = None
     served: RoundCosts | None = None
+    # The responses of a draft that has no replays, since only an engine runs it.
+    along: tuple[Trajectory, ...] = ()
     # The rounds by k, the same at every batch size.
     _rounds: dict[int, Rounds] = field(default_factory=dict)
 
@@ -68,6 +73,13 @@ class Predictor:
         if k not in self._rounds:
             self._rounds[k] = expected_rounds(self.laws, k)
         return self._rounds[k]
+
+    def reaches(self, k: int) -> bool:
+        """Whether the rounds at k are known: a draft that only an engine runs was served at a
+        largest k.
+        """
+        hazards = [law.hazards for law in self.laws if isinstance(law, HazardLaw)]
+        return bool(self.laws) and all(k <= len(each) for each in hazards)
 
     def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
@@ -83,8 +95,8 @@ class Predictor:
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """The responses that the candidate was replayed on."""
-        return tuple(trajectory for trajectory, _ in self.replays)
+        """The responses that the candidate was replayed on, or served."""
+        return tuple(trajectory for trajectory, _ in self.replays) or self.along
 
     @cached_property
     def prompts(self) -> Floats:
@@ -170,14 +182,35 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
         RunFolderError: a replay does not fit its response.
     """
     replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    laws: tuple[ResponseLaw, ...] = tuple(law_of(t, replay) for t, replay in replays)
+    along: tuple[Trajectory, ...] = ()
+    if not replays:
+        along, laws = _by_hazards(run, candidate)
     return Predictor(
         candidate=candidate,
         replays=replays,
-        laws=tuple(law_of(trajectory, replay) for trajectory, replay in replays),
+        laws=laws,
         costs=None,
         overheads={},
         memory_bytes=_memory(run, candidate),
+        along=along,
     )
+
+
+def _by_hazards(
+    run: Run, candidate: Candidate
+) -> tuple[tuple[Trajectory, ...], tuple[ResponseLaw, ...]]:
+    """The responses that an engine served with a draft, and the law by its largest k, where its
+    rounds show the hazards of every smaller k.
+    """
+    rows = [row for row in run.decodes if row.candidate == candidate]
+    largest = max((row.k for row in rows), default=0)
+    if not largest:
+        return (), ()
+    hazards = hazards_of(counted_rounds([row for row in rows if row.k == largest]))
+    served = {(row.request, row.sample) for row in rows}
+    along = tuple(t for t in run.trajectories if (t.request, t.sample) in served)
+    return along, tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in along)
 
 
 def draft_lengths(run: Run) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from draftbench.planner.latency import latency
 from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.measured import audit
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import draft_lengths, predictor_of
-from draftbench.planner.rank import Confidence, Ranking, alternative_of
+from draftbench.planner.predict import draft_lengths, predict, predictor_of
+from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking, alternative_of
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import Candidate
@@ -117,3 +117,31 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
         return []
     at = ks.index(best.k)
     return list(ks[max(at - 1, 0) : at + 2])
+
+
+def next_start(run: Run, candidate: Candidate, concurrency: int = 1) -> int | None:
+    """The k that a serving engine should be started with next, None where another start would
+    change nothing: first one in the middle of those asked (of a draft that only the engine runs the
+    largest, which shows the hazards of all smaller), then whichever is predicted best, until that
+    one was started or one within timing noise of it was.
+    """
+    ks = draft_lengths(run)
+    predictor = predictor_of(run, candidate, batch=concurrency)
+    started = predictor.served.started if predictor.served else ()
+    if not started:
+        replayed = any(replay.candidate == candidate for replay in run.replays)
+        return min(ks, key=lambda k: abs(k * k - ks[0] * ks[-1])) if replayed else ks[-1]
+    speeds = {}
+    for k in filter(predictor.reaches, ks):
+        served = predictor.served if k in started else None
+        decoding = (
+            served.decoding(predictor.rounds(k)) if served else predict(predictor, k).decoding
+        )
+        if decoding is not None:
+            plain, speculative = predictor.weights @ decoding
+            speeds[k] = plain / speculative
+    if not speeds:
+        return None
+    best = max(speeds, key=lambda k: speeds[k])
+    tried = max((speeds[k] for k in started if k in speeds), default=0.0)
+    return best if tried < (1 - TIMING_NOISE) * speeds[best] else None

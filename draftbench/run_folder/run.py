@@ -56,8 +56,12 @@ class Run:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every candidate with a replay, in the order in which they were measured."""
-        return tuple(dict.fromkeys(replay.candidate for replay in self.replays))
+        """Every candidate with a replay, in the order in which they were measured, then those that
+        only an engine can run.
+        """
+        replayed = [replay.candidate for replay in self.replays]
+        served = [row.candidate for row in self.served if row.candidate is not None]
+        return tuple(dict.fromkeys(replayed + served))
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
         """Facts of a draft, or of the target (None); prompt lookup and the self-draft have none of

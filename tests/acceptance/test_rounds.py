@@ -15,11 +15,13 @@ from scenes import SMALL, decode, lookup, replay, trajectory
 
 from draftbench.acceptance.rounds import (
     Floats,
+    HazardLaw,
     PositionLaw,
     Rounds,
     StartLaw,
     counted_rounds,
     expected_rounds,
+    hazards_of,
     law_of,
     replays_of,
     tried,
@@ -339,3 +341,40 @@ def test_drafting_modes_are_not_mixed_but_one_can_be_chosen() -> None:
 def test_a_replay_of_another_length_is_refused() -> None:
     with pytest.raises(RunFolderError, match="1 positions of a response of 5 tokens"):
         replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])])
+
+
+@given(
+    hazard=st.floats(0, 1),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    spare=st.integers(0, 3),
+    k=st.integers(1, 6),
+)
+def test_one_hazard_at_every_draft_position_is_one_acceptance_everywhere(
+    hazard, lengths, spare, k
+) -> None:
+    everywhere = [
+        PositionLaw(n, n + spare, np.full(max(n - 1, 0), hazard), n + 64) for n in lengths
+    ]
+    by_position = [HazardLaw(n, n + spare, np.full(k, hazard)) for n in lengths]
+    one, other = expected_rounds(everywhere, k), expected_rounds(by_position, k)
+    for field in fields(Rounds):
+        np.testing.assert_allclose(getattr(one, field.name), getattr(other, field.name), atol=1e-9)
+
+
+def test_a_round_ends_where_its_own_hazard_ends_it() -> None:
+    """Two tokens after the first: the first is accepted half the time, the second then always."""
+    rounds = expected_rounds([HazardLaw(3, 64, np.array([0.5, 1.0]))], 2)
+    assert rounds.rounds[0] == pytest.approx(1 + 0.5)
+
+
+def test_hazards_of_decoding_runs_are_those_of_their_rounds() -> None:
+    """Four rounds of two: both accepted, one, one, none."""
+    seconds = {"draft_seconds": (0.1,) * 4, "verify_seconds": (0.1,) * 4}
+    counts = {"proposed": (2,) * 4, "accepted": (2, 1, 1, 0), "cut": (0,) * 4}
+    runs = [decode(SMALL, 2, 1.0, output_tokens=9, **counts, **seconds)]
+    np.testing.assert_allclose(hazards_of(counted_rounds(runs)), [3 / 4, 1 / 3])
+
+
+def test_hazards_say_nothing_of_a_larger_k() -> None:
+    with pytest.raises(ValueError, match="exceeds the hazards"):
+        expected_rounds([HazardLaw(3, 64, np.array([0.5]))], 2)

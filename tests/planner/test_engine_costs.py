@@ -11,8 +11,8 @@ from scenes import QUESTION, SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.engine_costs import START_DOUBT, RoundCosts, round_costs
 from draftbench.planner.predict import predict, predictor_of
-from draftbench.planner.recommend import recommend
-from draftbench.records import EngineFacts
+from draftbench.planner.recommend import next_start, recommend
+from draftbench.records import Candidate, EngineFacts
 from draftbench.run_folder.run import run_of
 
 COSTS = RoundCosts({0: 1.0, 2: 1.4, 6: 2.2}, {})
@@ -132,3 +132,24 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     assert answer.leading_evaluation.speedup_measured.value == pytest.approx(0.8 / 0.48)
     assert answer.leading_evaluation.draft_cost_ratio is None
     assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)
+
+
+def test_the_first_start_is_in_the_middle_then_the_best_predicted_until_it_was_started():
+    plain, at_two = answers(0, 0.5, 0.1, (1,) * 9), answers(2, 0.5, 0.12, (1, 3, 3, 2))
+    # sqrt(1 · 4) = 2. Then by rounds of replay: k = 1 4 rounds of .11 s, k = 2 3 of .12, k = 4 2 of
+    # .14: .44, .36 and .28 s.
+    assert next_start(engine_run(*plain), SMALL) == 2
+    assert next_start(engine_run(*plain, *at_two), SMALL) == 4
+    at_four = answers(4, 0.5, 0.14, (1, 5, 3))
+    assert next_start(engine_run(*plain, *at_two, *at_four), SMALL) is None
+
+
+def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
+    eagle = Candidate(draft="eagle3")
+    plain, own = answers(0, 0.5, 0.1, (1,) * 9), answers(4, 0.5, 0.14, (1, 5, 3))
+    own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
+    assert next_start(engine_run(*plain), eagle) == 4
+    predictor = predictor_of(engine_run(*plain, *own), eagle)
+    # Everything is accepted: at k = 1 four rounds for 8 tokens.
+    assert predictor.rounds(1).rounds == pytest.approx([4.0, 4.0])
+    assert not predictor.reaches(5)
