@@ -1,17 +1,49 @@
 """What is to be started, and the command line that starts it.
 
 The flags of vLLM and llama.cpp were run; those of SGLang and TensorRT-LLM were read in their
-sources.
+sources. Prefix caches are off everywhere: a prompt that was read before would cost nothing.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-from draftbench.records import DraftingMode
+import msgspec
+
+from draftbench.errors import EngineError, UsageError, did_you_mean
+from draftbench.models.engine_rules import (
+    llama_cpp_draft,
+    llama_cpp_lengths,
+    llama_cpp_lookup,
+    sglang_chain,
+    sglang_draft,
+    sglang_lookup,
+    tensorrt_llm_draft,
+    tensorrt_llm_lookup,
+    vllm_draft,
+    vllm_lookup,
+)
+from draftbench.records import LOOKUP, DraftingMode
+from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
+_ALONE: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
+_WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
+_MOST_RAW_BYTES = 64 << 10
+# Placeholders are replaced in a word; `${name}` is a variable of some shell.
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+# Requests that an engine takes at once unless a flag allows more: vLLM's default, and what SGLang
+# falls back to as soon as it speculates.
+_VLLM_REQUESTS, _SGLANG_REQUESTS = 256, 48
+# Programs that run a server where no process of theirs is the server's parent.
+_ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 
 
 @dataclass(frozen=True)
@@ -41,3 +73,348 @@ class Start:
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is run to start a server, and what it needs."""
+
+    words: tuple[str, ...]
+    stop: tuple[str, ...]  # empty: nothing
+    environment: dict[str, str]  # beside the user's
+    file: tuple[Path, str] | None  # that the command reads, and its text
+    health: str  # the route that answers once it is ready
+    may_survive: bool  # a killed draftbench, in a container or on another machine
+
+
+@dataclass(frozen=True)
+class _Flags:
+    words: list[str]
+    environment: dict[str, str]
+    configuration: dict[str, Any] | None = None  # written to a file, which the flags name
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """How an engine is started, and the flags that are not the user's to set."""
+
+    command: str
+    flags: Callable[[Start], _Flags]
+    methods: tuple[Method, ...]
+    taken: tuple[str, ...]
+    health: str = "/health"
+
+
+def speculation(
+    draft: str,
+    k: int,
+    *,
+    lookup: tuple[int, int] | None = None,
+    quant: str = "none",
+    mode: DraftingMode = DraftingMode.GREEDY,
+) -> Speculation:
+    """What `--drafts` calls a drafter: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
+    `spec:FILE.json`, or a draft model.
+
+    Raises:
+        UsageError: it lacks its model, or the file is no JSON object.
+    """
+    kind, colon, rest = draft.partition(":")
+    if draft in _ALONE:
+        return Speculation(_ALONE[draft], None, k, lookup if draft == LOOKUP else None, mode=mode)
+    if kind in _WITH_WEIGHTS:
+        if not rest:
+            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
+        return Speculation(_WITH_WEIGHTS[kind], rest, k, mode=mode)
+    if kind == "spec" and colon:
+        return Speculation("raw", None, k, raw=_raw(rest), mode=mode)
+    return Speculation("draft-model", draft, k, quant=quant, mode=mode)
+
+
+def _raw(file: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(read_limited(Path(file), _MOST_RAW_BYTES), type=dict[str, Any])
+    except UnreadableError as error:
+        raise UsageError(f"cannot read `{file}`: {error}", hint=_RAW_HINT) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"`{file}` is no JSON object", hint=_RAW_HINT) from error
+
+
+_RAW_HINT = (
+    "spec:FILE.json holds vLLM's or TensorRT-LLM's speculative configuration, or flags of "
+    'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
+)
+
+
+def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
+    """The command that starts a server on `host` and `port`; `folder` takes a configuration file
+    where the engine reads one.
+
+    Raises:
+        EngineError: the engine cannot be started, or not with such a drafter.
+        UsageError: the command or the arguments cannot be used as they are.
+    """
+    if start.engine not in _ENGINES:
+        known = ", ".join(_ENGINES)
+        raise EngineError(
+            f"draftbench cannot start `{start.engine}`",
+            hint=did_you_mean(start.engine, _ENGINES, f"it starts {known}; drive others by URL"),
+        )
+    engine, drafts = _ENGINES[start.engine], start.speculation
+    if drafts is not None and drafts.method not in engine.methods:
+        raise EngineError(
+            f"{start.engine} is not known to draft by `{drafts.method}`",
+            hint=f"it drafts by {', '.join(engine.methods[:-1])}, or as spec:FILE.json says",
+        )
+    flags = engine.flags(start)
+    words = [*flags.words, "--host", host, "--port", str(port)]
+    file = None
+    if flags.configuration is not None:
+        path = folder / f"{start.engine}-{port}.json"
+        file = path, json.dumps(flags.configuration, indent=2)
+        words += ["--config", str(path)]
+    words += _user_args(start, engine)
+    values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
+    command = _filled("--engine-command", start.command or engine.command, values, words)
+    stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
+    environment = dict(flags.environment)
+    if start.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(start.threads)
+    may_survive = Path(command[0]).name in _ELSEWHERE and not stop
+    return Launch(tuple(command), tuple(stop), environment, file, engine.health, may_survive)
+
+
+def _user_args(start: Start, engine: _Engine) -> list[str]:
+    words = _split("--engine-args", start.args)
+    for word in words:
+        name = word.partition("=")[0]
+        if name.replace("_", "-") in engine.taken:
+            raise UsageError(
+                f"--engine-args cannot hold {name}: draftbench sets it",
+                hint="leave it out; drafts and draft lengths are --drafts and --k",
+            )
+    return words
+
+
+def _filled(
+    flag: str, command: str, values: Mapping[str, str], args: list[str] | None
+) -> list[str]:
+    """A user's command with its placeholders replaced.
+
+    `{args}` as a word of its own stands for all of them; within a longer word, which is a line for
+    another shell, for their quoted text. Without it they come last.
+    """
+    known = [*values, *([] if args is None else ["args"])]
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise UsageError(
+                f"unknown placeholder {match[0]} in {flag}",
+                hint=did_you_mean(match[1], known, f"known are {', '.join(known)}"),
+            )
+        return shlex.join(args or []) if match[1] == "args" else values[match[1]]
+
+    words: list[str] = []
+    for word in _split(flag, command):
+        words += (args or []) if word == "{args}" else [_PLACEHOLDER.sub(replaced, word)]
+    return words if args is None or "{args}" in command else [*words, *args]
+
+
+def _split(flag: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"cannot read {flag}: {str(error).lower()}", hint="quote it as a shell would read it"
+        ) from error
+
+
+def _revision(model: str, flag: str) -> tuple[str, list[str]]:
+    """A model of the hub without `@revision`, and the flags that name it."""
+    name, at, revision = model.partition("@")
+    if not at or Path(model).exists():
+        return model, []
+    return name, [flag, revision]
+
+
+def _passed_through(drafts: Speculation) -> dict[str, Any]:
+    """What a file says, with the draft length where it asks for it."""
+    return {
+        name: drafts.k if value == "{k}" else value for name, value in (drafts.raw or {}).items()
+    }
+
+
+def _passed_flags(drafts: Speculation) -> list[str]:
+    words: list[str] = []
+    for name, value in _passed_through(drafts).items():
+        if not name.startswith("-"):
+            raise UsageError(f"`{name}` in spec:FILE.json is no flag", hint=_RAW_HINT)
+        words += [name] if value is True else [name, str(value)]
+    return words
+
+
+def _vllm(start: Start) -> _Flags:
+    target, revision = _revision(start.target, "--revision")
+    words = ["--model", target, *revision, "--no-enable-prefix-caching"]
+    words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
+    words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    if start.context_length is not None:
+        words += ["--max-model-len", str(start.context_length)]
+    if start.concurrency > _VLLM_REQUESTS:
+        words += ["--max-num-seqs", str(start.concurrency)]
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if start.threads is not None:  # it binds threads to cores of its own choice otherwise
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    if (drafts := start.speculation) is not None:
+        fields = _vllm_fields(drafts)
+        words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
+        words += ["--per-request-spec-decode-metrics", "detailed"]
+    return _Flags(words, environment)
+
+
+def _vllm_fields(drafts: Speculation) -> dict[str, Any]:
+    length = {"num_speculative_tokens": drafts.k}
+    if drafts.method == "raw":
+        fields = length | _passed_through(drafts)
+        if fields["num_speculative_tokens"] != drafts.k:
+            raise UsageError(
+                f"spec:FILE.json drafts {fields['num_speculative_tokens']} tokens, not {drafts.k}",
+                hint='write "num_speculative_tokens": "{k}"',
+            )
+        return fields
+    if drafts.method == "ngram":
+        return vllm_lookup(*_lookup(drafts), **length)
+    if drafts.model is None:
+        return {"method": drafts.method, **length}
+    model, revision = _revision(drafts.model, "revision")
+    named: dict[str, Any] = {"revision": revision[1]} if revision else {}
+    if drafts.method != "draft-model":
+        return {"method": drafts.method, "model": model, **named, **length}
+    if drafts.quant == "fp8":
+        named["quantization"] = "fp8_per_channel"
+    if drafts.mode is not DraftingMode.GREEDY:
+        named["draft_sample_method"] = "probabilistic"
+    return {**vllm_draft(model), **named, **length}
+
+
+def _lookup(drafts: Speculation) -> tuple[int, int]:
+    if drafts.lookup is None:
+        raise ValueError("prompt lookup without its sizes")
+    return drafts.lookup
+
+
+def _llama_cpp(start: Start) -> _Flags:
+    requests = start.concurrency
+    # The context is shared out evenly; without -np there are four places.
+    context = 0 if start.context_length is None else start.context_length * requests
+    words = ["-m", start.target, "-np", str(requests), "-c", str(context)]
+    words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
+    if start.threads is not None:
+        words += ["--threads", str(start.threads)]
+    drafts = start.speculation
+    if drafts is None:
+        return _Flags(words, {})
+    if drafts.method == "raw":
+        return _Flags([*words, *_passed_flags(drafts)], {})
+    if drafts.method == "ngram":
+        return _Flags([*words, *llama_cpp_lookup(_lookup(drafts)[1], drafts.k)], {})
+    if drafts.method == "draft-model":
+        words += llama_cpp_draft(str(drafts.model))
+        if drafts.mode is not DraftingMode.GREEDY:
+            words += ["--spec-draft-sampling", "probabilistic"]
+    else:
+        words += [] if drafts.model is None else ["-md", drafts.model]
+        words += ["--spec-type", f"draft-{drafts.method}"]
+    return _Flags([*words, *llama_cpp_lengths(drafts.k)], {})
+
+
+def _sglang(start: Start) -> _Flags:
+    target, revision = _revision(start.target, "--revision")
+    words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
+    if start.context_length is not None:
+        words += ["--context-length", str(start.context_length)]
+    if start.concurrency > _SGLANG_REQUESTS:
+        words += ["--max-running-requests", str(start.concurrency)]
+    drafts = start.speculation
+    if drafts is None:
+        return _Flags(words, {})
+    if drafts.method == "raw":
+        return _Flags([*words, *_passed_flags(drafts)], {})
+    if drafts.method == "ngram":
+        return _Flags([*words, *sglang_lookup(drafts.k)], {})
+    model, pinned = _revision(drafts.model or "", "--speculative-draft-model-revision")
+    if drafts.method == "draft-model":
+        return _Flags([*words, *sglang_draft(model, drafts.quant, drafts.k), *pinned], {})
+    algorithm = {"eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH"}[drafts.method]
+    words += ["--speculative-algorithm", algorithm]
+    words += ["--speculative-draft-model-path", model, *pinned] if model else []
+    if drafts.method == "dflash":  # its block holds the last accepted token too
+        return _Flags([*words, "--speculative-dflash-block-size", str(drafts.k + 1)], {})
+    return _Flags([*words, *sglang_chain(drafts.k)], {})
+
+
+def _tensorrt_llm(start: Start) -> _Flags:
+    fields: dict[str, Any] = {
+        "kv_cache_config": {"enable_block_reuse": False},
+        "return_perf_metrics": True,
+    }
+    words = [start.target]
+    if start.context_length is not None:
+        words += ["--max_seq_len", str(start.context_length)]
+    drafts = start.speculation
+    if drafts is None:
+        return _Flags(words, {}, fields)
+    length = {"max_draft_len": drafts.k}
+    if drafts.method == "raw":
+        speculative = _passed_through(drafts)
+    elif drafts.method == "ngram":
+        speculative = tensorrt_llm_lookup(_lookup(drafts)[0], **length)
+        fields["disable_overlap_scheduler"] = True
+    elif drafts.method == "draft-model":
+        speculative = tensorrt_llm_draft(str(drafts.model), **length)
+        if drafts.mode is not DraftingMode.GREEDY:
+            speculative["use_rejection_sampling"] = True
+    elif drafts.method == "eagle3":
+        speculative = {"decoding_type": "Eagle3", **length, "speculative_model": drafts.model}
+    else:
+        speculative = {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
+    return _Flags(words, {}, {**fields, "speculative_config": speculative})
+
+
+_ENGINES = {
+    "vllm": _Engine(
+        "{python} -m vllm.entrypoints.openai.api_server {args}",
+        _vllm,
+        get_args(Method),
+        (
+            *("--model", "--port", "--speculative-config", "-sc"),
+            *("--spec-method", "--spec-model", "--spec-tokens"),
+        ),
+    ),
+    "llama.cpp": _Engine(
+        "llama-server {args}",
+        _llama_cpp,
+        ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+        (
+            *("-m", "--model", "--port", "-np", "--parallel", "-md", "--model-draft"),
+            *("--spec-type", "--spec-draft-n-max"),
+        ),
+    ),
+    "sglang": _Engine(
+        "{python} -m sglang.launch_server {args}",
+        _sglang,
+        ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+        (
+            *("--model-path", "--model", "--port", "--speculative-algorithm"),
+            *("--speculative-num-steps", "--speculative-num-draft-tokens"),
+            *("--speculative-draft-model-path", "--speculative-draft-model"),
+        ),
+    ),
+    "tensorrt-llm": _Engine(
+        "trtllm-serve {args}",
+        _tensorrt_llm,
+        ("draft-model", "ngram", "eagle3", "mtp", "raw"),
+        ("--port", "--config", "--extra-llm-api-options"),
+    ),
+}
+STARTED = tuple(_ENGINES)  # what draftbench can start

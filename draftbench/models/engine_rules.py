@@ -101,16 +101,32 @@ def vllm_draft(draft: str, *, translated: bool = False) -> dict[str, Any]:
     return fields
 
 
+def vllm_lookup(longest: int, shortest: int, **lengths: Any) -> dict[str, Any]:
+    """The fields of prompt lookup, with those of its draft length after its method."""
+    sizes = {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+    return {"method": "ngram", **lengths, **sizes}
+
+
 def sglang_draft(draft: str, quant: str = "none", k: int | None = None) -> list[str]:
     """The flags of a draft and its draft length. Its quantization is always written out: by default
     it is the target's.
     """
     words = ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft]
-    if k is not None:
-        words += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
-        words += ["--speculative-num-draft-tokens", str(k + 1)]
     level = "fp8" if quant == "fp8" else "unquant"
-    return [*words, "--speculative-draft-model-quantization", level]
+    chain = [] if k is None else sglang_chain(k)
+    return [*words, *chain, "--speculative-draft-model-quantization", level]
+
+
+def sglang_chain(k: int) -> list[str]:
+    """The flags of k tokens drafted one after another, where SGLang could draft a tree."""
+    steps = ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
+    return [*steps, "--speculative-num-draft-tokens", str(k + 1)]
+
+
+def sglang_lookup(k: int) -> list[str]:
+    """The flags of n-gram lookup as a chain, not a tree."""
+    words = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(k + 1)]
+    return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
 
 
 def llama_cpp_draft(file: str) -> list[str]:
@@ -118,9 +134,28 @@ def llama_cpp_draft(file: str) -> list[str]:
     return ["-md", file, "--spec-type", "draft-simple"]
 
 
+def llama_cpp_lengths(k: int) -> list[str]:
+    """The flags of k tokens in every round, however sure the draft is."""
+    return ["--spec-draft-n-max", str(k), "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"]
+
+
+def llama_cpp_lookup(size: int, k: int) -> list[str]:
+    """The flags of prompt lookup, which takes n-grams of one size."""
+    words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(size)]
+    return [*words, "--spec-ngram-simple-size-m", str(k)]
+
+
 def tensorrt_llm_draft(draft: str, **lengths: Any) -> dict[str, Any]:
     """The fields that name a draft, with those of its draft length before its name."""
     return {"decoding_type": "Draft_Target", **lengths, "speculative_model": draft}
+
+
+def tensorrt_llm_lookup(longest: int, **lengths: Any) -> dict[str, Any]:
+    """The fields of prompt lookup; by default it takes the oldest match in the texts of all
+    requests.
+    """
+    fields = {"decoding_type": "NGram", **lengths, "max_matching_ngram_size": longest}
+    return {**fields, "is_public_pool": False, "is_use_oldest": False}
 
 
 def transformers_draft(*, two_tokenizers: bool = False) -> str:

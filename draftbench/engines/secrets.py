@@ -1,0 +1,57 @@
+"""What must not be shared of a command line or a server's log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+HIDDEN = "***"
+
+_WORDS = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|credentials?|auth)"
+# A flag or variable by its name, `--hf-token` or `OPENAI_API_KEY`, not `--max-num-tokens`.
+_NAME = re.compile(rf"(?i)(?:^|[-_]){_WORDS}$|^-hft$")
+_IN_TEXT = (
+    # "api_key": ["X"], HF_TOKEN=X, --api-key X
+    re.compile(rf"""(?i)((?:\b|[-_]){_WORDS}["']?\s*[=:]\s*\[?["']?)([^\s"',\]]+)"""),
+    re.compile(rf"(?i)((?:^|\s)--?(?:[\w-]*[-_])?{_WORDS}\s+['\"]?)([^\s\"'-][^\s\"']*)"),
+    re.compile(r"(?i)(\b(?:bearer|basic)\s+)(\S+)"),
+    re.compile(r"(://)([^\s/@]+)(?=@)"),  # a user and a password in an address
+    re.compile(r"()(\b(?:hf_|sk-|gh[pousr]_|github_pat_|nvapi-|AKIA)[\w-]{12,})"),
+)
+# A shorter value is hidden only where its name stands beside it: it may be part of any word.
+_SHORTEST = 6
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """A command line with the values of secret flags and variables hidden."""
+    found, follows = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if follows and not word.startswith("-"):
+            found.append(HIDDEN)
+            continue
+        secret = bool(_NAME.search(name))
+        follows = secret and not equals and word.startswith("-")
+        found.append(f"{name}={HIDDEN}" if secret and equals else hidden_in(word))
+    return found
+
+
+def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
+    """The values that a command line and an environment name as secret."""
+    shown = without_secrets(words)
+    values = {
+        word.partition("=")[2] if "=" in word else word
+        for word, safe in zip(words, shown, strict=True)
+        if safe.endswith(HIDDEN) and " " not in word
+    }
+    values |= {value for name, value in environment.items() if _NAME.search(name)}
+    return frozenset(value for value in values if len(value) >= _SHORTEST)
+
+
+def hidden_in(text: str, known: Iterable[str] = ()) -> str:
+    """A text with the `known` values hidden, and what looks like a secret."""
+    for value in sorted(known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    for pattern in _IN_TEXT:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text

@@ -1,0 +1,247 @@
+"""Starts a serving engine, waits until it answers, and ends it.
+
+A guardian process runs the server, so that it ends with draftbench, however that goes. It cannot
+reach what lives outside the server's processes: without a stop command a container may survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from draftbench.engines import guardian
+from draftbench.engines.commands import Launch, Speculation, Start, launch, speculation
+from draftbench.engines.secrets import hidden_in, secrets_of, without_secrets
+from draftbench.errors import EngineError
+from draftbench.run_folder.manifest import cores_here
+from draftbench.safe_files import without_controls, write_whole
+
+__all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "started"]
+
+HOST = "127.0.0.1"
+GRACE_SECONDS = 20.0  # until a server that was asked to end is killed
+LAST_LINES = 15
+_LOG_BYTES = 16 << 10  # of its end that are read
+_FEW_CORES = 16
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers at `url`."""
+
+    engine: str
+    url: str
+    command: str  # without secrets
+    whole_command: str  # private
+    settings: dict[str, str]  # what its command line does not show
+    ready_seconds: float
+    log: Path
+    may_survive: bool  # a killed draftbench: there is no stop command
+    _guardian: _Guardian = field(repr=False)
+
+    def ended(self) -> EngineError | None:
+        """Why it serves no longer; None while it does."""
+        return self._guardian.ended(f"{self.engine} ended")
+
+
+@contextlib.contextmanager
+def started(start: Start, log_folder: Path) -> Iterator[Running]:
+    """Start a server on a free port of this machine, and end it at the end.
+
+    Raises:
+        EngineError: it cannot be started, ends at once, or does not answer in time.
+        UsageError: the command or the arguments cannot be used as they are.
+    """
+    port = _free_port()
+    run = launch(start, HOST, port, log_folder)
+    if run.file is not None:
+        write_whole(run.file[0], run.file[1].encode())
+    begun = time.monotonic()
+    runner = _Guardian(run, log_folder, start.engine)
+    try:
+        _wait_until_ready(runner, start, port, begun)
+        yield Running(
+            engine=start.engine,
+            url=f"http://{HOST}:{port}",
+            command=shlex.join(without_secrets(run.words)),
+            whole_command=shlex.join(run.words),
+            settings={} if start.threads is None else {"threads": str(start.threads)},
+            ready_seconds=time.monotonic() - begun,
+            log=runner.log,
+            may_survive=run.may_survive,
+            _guardian=runner,
+        )
+    finally:
+        runner.end()
+
+
+def server_threads() -> int | None:
+    """Threads of a server beside its client: on few cores all but one, which the client keeps; else
+    as many as the server takes, None.
+    """
+    cores = cores_here()
+    return max(1, cores - 1) if cores <= _FEW_CORES else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) -> None:
+    while not _answers(port, runner.launch.health):
+        if error := runner.ended(f"{start.engine} ended before it answered", wait=0.2):
+            if _listens(port):
+                raise EngineError(
+                    f"{error.message}\nAnother program listens on its port, {port}",
+                    hint="the port was taken in between; start again",
+                )
+            raise error
+        if time.monotonic() - begun > start.ready_timeout:
+            raise EngineError(
+                f"{start.engine} did not answer within {start.ready_timeout:g} seconds"
+                f"{runner.last_words()}",
+                hint=f"a longer --ready-timeout waits for it; its whole log is {runner.log}",
+            )
+
+
+def _answers(port: int, route: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", route)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+class _Guardian:
+    """The process that runs a server, and the pipe whose end is the server's."""
+
+    def __init__(self, run: Launch, folder: Path, engine: str) -> None:
+        self.launch = run
+        self._environment = os.environ | run.environment
+        self._heard = ""
+        self._group: int | None = None
+        log, name = tempfile.mkstemp(prefix=f"{engine}-", suffix=".log", dir=folder)
+        self.log = Path(name)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,  # Control-C is for draftbench alone
+            )
+        finally:
+            os.close(log)
+        asked = {
+            "command": run.words,
+            "stop": run.stop,
+            "grace": GRACE_SECONDS,
+            "parent": os.getpid(),
+        }
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(f"{json.dumps(asked)}\n".encode())
+            self._stdin.flush()
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def ended(self, what: str, wait: float = 0.0) -> EngineError | None:
+        """The error that says why the server is gone; None where it runs after `wait` seconds."""
+        self._listen(wait)
+        for line in self._heard.splitlines():
+            kind, _, rest = line.partition(" ")
+            if kind == "started":
+                self._group = int(rest)
+            if kind == "failed":
+                return EngineError(
+                    f"cannot run `{without_secrets(self.launch.words)[0]}`: {rest}",
+                    hint="--engine-command names the command that starts the server; {args} in it "
+                    "stands for draftbench's flags",
+                )
+            if kind == "exited":
+                how = f"exit code {rest}" if int(rest) >= 0 else _signal_name(-int(rest))
+                return EngineError(
+                    f"{what}: {how}{self.last_words()}",
+                    hint=f"its whole log is {self.log}; --engine-args and --engine-command change "
+                    "how it is started",
+                )
+        if self._process.poll() is not None:
+            return EngineError(
+                f"{what}: the process that guards it is gone{self.last_words()}",
+                hint=f"its whole log is {self.log}; start again",
+            )
+        return None
+
+    def _listen(self, wait: float) -> None:
+        pipe = self._process.stdout
+        assert pipe is not None
+        while select.select([pipe], [], [], wait)[0]:
+            if not (read := os.read(pipe.fileno(), 4096)):
+                return
+            self._heard += read.decode(errors="replace")
+            wait = 0.0
+
+    def last_words(self) -> str:
+        """The last lines of the server's log, safe to print and without secrets."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _LOG_BYTES))
+            text = log.read(_LOG_BYTES).decode(errors="replace")
+        known = secrets_of(self.launch.words, self._environment)
+        lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+        lines = [line for line in lines if line][-LAST_LINES:]
+        shown = [hidden_in(_COLOURS.sub("", line), known) for line in lines]
+        return "".join(["; its log ends:", *(f"\n  {without_controls(line)}" for line in shown)])
+
+    def end(self) -> None:
+        """End the server and wait until it is gone."""
+        self._listen(0.0)
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+        most = GRACE_SECONDS + guardian.KILL_SECONDS + guardian.STOP_SECONDS
+        try:
+            code = self._process.wait(most + 5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        if code != 0 and self._group is not None:  # somebody killed the guardian
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
