@@ -58,7 +58,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         note(f"note: reading configurations and tokenizers from the {where}: {', '.join(remote)}")
     # Nothing is fetched for a target of which nothing is known.
     reason = _unreadable(source) if drafts or source.local else None
-    own = _own_draft(source, read=reason is None and bool(drafts or source.local))
+    own = _own_draft(source, read=bool(drafts) or source.local)
     if drafts:
         from draftbench.models.check import check_models
     parameters: int | None = None
@@ -95,13 +95,12 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
     """What the target carries itself, by its configuration or, where that is not read, its name."""
-    from draftbench.models.compatibility import own_draft_of
-    from draftbench.models.engine_rules import own_draft
-    from draftbench.planner.known_pairs import named_for_own_draft
+    from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 
-    if read:
-        return own_draft_of(source)
-    return own_draft() if named_for_own_draft(source.spec) else None
+    try:
+        return own_draft_of(source.raw_config) if read else own_draft_by_name(source.spec)
+    except ModelError:
+        return own_draft_by_name(source.spec)
 
 
 def _unreadable(model: ModelSource) -> str | None:

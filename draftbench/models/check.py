@@ -22,11 +22,11 @@ from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, R
 from draftbench.models.compatibility import (
     caveats_of,
     context_of,
-    own_draft_of,
     pair_facts,
     refusal_of,
 )
 from draftbench.models.engine_rules import engine_answers
+from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
@@ -79,7 +79,8 @@ def check_models(
         )
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device)
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft_of(target))
+    own = own_draft_of(target.raw_config)
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own)
 
 
 def memory_here() -> int:

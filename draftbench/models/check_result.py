@@ -123,9 +123,11 @@ class EngineAnswer:
 class OwnDraft:
     """Layers of a target that draft for it (multi-token prediction)."""
 
-    field: str | None  # of its configuration; None: only its name tells
-    layers: int | None  # how many; None: the configuration was not read
-    options: dict[str, str]  # what to pass to each engine
+    field: str | None  # of config.json, which counts them; None: it does not, or was not read
+    layers: int | None  # how many; None: not counted
+    why: str  # what tells that it carries them
+    options: dict[str, str]  # what to pass to each engine that uses them, or may
+    unused: tuple[str, ...]  # engines that do not use them in such a model
 
 
 @dataclass(frozen=True)

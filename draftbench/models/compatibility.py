@@ -14,13 +14,11 @@ from typing import Any
 from draftbench.errors import PairError
 from draftbench.models.check_result import (
     Overlap,
-    OwnDraft,
     PairFacts,
     TokenDifference,
     TokenizerFacts,
     Vocabulary,
 )
-from draftbench.models.engine_rules import own_draft
 from draftbench.models.source import ModelSource
 
 # A draft that lacks more of the target's tokens than this has another tokenizer, not an older
@@ -28,8 +26,6 @@ from draftbench.models.source import ModelSource
 MOST_MISSING = 0.01
 # llama.cpp compares token texts from this id on: the ones before are usually control tokens.
 FIRST_REGULAR = 5
-# Where configurations count the layers that draft for the model itself.
-OWN_DRAFT_FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 # Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
 
@@ -131,16 +127,6 @@ def context_of(source: ModelSource) -> int | None:
     """Tokens of context; None for a recurrent model, which has no such limit."""
     context: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
     return context
-
-
-def own_draft_of(source: ModelSource) -> OwnDraft | None:
-    """What the model carries itself; None where its configuration names no such layers."""
-    for config in (source.config, source.config.get_text_config()):
-        for field in OWN_DRAFT_FIELDS:
-            layers = getattr(config, field, None)
-            if isinstance(layers, int) and layers > 0:
-                return own_draft(field, layers)
-    return None
 
 
 def _recurrent(source: ModelSource) -> bool:

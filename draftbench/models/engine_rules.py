@@ -17,7 +17,6 @@ from typing import Any
 
 from draftbench.models.check_result import (
     EngineAnswer,
-    OwnDraft,
     PairFacts,
     Standing,
     TokenDifference,
@@ -66,11 +65,6 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
                 words += f"; {cut}"
         answers.append(EngineAnswer(engine.name, standing, words, option))
     return tuple(answers)
-
-
-def own_draft(field: str | None = None, layers: int | None = None) -> OwnDraft:
-    """What a target carries that has such layers, with each engine's option."""
-    return OwnDraft(field, layers, {engine.name: engine.own_draft for engine in ENGINES.values()})
 
 
 def shorter_context(engine: Engine, target: int | None, draft: int | None) -> str | None:

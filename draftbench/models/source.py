@@ -94,6 +94,21 @@ class ModelSource:
         return self._load("configuration", AutoConfig.from_pretrained)
 
     @cached_property
+    def raw_config(self) -> dict[str, Any]:
+        """config.json as it is, or what a GGUF file says, without what its class fills in.
+
+        Raises:
+            ModelError: nothing there, or not readable.
+        """
+        from transformers import PreTrainedConfig
+
+        def read(where: str, **options: Any) -> dict[str, Any]:
+            return PreTrainedConfig.get_config_dict(where, **options)[0]
+
+        found: dict[str, Any] = self._load("configuration", read)
+        return found
+
+    @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer; reads no weights."""
         from transformers import AutoTokenizer

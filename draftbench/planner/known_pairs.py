@@ -63,7 +63,6 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: dict[str, str]
-    own_draft: str  # pattern of names
     pairings: tuple[KnownPairing, ...]
 
 
@@ -81,11 +80,6 @@ def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
     return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
-
-
-def named_for_own_draft(target: str) -> bool:
-    """Whether models of this name carry layers that draft for them."""
-    return re.search(table().own_draft, _short(target)) is not None
 
 
 def kinship(target: str, draft: str) -> Kinship | None:

@@ -92,6 +92,10 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     known = command("suggest", "--target", "deepseek-ai/DeepSeek-V3.2").out
     assert known.startswith("deepseek-ai/DeepSeek-V3.2 carries its own draft\n")
     assert """vLLM: --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""" in known
+    assert "SGLang: --speculative-algorithm NEXTN" in known
+    # Known fault: transformers has no such layers for it, and its option was offered.
+    assert "use_mtp" not in known
+    assert "Not used in such a model by transformers." in " ".join(known.split())
     # A folder is believed by its configuration, not by its name.
     monkeypatch.chdir(tmp_path)
     for name, field in (("plain", {}), ("heads", {"num_nextn_predict_layers": 1})):
@@ -105,7 +109,9 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
         )
     outcome = command("check", "--target", folder, "--drafts", embedded / "draft")
     assert outcome.out.startswith("DeepSeek-V3.2 carries its own draft\n")
-    assert "SGLang: --speculative-algorithm NEXTN" in outcome.out
+    assert "llama.cpp: --spec-type draft-mtp" in outcome.out
+    unused = "Not used in such a model by vLLM, SGLang, transformers."
+    assert unused in " ".join(outcome.out.split())
 
 
 def test_an_unknown_target_gets_no_guess(command):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.planner.known_pairs import kinship, named_for_own_draft, pairings_of, table
+from draftbench.planner.known_pairs import kinship, pairings_of, table
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
@@ -50,26 +50,6 @@ def test_a_draft_is_in_use_for_gemma_4_beside_the_heads_it_was_released_with():
     draft, heads = pairings_of("google/gemma-4-31B-it")
     assert (draft.draft, heads.draft) == ("google/gemma-4-E2B-it", None)
     assert "1.29 times" in (draft.note or "")
-
-
-@pytest.mark.parametrize(
-    ("target", "carries"),
-    [
-        ("deepseek-ai/DeepSeek-V3.2", True),
-        ("deepseek-ai/DeepSeek-R1", True),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", False),
-        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", False),
-        ("jukofyork/DeepSeek-V3-0324-DRAFT-0.5B-v1.0", False),
-        ("Qwen/Qwen3.5-27B", True),
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", True),
-        ("Qwen/Qwen3-32B", False),
-        ("zai-org/GLM-4.6", True),
-        ("moonshotai/Kimi-K2-Instruct", False),
-        ("meta-llama/Llama-3.3-70B-Instruct", False),
-    ],
-)
-def test_names_tell_which_targets_carry_their_own_draft(target, carries):
-    assert named_for_own_draft(target) == carries
 
 
 def test_an_8b_target_is_usually_left_alone():

@@ -30,13 +30,12 @@ def own_draft_section(target: str, own: OwnDraft | None) -> list[Section]:
     """What a target carries itself, with each engine's option; empty where it carries nothing."""
     if own is None:
         return []
-    why = "models of its name do; its configuration was not read"
-    if own.field is not None:
-        why = f"{own.field} is {own.layers} in its configuration"
     note = (
-        f"It needs no draft model ({why}): try its layers first, where the engine knows them. "
+        f"It needs no draft model ({own.why}): try its layers first, where the engine knows them. "
         "They are not measured here."
     )
+    if own.unused:
+        note += f" Not used in such a model by {', '.join(own.unused)}."
     code = [f"{engine}: {option}" for engine, option in own.options.items()]
     return [Section(f"{shortened(target, _NAME)} carries its own draft", notes=[note], code=code)]
 

@@ -1,0 +1,100 @@
+"""Targets that carry layers which draft for them (multi-token prediction), and who uses these.
+
+Asked of config.json as it is, since a configuration's class fills in what the file does not say;
+then of its model type, and where no file can be had of the name. Model types are those of vLLM 0.32
+(`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers 5.23, whose
+`generate` refuses every other and models with recurrent state; for llama.cpp and TensorRT-LLM they
+were not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from draftbench.models.check_result import OwnDraft
+from draftbench.models.engine_rules import ENGINES
+
+# Where config.json counts the layers, at its top or one part down.
+FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llamacpp tensorrt-llm"
+
+
+class Family(NamedTuple):
+    """Models with such layers. A file that does not count them has none where `counted`."""
+
+    types: str  # model types
+    engines: str  # that use the layers
+    names: str = "(?!)"  # pattern of names in lower case
+    counted: bool = False
+
+
+FAMILIES = (
+    Family("deepseek_v3", _ALL, r"deepseek-(?:v3(?!\.2)|r1)(?!.*(?:distill|draft|qwen))"),
+    Family("deepseek_v32", _SERVERS, r"deepseek-v3\.2"),
+    Family("deepseek_v4", _SERVERS, r"deepseek-v4(?!\.)"),
+    Family("glm4_moe", _ALL, r"glm-4\.[5-7](?!v|.*(?:flash|draft))"),
+    Family("glm4_moe_lite", _SERVERS, r"glm-4\.7-flash"),
+    Family("glm_moe_dsa", _SERVERS, r"glm-5(?!.*flash)"),
+    Family("glm5_next", _SERVERS, r"glm-5\.\d-flash"),
+    Family("glm_ocr", _SERVERS, r"glm-ocr"),
+    Family("qwen3_next", _SERVERS, r"qwen3-next"),
+    Family("qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text", _SERVERS, r"qwen3\.[568]-\d"),
+    Family("qwen4_exp qwen4_exp_text", _SERVERS, r"qwen3\.8-flash-next"),
+    Family("mimo mimo_v2 mimo_v2_flash", _SERVERS, r"mimo-(?:7b|v2)"),
+    Family("ernie4_5_moe", _SERVERS, r"ernie-4\.5-\d+b-a"),
+    Family("longcat_flash", _SERVERS, r"longcat-flash"),
+    Family("step3p5 step3p7", _ALL, r"step-3\.[57]"),
+    Family("hy_v3 hy_v4", _SERVERS, r"^hy[34]\b"),
+    Family("exaone_moe", _SERVERS, r"k-exaone"),
+    Family("exaone4_5", "vllm", r"exaone-4\.5"),
+    Family("minimax_m3_vl", "vllm", r"minimax-m3"),
+    Family("kimi_k3", "vllm", r"kimi-k3"),
+    Family("pangu_ultra_moe", "vllm", r"pangu-ultra-moe"),
+    Family("dots3_note", _SERVERS),
+    Family("intern_s2_preview interns2_mobius", _SERVERS),
+    Family("bailing_hybrid", _SERVERS, r"(?:ling|ring)-(?:2\.[56]|3)", counted=True),
+    Family("nemotron_h nemotron_h_puzzle", _SERVERS, r"nemotron-3-super", counted=True),
+    Family("inkling_mm_model inkling_model inkling_text", _ALL, r"^inkling", counted=True),
+    Family("bailing_moe bailing_moe_v2 gigachat3_5", "sglang", counted=True),
+    Family("mellum", "transformers", counted=True),
+)
+
+
+def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
+    """What a target with this config.json carries itself."""
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    types = [part.get("model_type") for part in parts]
+    family = next((f for f in FAMILIES for kind in f.types.split() if kind in types), None)
+    counts = {
+        field: part[field]
+        for field in FIELDS
+        for part in parts
+        if field in part and not isinstance(part[field], bool)
+    }
+    for field, layers in counts.items():
+        if isinstance(layers, int) and layers > 0:
+            return _own_draft(family, f"{field} is {layers} in its configuration", field, layers)
+    if counts or family is None or family.counted:
+        return None
+    kind = next(kind for kind in types if kind in family.types.split())
+    return _own_draft(family, f"models of type {kind} do; its configuration does not count them")
+
+
+def own_draft_by_name(target: str) -> OwnDraft | None:
+    """What models of this path or hub id carry themselves."""
+    name = target.rstrip("/").rpartition("/")[2].lower()
+    family = next((f for f in FAMILIES if re.search(f.names, name)), None)
+    if family is None:
+        return None
+    return _own_draft(family, "models of its name do; its configuration was not read")
+
+
+def _own_draft(
+    family: Family | None, why: str, field: str | None = None, layers: int | None = None
+) -> OwnDraft:
+    using = f"{family.engines if family else ''} {_NOT_READ}".split()
+    options = {rules.name: rules.own_draft for name, rules in ENGINES.items() if name in using}
+    unused = tuple(rules.name for name, rules in ENGINES.items() if name not in using)
+    return OwnDraft(field, layers, why, options, unused)
