@@ -181,10 +181,10 @@ def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
     traffic = load(options.traffic)
     for row in traffic.bad_rows:
         watcher.note(f"bad row {row}")
-    if "vLLM custom" in traffic.form.split(", "):
+    if {"vLLM custom", "text"} & {*traffic.form.split(", ")}:
         watcher.note(
-            "prompts are read as they are; vLLM puts its custom ones through the chat template "
-            "(--as-chat)"
+            "prompts are read as they are; vLLM and AIPerf put those of such files through the "
+            "chat template (--as-chat)"
         )
     for temperature, rows in sorted(traffic.assumed.items()) if options.temperature is None else ():
         meaning = "the default of servers" if temperature else "greedy"

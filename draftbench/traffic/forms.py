@@ -263,6 +263,8 @@ def _telemetry(call: Mapping[str, Any]) -> Asked | None:
     messages = decoded(at(call, "gen_ai.input.messages"))
     if not isinstance(messages, list):
         return None
+    if (at(call, "gen_ai.output.type") or "text") != "text":
+        raise NotRepresentableError("gen_ai.output.type")
     system = decoded(at(call, "gen_ai.system_instructions"))
     tools = {"tools": at(call, "gen_ai.tool.definitions")}
     return Asked(_with_system(messages, system), settings=tools)

@@ -54,9 +54,9 @@ _ALIASES = {
     "max_new_tokens": "max_tokens", "max_output_tokens": "max_tokens", "maxTokens": "max_tokens",
     "maxOutputTokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens",
     "stop_sequences": "stop", "stopSequences": "stop", "topP": "top_p", "topK": "top_k",
-    "sampling_seed": "seed", "choice.count": "n", "min_new_tokens": "min_tokens",
-    "repeat_penalty": "repetition_penalty", "frequencyPenalty": "frequency_penalty",
-    "presencePenalty": "presence_penalty",
+    "sampling_seed": "seed", "choice.count": "n", "reasoning.level": "reasoning_effort",
+    "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
+    "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
 }
 # Fields that change the distribution or the prompt and cannot be applied → their values without
 # effect.
@@ -68,9 +68,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "images": ([],),
     "tool_choice": ("auto", {"type": "auto"}), "parallel_tool_calls": (True,),
-    "functions": ([],), "thinking": ({"type": "disabled"},), "thinking_token_budget": (-1,),
+    "functions": ([],), "think": (), "thinking": ({"type": "disabled"},),
+    "thinking_token_budget": (-1,),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
-    "documents": ([],), "template": (), "context": ([],), "suffix": (),
+    "documents": ([],), "template": (), "context": ([], {}), "suffix": (),
     "truncate_prompt_tokens": (-1,),
     # what an answer may be
     "response_format": ({"type": "text"},), "structured_outputs": ({},), "guided_json": (),
@@ -82,7 +83,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
 # Those of them that data sets call columns by; they are settings where a server was asked.
-_COLUMNS = frozenset({"format", "template", "context", "documents", "thinking", "functions"})
+_COLUMNS = frozenset({
+    "format", "template", "context", "documents", "think", "thinking", "functions",
+})
 # Arguments of the renderer itself, which a log must not set: `chat_template` would run a template
 # of the log.
 _TEMPLATE_RESERVED = frozenset({
@@ -95,7 +98,7 @@ _TEMPLATE_RESERVED = frozenset({
 # What tables made by Python write.
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 # Numbers of tokens that are no limit.
-_ENDLESS = (-1, -2, "inf")
+_ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
 _Positive = Annotated[int, Meta(ge=1, le=_INT64)]
 _Text = Annotated[str, Meta(min_length=1)]

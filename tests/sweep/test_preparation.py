@@ -83,9 +83,14 @@ def test_a_temperature_that_the_log_leaves_out_is_said_once(small, tmp_path, tem
     assert [note for note in small.notes if "without a temp" in note] == said
 
 
-def test_prompts_that_vllm_renders_are_read_as_they_are_unless_asked_otherwise(small, tmp_path):
+@pytest.mark.parametrize(
+    ("field", "length"), [("prompt", "output_tokens"), ("text", "output_length")]
+)
+def test_prompts_that_a_tool_renders_are_read_as_they_are_unless_asked_otherwise(
+    small, tmp_path, field, length
+):
     path = tmp_path / "custom.jsonl"
-    path.write_text(json.dumps({"prompt": "def f():\n", "output_tokens": 3}) + "\n")
+    path.write_text(json.dumps({field: "def f():\n", length: 3}) + "\n")
     (prompt,) = small.prepared("ngram", traffic=query(path)).prompts
     assert prompt.limit == 3
     assert any("(--as-chat)" in note for note in small.notes)

@@ -1,0 +1,275 @@
+"""Shapes of logs, one row of each, and what draftbench makes of them.
+
+    python scripts/log_shapes.py > docs/logs.md
+
+Sources of the shapes: LiteLLM, StandardLoggingPayload and spend logs; Helicone, export with bodies;
+Langfuse, observations by API, table and blob storage; OpenTelemetry, GenAI conventions 1.37 and
+OTLP; MLflow, `search_traces`; Anthropic, Messages; OpenAI, batches and Responses; Ollama,
+`/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`; TGI, `/generate`;
+vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT, traces.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from draftbench.traffic.forms import LengthsOnlyError
+from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
+
+USER = {"role": "user", "content": "Hello"}
+SYSTEM = {"role": "system", "content": "Be brief"}
+ANSWER = {"role": "assistant", "content": "Hi"}
+TOLD = [SYSTEM, USER]
+COMPLETION = {"model": "m", "choices": [{"message": ANSWER}]}
+CHAT = {"model": "m", "messages": [USER], "temperature": 0.7, "max_tokens": 9}
+SAMPLED = {"temperature": 0.7, "max_tokens": 9}
+SPAN_SETTINGS = {
+    "gen_ai.request.model": "m",
+    "gen_ai.request.temperature": 0.7,
+    "gen_ai.request.max_tokens": 9,
+}
+SPAN_MESSAGES = [{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]
+SPAN = {
+    **SPAN_SETTINGS,
+    "gen_ai.system_instructions": [{"type": "text", "content": "Be brief"}],
+    "gen_ai.input.messages": SPAN_MESSAGES,
+    "gen_ai.output.messages": [
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "text", "content": "Hi"},
+            ],
+            "finish_reason": "stop",
+        }
+    ],
+}
+LANGFUSE = {
+    "id": "o",
+    "type": "GENERATION",
+    "model": "m",
+    "modelParameters": {"temperature": "0.7", "max_tokens": "inf"},
+    "output": ANSWER,
+}
+SHAREGPT = [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]
+DEFAULT, GREEDY = {"temperature": 1.0}, {"temperature": 0.0}
+
+# fmt: off
+SHAPES = {
+    "OpenAI chat, bare": (CHAT, [USER], None, SAMPLED),
+    "OpenAI chat, bare, no temperature": (
+        {"model": "m", "messages": [USER]}, [USER], None, DEFAULT),
+    "OpenAI chat, as a table flattens it": (
+        {f"request.body.{name}": CHAT[name] for name in CHAT}, [USER], None, SAMPLED),
+    "OpenAI chat, encoded twice": (
+        {"request": json.dumps(json.dumps(CHAT))}, [USER], None, SAMPLED),
+    "body as JSON text": ({"body": json.dumps(CHAT)}, [USER], None, SAMPLED),
+    "OpenAI batch": (
+        {"custom_id": "a", "url": "/v1/chat/completions", "body": CHAT,
+         "response": {"status_code": 200, "body": COMPLETION}},
+        [USER], "Hi", SAMPLED),
+    "OpenAI Responses": (
+        {"model": "m", "instructions": "Be brief", "input": "Hello", "temperature": 0.7,
+         "max_output_tokens": 9,
+         "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+                    {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
+        TOLD, "Hi", SAMPLED),
+    "OpenAI Responses, items": (
+        {"body": {"model": "m", "instructions": "Be brief", "max_output_tokens": 9, "input": [
+            {"type": "message", "role": "user",
+             "content": [{"type": "input_text", "text": "Hello"}]}]}},
+        TOLD, None, DEFAULT | {"max_tokens": 9}),
+    "OpenAI Responses, shortest": (
+        {"body": {"model": "gpt-5", "input": "Hello"}}, [USER], None, DEFAULT),
+    "OpenAI embedding": (
+        {"body": {"model": "text-embedding-3-small", "input": "Hello"}},
+        NotRepresentableError, "input", {}),
+    "Anthropic Messages": (
+        {"model": "m", "system": "Be brief", "messages": [USER], "max_tokens": 9,
+         "stop_sequences": ["."]},
+        TOLD, None, DEFAULT | {"max_tokens": 9, "stop": (".",)}),
+    "Anthropic Messages, logged": (
+        {"request": {"model": "m", "system": [{"type": "text", "text": "Be brief"}],
+                     "messages": [USER], "max_tokens": 9, "temperature": 0.7},
+         "response": {"type": "message", "role": "assistant",
+                      "content": [{"type": "thinking", "thinking": "hm"},
+                                  {"type": "text", "text": "Hi"}]}},
+        TOLD, "Hi", SAMPLED),
+    "LiteLLM standard payload": (
+        {"call_type": "acompletion", "model": "m", "messages": [USER], "response": COMPLETION,
+         "model_parameters": SAMPLED | {"stream": True}},
+        [USER], "Hi", SAMPLED),
+    "LiteLLM spend log": (
+        {"request_id": "r", "messages": {}, "proxy_server_request": CHAT, "response": COMPLETION},
+        [USER], "Hi", SAMPLED),
+    "LiteLLM proxy request": (
+        {"proxy_server_request": {"url": "u", "method": "POST", "body": CHAT}},
+        [USER], None, SAMPLED),
+    "LiteLLM, extra body": (
+        {"call_type": "acompletion", "model": "m", "messages": [USER],
+         "model_parameters": SAMPLED | {"extra_body": {}}},
+        [USER], None, SAMPLED),
+    "Helicone": (
+        {"request_id": "r", "request_body": CHAT, "response_body": COMPLETION},
+        [USER], "Hi", SAMPLED),
+    "Helicone, CSV": (
+        {"request_body": json.dumps(CHAT), "response_body": json.dumps(COMPLETION)},
+        [USER], "Hi", SAMPLED),
+    "Langfuse, messages": (LANGFUSE | {"input": TOLD}, TOLD, "Hi", {"temperature": 0.7}),
+    "Langfuse, messages and tools": (
+        LANGFUSE | {"input": {"messages": [USER], "tools": []}}, [USER], "Hi",
+        {"temperature": 0.7}),
+    "Langfuse, JSON text": (
+        LANGFUSE | {"input": json.dumps(TOLD), "output": json.dumps(ANSWER)}, TOLD, "Hi",
+        {"temperature": 0.7}),
+    "Langfuse, completion": (
+        LANGFUSE | {"input": "Once", "output": "upon"}, "Once", "upon", {"temperature": 0.7}),
+    "Langfuse, blob storage": (
+        {"type": "GENERATION", "provided_model_name": "m", "input": json.dumps({"messages": TOLD}),
+         "model_parameters": json.dumps(SAMPLED | {"stop": '["."]'}),
+         "output": json.dumps(ANSWER)},
+        TOLD, "Hi", SAMPLED | {"stop": (".",)}),
+    "MLflow trace": (
+        {"trace_id": "t", "request": json.dumps(CHAT), "response": json.dumps(COMPLETION)},
+        [USER], "Hi", SAMPLED),
+    "OpenTelemetry span": ({"name": "chat m", "attributes": SPAN}, TOLD, "Hi", SAMPLED),
+    "OpenTelemetry, JSON text": (
+        {"attributes": json.dumps({
+            name: json.dumps(value) if isinstance(value, list) else value
+            for name, value in SPAN.items()})},
+        TOLD, "Hi", SAMPLED),
+    "OpenTelemetry, columns": (SPAN, TOLD, "Hi", SAMPLED),
+    "OpenTelemetry, exported": (
+        {"name": "chat m", "attributes": [
+            {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
+            {"key": "gen_ai.request.max_tokens", "value": {"intValue": "9"}},
+            {"key": "gen_ai.input.messages",
+             "value": {"stringValue": json.dumps(SPAN_MESSAGES)}}]},
+        [USER], None, SAMPLED),
+    "OpenTelemetry, table of texts": (
+        {name: value if isinstance(value, str) else json.dumps(value)
+         for name, value in SPAN.items()},
+        TOLD, "Hi", SAMPLED),
+    "vLLM custom": (
+        {"prompt": "Once", "output_tokens": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
+    "vLLM, constrained": (
+        {"body": CHAT | {"structured_outputs": {"regex": "a+"}}},
+        NotRepresentableError, "structured_outputs", {}),
+    "SGLang /generate": (
+        {"text": "Once", "sampling_params": {"temperature": 0.7, "max_new_tokens": 9}},
+        "Once", None, SAMPLED),
+    "SGLang, logged": (
+        {"request": {"text": "Once", "rid": "r", "sampling_params": {"max_new_tokens": 9,
+                                                                    "no_stop_trim": True}},
+         "response": {"text": "upon", "meta_info": {}}},
+        "Once", "upon", DEFAULT | {"max_tokens": 9}),
+    "SGLang, shortest": (
+        {"request": {"text": "Once", "rid": "r"}, "response": '{"text": "upon", "meta_info": {}}'},
+        "Once", "upon", DEFAULT),
+    "TGI, sampled": (
+        {"inputs": "Once", "parameters": {"temperature": 0.7, "max_new_tokens": 9}},
+        "Once", None, SAMPLED),
+    "TGI, greedy by default": (
+        {"inputs": "Once", "parameters": {"max_new_tokens": 9},
+         "response": [{"generated_text": "upon"}]},
+        "Once", "upon", GREEDY | {"max_tokens": 9}),
+    "TGI, shortest": (
+        {"request": {"inputs": "Once"}, "response": '[{"generated_text": "upon"}]'},
+        "Once", "upon", GREEDY),
+    "Ollama /api/chat": (
+        {"model": "m", "messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}},
+        [USER], None, SAMPLED),
+    "Ollama /api/generate": (
+        {"model": "m", "system": "Be brief", "prompt": "Hello", "response": "Hi",
+         "options": {"temperature": 0.7, "num_predict": -1, "num_ctx": 4096}},
+        TOLD, "Hi", {"temperature": 0.7}),
+    "Ollama, raw": (
+        {"model": "m", "prompt": "Once", "raw": True, "options": {"temperature": 0.7}},
+        "Once", None, {"temperature": 0.7}),
+    "Ollama, constrained": (
+        {"model": "m", "prompt": "Hello", "format": "json", "options": {"temperature": 0.7}},
+        NotRepresentableError, "format", {}),
+    "llama.cpp /completion": (
+        {"prompt": "Once", "temperature": 0.7, "n_predict": 9, "repeat_penalty": 1.0},
+        "Once", None, SAMPLED),
+    "AIPerf single turn": (
+        {"type": "single_turn", "text": "Once", "output_length": 9, "delay": 5},
+        "Once", None, GREEDY | {"max_tokens": 9}),
+    "AIPerf multi turn": (
+        {"session_id": "s", "turns": [{"text": "Hello"}, {"text": "Shorter", "delay": 5}]},
+        [USER], None, GREEDY),
+    "AIPerf trace with text": (
+        {"text_input": "Once", "output_length": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
+    "Spec-Bench, MT-Bench": (
+        {"question_id": 81, "category": "writing", "turns": ["Hello", "Shorter"]},
+        [USER], None, GREEDY),
+    "ShareGPT": ({"conversations": SHAREGPT}, [USER], "Hi", GREEDY),
+    "ShareGPT with roles": ({"conversations": [USER, ANSWER]}, [USER], "Hi", GREEDY),
+    "LMSYS, WildChat": (
+        {"model": "m", "conversation": [USER, ANSWER], "turn": 1}, [USER], "Hi", GREEDY),
+    "Alpaca": (
+        {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
+        [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
+    "messages of a data set": ({"messages": [USER, ANSWER]}, [USER], "Hi", GREEDY),
+    "prompt of a data set": ({"prompt": "Once", "completion": "upon"}, "Once", "upon", GREEDY),
+    "Mooncake trace": (
+        {"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]},
+        LengthsOnlyError, "a trace of lengths only, without any text", {}),
+    "Azure trace": (
+        {"TIMESTAMP": "t", "ContextTokens": "5", "GeneratedTokens": "2"},
+        LengthsOnlyError, "a trace of lengths only, without any text", {}),
+    "BurstGPT trace": (
+        {"Timestamp": "5", "Model": "m", "Request tokens": "5", "Response tokens": "2"},
+        LengthsOnlyError, "a trace of lengths only, without any text", {}),
+}
+# fmt: on
+
+
+PAGE = """\
+# What becomes of a log
+
+A row of each shape that draftbench knows, and what it reads in it; written by
+`scripts/log_shapes.py`, which asks the reader itself. [Formats](formats.md#traffic) has the rules.
+A temperature in brackets is missing from the row: 1 is the default of servers, 0 is greedy. A
+prompt without a role is used as it is; `--as-chat` makes it a user's message, as vLLM and AIPerf do
+with the texts of their data sets. A row that cannot be used says why and is counted by that reason.
+
+| log | a row | what is asked | temperature | most tokens | stop | logged answer |
+|---|---|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    return PAGE + "".join(map(_line, SHAPES.items()))
+
+
+def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
+    name, (row, *_) = shape
+    text = json.dumps(row, ensure_ascii=False)
+    try:
+        _, asked, assumed = read_request(text.encode(), name, Fields(), b"key")
+    except NotRepresentableError as error:
+        cells = [f"left out: it sets `{error}`", *[""] * 4]
+    except BadRowError as error:
+        cells = [f"refused: {error}", *[""] * 4]
+    else:
+        messages = [f"{said['role']}: {said['content']}" for said in asked.messages or ()]
+        temperature = f"{asked.sampling.temperature:g}"
+        cells = [
+            "<br>".join(messages) or str(asked.prompt),
+            f"({temperature})" if assumed else temperature,
+            str(asked.max_tokens or ""),
+            " ".join(asked.stop),
+            asked.response or "",
+        ]
+    return (
+        "| "
+        + " | ".join(cell.replace("\n", "<br>") for cell in [name, f"`{text}`", *cells])
+        + " |\n"
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")
