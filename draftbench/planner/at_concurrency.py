@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
 from draftbench.memory import Footprint, bytes_to_serve, format_size
+from draftbench.planner.corrections import carried_over
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.measured import Measurement, measurements
@@ -107,9 +109,10 @@ class LoadDecision:
         """The deciding speed-up with its interval; where it is a prediction alone, stretched to
         what it would be if it were off by as much as others.
         """
-        interval, errors = self._interval, self.ranking.errors
-        if interval is None or self.leader is None or self.leader.corrected or not errors:
+        interval = self._interval
+        if interval is None or self.leader is None or self.leader.corrected:
             return interval
+        errors = self.ranking.errors_of(self.leader) or (0.0,)
         low = min(interval.low, interval.low / (1 + max(errors)))
         high = max(interval.high, interval.high / (1 + min(errors)))
         return Estimate(interval.value, low, high)
@@ -214,16 +217,20 @@ class Evaluator:
         return self._measured[concurrency]
 
     def _errors_at(self, concurrency: int) -> tuple[float, ...]:
-        """What predictions from passes alone were off by, of all that was decoded there."""
+        """What predictions from passes alone were off by, of all that was decoded there; where
+        nothing was, at the loads next to it.
+        """
         if concurrency not in self._errors:
-            decoded = {candidate for candidate, _ in self.measured(concurrency)}
-            known = [c for c in self.run.candidates if c in decoded]
-            errors = [
-                each.passes_only_error(self.by)
-                for each in self._of(concurrency, known)
+            decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
+            below = [rows for rows in decoded if rows <= concurrency][-1:]
+            above = [rows for rows in decoded if rows >= concurrency][:1]
+            self._errors[concurrency] = tuple(
+                error
+                for rows in dict.fromkeys(below + above)
+                for each in self._of(rows, self.run.candidates)
                 if each.corrected
-            ]
-            self._errors[concurrency] = tuple(error for error in errors if error is not None)
+                if (error := each.passes_only_error(self.by)) is not None
+            )
         return self._errors[concurrency]
 
     def _of(self, concurrency: int, candidates: Sequence[Candidate]) -> tuple[Alternative, ...]:
@@ -241,9 +248,11 @@ class Evaluator:
             return ()
         predictor = predictor.at(concurrency, self.source, self.ks)
         measured = self.measured(concurrency)
-        found = []
-        for k in filter(predictor.reaches, self.ks):
-            alternative = alternative_of(predictor, k, measured.get((candidate, k)))
-            limits = broken(alternative, self.options, self.run)
-            found.append(replace(alternative, breaks=limits) if limits else alternative)
-        return tuple(found)
+        reached = filter(predictor.reaches, self.ks)
+        found = [alternative_of(predictor, k, measured.get((candidate, k))) for k in reached]
+        if predictor.bounds:
+            timed = self.source.batches(candidate)
+            low, high = next((a, b) for a, b in pairwise(timed) if a < concurrency < b)
+            fewer, more = self._of(low, [candidate]), self._of(high, [candidate])
+            found = carried_over(found, fewer, more, self.by, self._errors_at(concurrency))
+        return tuple(replace(each, breaks=broken(each, self.options, self.run)) for each in found)

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.planner.costs import BlockCosts, Surface, blend, block_costs
+from draftbench.planner.costs import BlockCosts, Surface, block_costs, costs_between
 from draftbench.planner.engine_costs import RoundCosts, round_costs
 from draftbench.planner.measured import Overheads, overheads
 from draftbench.records import LOOKUP, Candidate
@@ -43,13 +43,15 @@ class PricedBatch:
     """A candidate's costs at one batch size, and seconds of a round beyond its passes for every k,
     0 included (None: unknown). `served` are whole rounds of a serving engine, which tells no costs
     of passes. `note` says where costs are not simply timed: between which batch sizes they were
-    interpolated, or why they are unknown.
+    interpolated, or why they are unknown. `bounds` are what interpolated costs may be at the least
+    and at the most.
     """
 
     costs: BlockCosts | None = None
     overheads: Overheads = field(default_factory=dict)
     note: str | None = None
     served: RoundCosts | None = None
+    bounds: tuple[BlockCosts, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +95,11 @@ class CostSource:
                 return PricedBatch(note=f"{batch} rows at once were not timed, only {sizes}")
             # The run's own facts and failures say better why it has none.
             return PricedBatch(note=self.origin and f"{self.origin} has no times of it")
-        share = (batch - around[0]) / (around[1] - around[0])
-        fewer, more = (self._at_timed(candidate, each, ks) for each in around)
-        assert fewer.costs is not None
-        assert more.costs is not None
-        ends = {k: (fewer.overheads[k], more.overheads[k]) for k in fewer.overheads}
-        mixed = {
-            k: None if low is None or high is None else (1 - share) * low + share * high
-            for k, (low, high) in ends.items()
-        }
+        costs, *bounds = (
+            costs_between(self.blocks[candidate], batch, slower) for slower in (0.0, -1.0, 1.0)
+        )
         note = f"interpolated between {around[0]} and {around[1]} rows"
-        return PricedBatch(blend(fewer.costs, more.costs, share), mixed, note)
+        return PricedBatch(costs, note=note, bounds=tuple(filter(None, bounds)))
 
     def _at_timed(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> PricedBatch:
         if (candidate, batch) not in self._timed:

@@ -24,6 +24,7 @@ not. Prefills of other rows between two rounds are not modelled.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -108,14 +109,34 @@ class Surface:
         return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0)))
 
 
-def between(fewer: Surface, more: Surface, share: float) -> Surface | None:
-    """The surface at a batch size that lies a `share` (0 … 1) of the way from one timed batch to
-    the next, on the sizes and contexts that both cover; None where there are none.
+def between(
+    by_rows: Mapping[int, Surface], rows: int, bend: float = 0.0, bend_of_steps: float = 0.0
+) -> Surface | None:
+    """The surface at a batch size that lies between two of those timed (`by_rows`), on the sizes
+    and contexts that its neighbours both cover; None where there are none.
+
+    From one neighbour to the other seconds rise as they do over the tokens of a pass, rows × new
+    tokens, of all timed batches together: those are flat as long as the weights are what is waited
+    for, then rise, whatever the tokens are of.
+
+    Args:
+        bend: from -1, the least that those curves may take between their points, to 1, the most.
+        bend_of_steps: the same of passes over one token a row.
     """
+    low, high = max(b for b in by_rows if b < rows), min(b for b in by_rows if b > rows)
+    fewer, more = by_rows[low], by_rows[high]
     sizes = _common(fewer.sizes, more.sizes)
     contexts = _common(fewer.contexts, more.contexts)
     if not (len(sizes) and len(contexts)):
         return None
+    curves = [_TokenCurve.of(by_rows, context) for context in contexts.tolist()]
+    bends = np.where(sizes == 1, bend_of_steps, bend)
+    below, here, above = (
+        np.stack([curve.at(batch * sizes, bends) for curve in curves], axis=1)
+        for batch in (low, rows, high)
+    )
+    straight = np.full_like(here, (rows - low) / (high - low))
+    share = np.divide(here - below, above - below, out=straight, where=above > below)
 
     def mixed(one: Surface, other: Surface) -> Floats:
         grid = sizes[:, None], contexts[None, :]
@@ -129,7 +150,45 @@ def between(fewer: Surface, more: Surface, share: float) -> Surface | None:
         chosen = by_process[..., :processes, :repeats].reshape(*each.samples.shape[:2], -1)
         single.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
     samples = np.moveaxis(mixed(*single), 0, -1)
-    return Surface(sizes, contexts, samples, mixed(fewer, more), processes)
+    return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more)), processes)
+
+
+@dataclass(frozen=True, eq=False)
+class _TokenCurve:
+    """Seconds of a pass at one context over its tokens, from the passes of all batches."""
+
+    tokens: Ints
+    seconds: Floats
+
+    @classmethod
+    def of(cls, by_rows: Mapping[int, Surface], context: int) -> _TokenCurve:
+        every = np.concatenate([rows * each.sizes for rows, each in by_rows.items()])
+        timed = np.concatenate([each.at(each.sizes, context) for each in by_rows.values()])
+        tokens, of = np.unique(every, return_inverse=True)
+        return cls(tokens, _isotonic(np.bincount(of, timed) / np.bincount(of)))
+
+    def at(self, wanted: Ints, bend: Floats) -> Floats:
+        """Seconds of passes over as many tokens, by how much they `bend` (-1 … 1).
+
+        Between two points they may rise along the line through both, or as they do before the first
+        and then as after the second: a bend where both are on one side of the line, else a step. As
+        far as the nearer of the two is from the line they are in doubt; half-way is 0.
+        """
+        if len(self.tokens) == 1:
+            return np.full(wanted.shape, self.seconds[0])
+        last = len(self.tokens) - 2
+        at = np.clip(np.searchsorted(self.tokens, wanted, "right") - 1, 0, last)
+        slopes = np.diff(self.seconds) / np.diff(self.tokens)
+        left, right = self.seconds[at], self.seconds[at + 1]
+        done, left_over = wanted - self.tokens[at], self.tokens[at + 1] - wanted
+        line = left + slopes[at] * done
+        before = np.clip(left + slopes[np.maximum(at - 1, 0)] * done, left, right)
+        after = np.clip(right - slopes[np.minimum(at + 1, last)] * left_over, left, right)
+        near = np.minimum(np.abs(before - line), np.abs(after - line))
+        least = np.where(np.minimum(before, after) < line, line - near, line)
+        most = np.where(np.maximum(before, after) > line, line + near, line)
+        found: Floats = (least + most) / 2 + bend * (most - least) / 2
+        return found
 
 
 def _common(one: Ints, other: Ints) -> Ints:
@@ -287,19 +346,24 @@ def _surface(samples: _Samples) -> Surface | None:
     return Surface.of(np.array(sizes), np.array(complete), flat, len(processes))
 
 
-def blend(fewer: BlockCosts, more: BlockCosts, share: float) -> BlockCosts | None:
-    """Costs a `share` of the way from one timed batch size to the next; prefill as it is."""
-    pairs = (
-        (fewer.target, more.target),
-        (fewer.draft, more.draft),
-        (fewer.proposal, more.proposal),
-    )
-    target, draft, proposal = (
-        between(one, other, share) if one and other else None for one, other in pairs
-    )
+def costs_between(
+    timed: Mapping[int, BlockCosts], rows: int, slower: float = 0.0
+) -> BlockCosts | None:
+    """Costs at a batch size between two timed ones; prefill, of one row at a time, as it is.
+
+    `slower` goes from -1, the fastest rounds beside the slowest plain decoding that the timed
+    points allow, to 1, the slowest rounds beside the fastest plain decoding.
+    """
+
+    def found(passes: str, step: float) -> Surface | None:
+        by_rows = {batch: getattr(costs, passes) for batch, costs in timed.items()}
+        return None if None in by_rows.values() else between(by_rows, rows, slower, step)
+
+    target, draft = found("target", -slower), found("draft", slower)
+    proposal = found("proposal", slower)
     if target is None or (draft is None and proposal is None):
         return None
-    return replace(fewer, target=target, draft=draft, proposal=proposal)
+    return replace(next(iter(timed.values())), target=target, draft=draft, proposal=proposal)
 
 
 def context_of(trajectory: Trajectory) -> float:

@@ -149,7 +149,7 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if not alternative.corrected and (1 - TIMING_NOISE) * speed > best:
         return (
             f"not decoded: {speed:.2f}× is predicted, but such predictions were off by up to "
-            f"{max(ranking.errors):+.0%} where others were decoded"
+            f"{max(ranking.errors_of(alternative)):+.0%} where others were decoded"
         )
     if speed < (1 - TIMING_NOISE) * best:
         return f"slower: {_economy(alternative, ranking, speed)}"

@@ -47,7 +47,8 @@ class Predictor:
 
     `costs` None is unknown, unless `served` has the whole rounds of an engine; `overheads` maps
     each k, 0 included, to seconds per round, None where no run tells; `memory_bytes` is the
-    draft's. `note` says where costs are not simply timed.
+    draft's. `note` says where costs are not simply timed, `bounds` are what interpolated ones may
+    be.
     """
 
     candidate: Candidate
@@ -59,6 +60,7 @@ class Predictor:
     batch: int = 1
     note: str | None = None
     served: RoundCosts | None = None
+    bounds: tuple[BlockCosts, ...] = ()
     # The responses of a draft that has no replays, since only an engine runs it.
     along: tuple[Trajectory, ...] = ()
     # The rounds by k, the same at every batch size.
@@ -91,6 +93,7 @@ class Predictor:
             overheads=found.overheads,
             note=found.note,
             served=found.served,
+            bounds=found.bounds,
         )
 
     @cached_property

@@ -39,7 +39,8 @@ Kind = Literal["predicted", "measured", "expected", "end_to_end"]
 @dataclass(frozen=True, eq=False)
 class Alternative:
     """One configuration to choose, its speed-ups as samples over requests. `breaks` are the limits
-    that it does not keep, in words.
+    that it does not keep, in words; `errors` what predictions made like its own were off by, None
+    where those from passes alone say that.
     """
 
     predictor: Predictor
@@ -50,6 +51,7 @@ class Alternative:
     expected: Sample | None
     end_to_end: Sample | None = None
     breaks: tuple[str, ...] = ()
+    errors: tuple[float, ...] | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -84,13 +86,12 @@ class Alternative:
         return self._error(self.prediction, "expected")
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
-        """The same of the prediction that there would be, had nothing been decoded, by either kind
-        of speed-up.
-        """
-        return self._error(self._passes_only, by)
+        """The same of `passes_only`, by either kind of speed-up."""
+        return self._error(self.passes_only, by)
 
     @cached_property
-    def _passes_only(self) -> Prediction:
+    def passes_only(self) -> Prediction:
+        """What would be predicted had nothing been decoded."""
         return predict(replace(self.predictor, overheads={}), self.k)
 
     def _error(self, prediction: Prediction, by: Kind) -> float | None:
@@ -216,6 +217,10 @@ class Ranking:
         """The best on all requests; within timing noise the smaller model, then the smaller k."""
         return self._pick(self._pooled)
 
+    def errors_of(self, alternative: Alternative) -> tuple[float, ...]:
+        """What predictions made like that of an alternative were off by."""
+        return self.errors if alternative.errors is None else alternative.errors
+
     def runner_up(self, best: Alternative) -> Alternative | None:
         """The best of another candidate."""
         others = [each for each in self.alternatives if each.candidate != best.candidate]
@@ -263,10 +268,12 @@ class Ranking:
             ]
         )
         # What rounds take beyond their passes is mostly the runner's: one draw for all.
-        off = 1 + generator.choice(self.errors or (0.0,), size=RESAMPLES)
+        drawn = generator.random(RESAMPLES)
         prefills = self.by == "end_to_end"
         for at, each in enumerate(self.alternatives):
             if not each.corrected:
+                errors = np.array(self.errors_of(each) or (0.0,))
+                off = 1 + errors[(drawn * len(errors)).astype(int)]
                 values[:, at] *= (
                     timing_factors(each.predictor, each.prediction, RESAMPLES, prefills=prefills)
                     / off
@@ -318,8 +325,14 @@ class Ranking:
         of candidates that were not decoded as they would be on average with the errors that were
         seen, never higher: the least regret expected under the draws of `confidence`.
         """
-        doubted = min(1.0, float(np.mean([1 / (1 + error) for error in self.errors or (0.0,)])))
-        share = np.array([1.0 if each.corrected else doubted for each in self.alternatives])
+        doubted = [
+            min(1.0, float(np.mean([1 / (1 + error) for error in self.errors_of(each) or (0.0,)])))
+            for each in self.alternatives
+        ]
+        share = [
+            1.0 if each.corrected else one
+            for each, one in zip(self.alternatives, doubted, strict=True)
+        ]
         values: Floats = self._values(counts)[0] * share
         return values
 

@@ -132,27 +132,77 @@ def test_rows_are_looked_up_one_after_the_other(scene):
     assert costs.proposal.at(1, 0) == pytest.approx(0.08)
 
 
-@given(
-    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
-    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
-    st.floats(0, 1),
+def rooflines(knee, rows=(1, 4, 16), sizes=(1, 2, 3, 5)):
+    """Passes of 1 s up to `knee` tokens, and of as much more as they have more tokens."""
+    return {
+        batch: Surface.of(
+            np.array(sizes),
+            np.array([0, 100]),
+            np.array([[[max(1.0, batch * size / knee)] * 3] * 2 for size in sizes]),
+        )
+        for batch in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"),
+    [
+        (1, 1.0),  # 8 tokens
+        (2, 1.0),  # 16; straight in the rows it would be 1.2, between 1.0 at 4 and 1.6 at 16
+        (3, 1.2),  # 24, 20 of which are free
+        (5, 2.0),  # 40
+    ],
 )
-def test_between_two_batch_sizes_costs_lie_between_theirs(fewer, more, share):
-    one, other = surface(fewer, (0, 100)), surface(more, (50, 200))
-    found = between(one, other, share)
-    # Only the contexts that both were timed at.
-    assert found.contexts.tolist() == [50, 100]
-    for size, context in ((1, 50), (1.5, 75), (2, 100)):
-        ends = sorted((float(one.at(size, context)), float(other.at(size, context))))
-        assert ends[0] - 1e-9 <= found.at(size, context) <= ends[1] + 1e-9
-    assert between(one, other, 0).at(2, 100) == pytest.approx(one.at(2, 100))
-    assert between(one, other, 1).at(2, 100) == pytest.approx(other.at(2, 100))
+def test_between_two_batch_sizes_a_pass_takes_what_its_tokens_take(size, seconds):
+    assert between(rooflines(20), 8).at(size, 50) == pytest.approx(seconds)
+
+
+def test_a_bend_between_two_points_is_half_in_doubt():
+    # 20 tokens take 1 s and 32 take 32 / 26: at 24 the line between them has 1.077 s, while what
+    # is flat before and rises after it has 1.
+    timed, line = rooflines(26), 1 + (32 / 26 - 1) / 3
+    assert between(timed, 8, bend=-1).at(3, 0) == pytest.approx(1.0)
+    assert between(timed, 8, bend=1).at(3, 0) == pytest.approx(line)
+    assert between(timed, 8).at(3, 0) == pytest.approx((1 + line) / 2)
+    # Passes over one token a row, eight tokens, are flat whatever the others do.
+    assert between(timed, 8, bend=1, bend_of_steps=-1).at(1, 0) == pytest.approx(1.0)
+
+
+def test_a_step_between_two_points_may_lie_anywhere_between_them():
+    # Flat up to 4 tokens and from 16 on: 1 s, then 3 s, and no telling from where on.
+    timed = {
+        rows: Surface.of(np.array([1, 2]), np.array([0]), np.full((2, 1, 1), seconds))
+        for rows, seconds in ((1, 1.0), (2, 1.0), (16, 3.0))
+    }
+    found = [between(timed, 10, bend, bend).at(1, 0) for bend in (-1, 0, 1)]
+    assert found == pytest.approx([1.0, 2.0, 3.0])
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=8, max_size=8),
+    st.lists(st.floats(0.01, 10), min_size=8, max_size=8),
+    st.sampled_from([-1.0, 0.0, 1.0]),
+)
+def test_between_two_batch_sizes_more_rows_never_cost_less(fewer, more, bend):
+    one = surface(fewer, (0, 100))
+    timed = {2: one, 9: surface(more, (0, 100)).raised(one)}
+    every = [one, *(between(timed, rows, bend, bend) for rows in range(3, 9)), timed[9]]
+    for size in (1, 2, 3, 4):
+        for context in (0, 100):
+            seconds = [float(each.at(size, context)) for each in every]
+            assert seconds == pytest.approx(sorted(seconds))
+
+
+def test_between_two_batch_sizes_only_the_contexts_of_both_count():
+    timed = {2: surface([1.0] * 8, (0, 100)), 9: surface([2.0] * 8, (50, 200))}
+    assert between(timed, 4).contexts.tolist() == [50, 100]
 
 
 def test_surfaces_without_a_common_context_have_nothing_between_them():
-    assert between(surface([1.0] * 4, (0, 10)), surface([1.0] * 4, (20, 30)), 0.5) is None
+    timed = {1: surface([1.0] * 8, (0, 10)), 4: surface([1.0] * 8, (20, 30))}
+    assert between(timed, 2) is None
 
 
 def surface(seconds, contexts):
-    samples = np.array(seconds).reshape(2, 2, 1)
-    return Surface.of(np.array([1, 2]), np.array(contexts), samples)
+    samples = np.array(seconds).reshape(4, 2, 1)
+    return Surface.of(np.array([1, 2, 3, 4]), np.array(contexts), samples)

@@ -1,0 +1,93 @@
+"""What decoding at two timed loads showed → predictions at the loads between.
+
+Nothing was decoded there and passes are interpolated. What these predict is multiplied by what was
+expected over what passes alone predict at both timed loads, log-linear in the rows: by that of the
+same k where it was decoded, else by the mean of the draft's decoded k's, and by 1 at a load where
+none was. In doubt are how the passes bend between the timed points, and what the decoded
+configurations of the draft do not have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import geometric_mean
+
+import numpy as np
+
+from draftbench.acceptance.definitions import Sample
+from draftbench.planner.predict import Prediction, predict
+from draftbench.planner.rank import Alternative, Kind
+
+_KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
+
+
+def carried_over(
+    alternatives: Sequence[Alternative],
+    fewer: Sequence[Alternative],
+    more: Sequence[Alternative],
+    by: Kind,
+    errors: Sequence[float],
+) -> list[Alternative]:
+    """One candidate's alternatives between two timed loads, corrected as they were there.
+
+    Args:
+        fewer, more: the candidate's alternatives at the timed loads around.
+        by: the speed-up whose doubt counts.
+        errors: what predictions from passes alone were off by there, of all candidates.
+    """
+    decode, end_to_end = ([_factors(end, k) for end in (fewer, more)] for k in _KINDS)
+    ends = end_to_end if by == "end_to_end" else decode
+    if any(ends):
+        factors = [factor for end in ends for factor in end.values() or (1.0,)]
+        errors = [geometric_mean(factors) / factor - 1 for factor in factors]
+    low, rows, high = (each[0].predictor.batch for each in (fewer, alternatives, more))
+    share = (rows - low) / (high - low)
+    found = []
+    for each in alternatives:
+        off = np.outer(1 + np.array(errors or (0.0,)), 1 + np.array(_bends(each, by))) - 1
+        found.append(
+            replace(
+                each,
+                expected=_times(each.expected, _between(decode, each.k, share)),
+                end_to_end=_times(each.end_to_end, _between(end_to_end, each.k, share)),
+                errors=tuple(off.ravel().tolist()),
+            )
+        )
+    return found
+
+
+def _between(ends: Sequence[Mapping[int, float]], k: int, share: float) -> float:
+    """The factor of a k a `share` of the way from one end to the other."""
+    low, high = (end.get(k, geometric_mean(end.values() or (1.0,))) for end in ends)
+    return float(low ** (1 - share) * high**share)
+
+
+def _times(predicted: Sample | None, factor: float) -> Sample | None:
+    """A predicted speed-up times a factor: the second that it sums are seconds with speculation."""
+    if predicted is None:
+        return None
+    return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
+
+
+def _factors(alternatives: Sequence[Alternative], by: Kind) -> dict[int, float]:
+    """What is expected over what timed passes predict, by the k's that were decoded."""
+    found = {}
+    for each in alternatives:
+        expected, alone = each.speedup(by), _speedup(each.passes_only, by)
+        if each.corrected and expected and expected.value and alone:
+            found[each.k] = expected.value / alone
+    return found
+
+
+def _bends(alternative: Alternative, by: Kind) -> list[float]:
+    """What the prediction is off by if passes take the least or the most, or neither."""
+    predictor, own = alternative.predictor, _speedup(alternative.prediction, by)
+    bounds = [predict(replace(predictor, costs=costs), alternative.k) for costs in predictor.bounds]
+    others = [_speedup(bound, by) for bound in bounds]
+    return [0.0, *(own / other - 1 for other in others if own and other)]
+
+
+def _speedup(prediction: Prediction, by: Kind) -> float | None:
+    sample = prediction.end_to_end() if by == "end_to_end" else prediction.speedup()
+    return sample.value if sample else None
