@@ -114,10 +114,8 @@ def _untyped(value: Any) -> Any:
             return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
         case {"arrayValue": {"values": list(values)}}:
             return [_untyped(part) for part in values]
-        case {"stringValue": plain} | {"intValue": plain} | {"doubleValue": plain}:
-            return plain
-        case {"boolValue": plain}:
-            return plain
+        case {"stringValue": it} | {"intValue": it} | {"doubleValue": it} | {"boolValue": it}:
+            return it
     return None
 
 
@@ -131,6 +129,9 @@ def _with_system(messages: Any, system: Any) -> Any:
         return messages
     if any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
         return messages
+    match decoded(system):
+        case [{"type": _}, *_] as parts:
+            return [{"role": "system", "content": parts}, *messages]
     return [{"role": "system", "content": system}, *messages]
 
 
@@ -138,7 +139,7 @@ def _messages(call: Mapping[str, Any]) -> Asked | None:
     messages = decoded(call.get("messages"))
     if messages is None or (not messages and call.get("prompt")):
         return None
-    return Asked(_with_system(messages, decoded(call.get("system"))))
+    return Asked(_with_system(messages, call.get("system")))
 
 
 def _prompt(call: Mapping[str, Any]) -> Asked | None:
@@ -150,8 +151,9 @@ def _prompt(call: Mapping[str, Any]) -> Asked | None:
         case list(), _:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `system` or `options` beside a prompt (Ollama's) makes it a chat.
-        case str(text), _ if not call.get("raw") and (call.get("system") or _ollama_set(call)):
-            return Asked(_with_system([_user(text)], call.get("system")))
+        case str(text), _ if call.get("system") or _ollama_set(call):
+            raw = str(call.get("raw")).lower() == "true"
+            return Asked(text if raw else _with_system([_user(text)], call.get("system")))
         case prompt, _:
             return Asked(prompt)
 
@@ -207,17 +209,19 @@ def _sharegpt(turns: list[dict[str, Any]]) -> Asked:
 
 
 def _responses(call: Mapping[str, Any]) -> Asked | None:
-    match decoded(call.get("input")):
-        case [{"role": _}, *_] as items:
+    match call.get("input"), decoded(call.get("input")):
+        case _, [{"role": _}, *_] as items:
             messages = []
             for item in items:
                 if not isinstance(item, dict) or item.get("type", "message") != "message":
                     raise NotRepresentableError("input items other than messages")
                 extra = ("type", "id", "status")
                 messages.append({name: item[name] for name in item if name not in extra})
-        case str(text) if {"modelParameters", "provided_model_name"} & call.keys():
+        case _, Mapping() as inner if _PROMPTS & inner.keys():  # Langfuse: a part of the request
+            return None
+        case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
             return Asked(text)  # Langfuse: a completion
-        case str(text) if "model" in call and not _unanswered(call):
+        case str(text), _ if "model" in call and not _unanswered(call):
             messages = [_user(text)]
         case _:
             return None
@@ -265,7 +269,7 @@ def _telemetry(call: Mapping[str, Any]) -> Asked | None:
         return None
     if (at(call, "gen_ai.output.type") or "text") != "text":
         raise NotRepresentableError("gen_ai.output.type")
-    system = decoded(at(call, "gen_ai.system_instructions"))
+    system = at(call, "gen_ai.system_instructions")
     tools = {"tools": at(call, "gen_ai.tool.definitions")}
     return Asked(_with_system(messages, system), settings=tools)
 

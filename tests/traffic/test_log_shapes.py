@@ -232,6 +232,22 @@ def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert read({"question": text}, prompt="question").prompt == text
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", '{"a": 1}', '[{"a": 1}]', '"quoted"'])
+def test_what_a_user_or_a_system_says_may_be_json(text):
+    said = {"role": "user", "content": text}
+    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
+        assert read(row).messages == (said,)
+    assert read({"modelParameters": {}, "input": text}).prompt == text
+    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
+        assert read(row).messages == ({"role": "system", "content": text}, USER)
+
+
+@pytest.mark.parametrize(("raw", "prompt"), [("True", "Once"), ("true", "Once"), ("False", None)])
+def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
+    row = {"model": "m", "prompt": "Once", "raw": raw, "options": '{"temperature": 0.7}'}
+    assert read(row).prompt == prompt
+
+
 @pytest.mark.parametrize(
     "text",
     [
