@@ -73,13 +73,15 @@ def at(row: Any, path: str) -> Any:
     """The value at a dotted path, where names may hold dots; what the columns whose names begin
     with it spell; the row itself at no path."""
     row = decoded(row)
-    if not path or not isinstance(row, Mapping):
+    if not path or not isinstance(row, dict):
         return None if path else row
     if path in row:
         return row[path]
     for dot in _dots(path):
         if path[:dot] in row and (found := at(row[path[:dot]], path[dot + 1 :])) is not None:
             return found
+    if "." not in "".join(row):  # much the most rows: spare them the search
+        return None
     start = f"{path}."
     columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
     return columns or None
@@ -92,6 +94,8 @@ def _dots(path: str) -> Iterator[int]:
 def decoded(value: Any) -> Any:
     """The object or list that a text holds as JSON, once or twice encoded, or a list as typed
     attributes; anything else as it is."""
+    if not isinstance(value, str | list):
+        return value
     held = value
     while isinstance(held, str) and held.lstrip()[:1] in ("{", "[", '"'):
         try:
@@ -100,7 +104,7 @@ def decoded(value: Any) -> Any:
             return value
     if isinstance(held, list) and held and all(map(_is_attribute, held)):
         return _untyped({"kvlistValue": {"values": held}})
-    return held if isinstance(held, Mapping | list) else value
+    return held if isinstance(held, dict | list) else value
 
 
 def _is_attribute(value: Any) -> bool:
