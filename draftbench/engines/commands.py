@@ -216,7 +216,10 @@ def _filled(
 
     words: list[str] = []
     for word in _split(flag, command):
-        words += (args or []) if word == "{args}" else [_PLACEHOLDER.sub(replaced, word)]
+        if word == "{args}" and args is not None:
+            words += args
+        else:
+            words.append(_PLACEHOLDER.sub(replaced, word))
     return words if args is None or "{args}" in command else [*words, *args]
 
 

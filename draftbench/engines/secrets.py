@@ -30,7 +30,7 @@ def without_secrets(words: Sequence[str]) -> list[str]:
         if follows and not word.startswith("-"):
             found.append(HIDDEN)
             continue
-        secret = bool(_NAME.search(name))
+        secret = bool(_NAME.search(name)) and " " not in name
         follows = secret and not equals and word.startswith("-")
         found.append(f"{name}={HIDDEN}" if secret and equals else hidden_in(word))
     return found
@@ -40,9 +40,9 @@ def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozense
     """The values that a command line and an environment name as secret."""
     shown = without_secrets(words)
     values = {
-        word.partition("=")[2] if "=" in word else word
+        word if safe == HIDDEN else word.partition("=")[2]
         for word, safe in zip(words, shown, strict=True)
-        if safe.endswith(HIDDEN) and " " not in word
+        if safe == HIDDEN or safe.endswith(f"={HIDDEN}")
     }
     values |= {value for name, value in environment.items() if _NAME.search(name)}
     return frozenset(value for value in values if len(value) >= _SHORTEST)

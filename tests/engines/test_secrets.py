@@ -1,0 +1,61 @@
+import shlex
+
+import pytest
+
+from draftbench.engines.secrets import hidden_in, secrets_of, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("serve --api-key X --port 1", "serve --api-key *** --port 1"),
+        ("serve --api-key X Y --port 1", "serve --api-key *** *** --port 1"),
+        ("serve --api_key=X -hft abc", "serve --api_key=*** -hft ***"),
+        ("serve --hf-token abc --tokenizer t", "serve --hf-token *** --tokenizer t"),
+        ("serve --max-num-batched-tokens 5", "serve --max-num-batched-tokens 5"),
+        ("serve --spec-tokens 5 --key v", "serve --spec-tokens 5 --key v"),
+        ("docker run -e 'HF_TOKEN=a b'", "docker run -e HF_TOKEN=***"),
+        ("docker run -e HF_TOKEN=abc -e A=b i", "docker run -e HF_TOKEN=*** -e A=b i"),
+        (
+            "ssh g 'cd m; OPENAI_API_KEY=abc serve --api-key X -c 1'",
+            "ssh g 'cd m; OPENAI_API_KEY=*** serve --api-key *** -c 1'",
+        ),
+        ("serve --model https://me:word@host/m", "serve --model https://***@host/m"),
+        (
+            "serve --header 'Authorization: Bearer abc'",
+            "serve --header 'Authorization: Bearer ***'",
+        ),
+        ("serve --model hf_abcdefghijklmnop", "serve --model ***"),
+        (
+            """serve --speculative-config '{"token": "abc", "k": 1}'""",
+            """serve --speculative-config '{"token": "***", "k": 1}'""",
+        ),
+    ],
+)
+def test_values_of_secret_flags_and_variables_are_hidden_and_nothing_else(command, shown):
+    assert without_secrets(shlex.split(command)) == shlex.split(shown)
+
+
+def test_secrets_are_those_of_the_command_line_and_of_the_environment():
+    words = ["serve", "--api-key", "long=enough==", "--hf-token=another-one", "--port", "8000"]
+    environment = {"HF_TOKEN": "hidden-in-environment", "HOME": "/home/me", "DB_PASSWORD": "short"}
+    expected = {"long=enough==", "another-one", "hidden-in-environment"}
+    assert secrets_of(words, environment) == expected
+
+
+def test_a_known_secret_is_hidden_wherever_it_stands():
+    text = "user=me said long-enough-too and long-enough"
+    assert hidden_in(text, ["long-enough", "long-enough-too"]) == "user=me said *** and ***"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("args: {'api_key': ['X'], 'port': 1}", "args: {'api_key': ['***'], 'port': 1}"),
+        ("Bearer abc was refused", "Bearer *** was refused"),
+        ("key sk-abcdefghijklmnop here", "key *** here"),
+        ("5 tokens per second, token 7 of 9", "5 tokens per second, token 7 of 9"),
+    ],
+)
+def test_what_looks_like_a_secret_in_a_log_is_hidden(line, shown):
+    assert hidden_in(line) == shown
