@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import partial
@@ -221,6 +222,21 @@ def size_of(flag: str, text: str) -> int:
         raise UsageError(f"{flag} {sentence}", hint=hint) from None
 
 
+def slo_of(text: str) -> dict[str, float]:
+    """`ttft=300ms,tpot=40ms` → seconds by name."""
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(ttft|tpot|e2e)\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", part)
+        if found is None or found[1] in limits:
+            raise UsageError(
+                f"--slo {text}: expected limits such as ttft=300ms,tpot=40ms",
+                hint="ttft is the time to the first token, tpot the time for each further one, e2e "
+                "that to the last; each once, in ms or s",
+            )
+        limits[found[1]] = float(found[2]) / (1000 if found[3] == "ms" else 1)
+    return limits
+
+
 def complete_levels(incomplete: str) -> list[str]:
     """`none,i` → `none,int8`, `none,int4`."""
     given, comma, _ = incomplete.rpartition(",")
@@ -327,6 +343,13 @@ class Decision:
         "RATIO",
         min=0.0,
     )
+    slo: dict[str, float] | None = in_decision(
+        None,
+        "How long a request may take, e.g. ttft=300ms,tpot=40ms,e2e=10s: says how many kept it on "
+        "the engine.",
+        "LIMITS",
+        parse=slo_of,
+    )
     costs: Path | None = in_decision(
         None,
         "Take step times from another run, or from a YAML file with those of an engine.",
@@ -341,6 +364,7 @@ class Decision:
         """
         from draftbench.planner.cost_sources import CostSource, costs_of_run, read_engine_costs
         from draftbench.planner.options import DecisionOptions
+        from draftbench.planner.recommendation import Slo
 
         require_measured(run)
         costs: CostSource | None = None
@@ -348,7 +372,13 @@ class Decision:
             costs = costs_of_run(read(self.costs), run, f"`{self.costs}`")
         elif self.costs is not None:
             costs = read_engine_costs(self.costs, run.candidates)
-        asked = asdict(self) | {"concurrency": self.concurrency or (), "costs": costs}
+        if self.slo is not None and not run.served:
+            raise UsageError(
+                "--slo needs requests that a serving engine answered, and this run has none",
+                hint="the built-in decoder knows no queueing; sweep with --engine or --server",
+            )
+        slo = Slo(**self.slo) if self.slo else None
+        asked = asdict(self) | {"concurrency": self.concurrency or (), "costs": costs, "slo": slo}
         return DecisionOptions(**asked)
 
 

@@ -5,20 +5,26 @@ stream (each round delivers one chunk, so the gap is the round's seconds). Gaps 
 not, since with several tokens a round most of them are 0. A percentile is given where the sample
 supports it (p99 needs 100 values); below, the largest value stands in, and is called so.
 
-Does not know queueing, the network, nor what other requests' prompts take between two rounds.
+The built-in decoder does not know queueing, the network, nor what other requests' prompts take
+between two rounds. What a serving engine answered has all of it, so only there requests are held
+against limits (`slo_kept`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.measured import steady
 from draftbench.planner.rank import Alternative
-from draftbench.planner.recommendation import Distribution, Latency, Side
-from draftbench.records import Decode
+from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
+from draftbench.records import Decode, Served
+from draftbench.run_folder.run import Run
 
 
 def latency(alternative: Alternative) -> Latency | None:
@@ -94,3 +100,39 @@ def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
         return speculative.p99 / plain.p99, "p99"
     values = min(plain.values, speculative.values)
     return speculative.largest / plain.largest, f"the largest of {values}"
+
+
+def slo_kept(
+    run: Run, leader: Alternative | None, concurrency: int, slo: Slo | None
+) -> SloKept | None:
+    """How many of the requests that an engine answered kept the limits, without speculation and as
+    the leader; None where no engine answered, or no limits are given.
+    """
+    here = [row for row in run.served if row.concurrency == concurrency]
+    if not here or slo is None:
+        return None
+    own = [row for row in here if leader and (row.candidate, row.k) == (leader.candidate, leader.k)]
+    plain = [row for row in here if row.candidate is None]
+    return SloKept(slo=slo, plain=_share(plain, slo), speculative=_share(own, slo))
+
+
+def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
+    """With Wilson's interval (1927), which does not shrink to nothing where all or none kept."""
+    kept = [keeps(row, slo) for row in rows]
+    if not kept:
+        return None
+    n, share, z = len(kept), sum(kept) / len(kept), NormalDist().inv_cdf(0.975)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def keeps(row: Served, slo: Slo) -> bool:
+    """Whether one answer came whole and within the limits."""
+    if row.error is not None or not row.arrivals:
+        return False
+    first, last = row.arrivals[0], row.arrivals[-1]
+    later = row.output_tokens - row.chunks[0]
+    taken = {"ttft": first, "tpot": (last - first) / later if later else 0.0, "e2e": last}
+    limits = {name: getattr(slo, name) for name in taken}
+    return all(taken[name] <= limit for name, limit in limits.items() if limit is not None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from draftbench.errors import UsageError
 from draftbench.planner.cost_sources import CostSource
-from draftbench.planner.recommendation import Objective
+from draftbench.planner.recommendation import Objective, Slo
 
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",
@@ -37,6 +37,7 @@ class DecisionOptions:
             run, or those that `costs` were timed at.
         price_per_hour: of the machine, for tokens per dollar.
         costs: where costs come from instead of this run.
+        slo: how long a request may take on the engine that served it.
 
     Raises:
         UsageError: `cost` without a price, or a price that cannot be used.
@@ -49,6 +50,7 @@ class DecisionOptions:
     concurrency: tuple[int, ...] = ()
     price_per_hour: float | None = None
     costs: CostSource | None = None
+    slo: Slo | None = None
 
     def __post_init__(self) -> None:
         if self.objective == "cost" and self.price_per_hour is None:

@@ -11,7 +11,7 @@ from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
-from draftbench.planner.latency import latency
+from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.measured import audit
 from draftbench.planner.options import DecisionOptions
@@ -79,6 +79,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         latency=latency(leader) if leader else None,
         crossover_between=between,
         failures=run.failures,
+        slo_kept=(slo := evaluator.options.slo) and slo_kept(run, leader, decided.concurrency, slo),
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)

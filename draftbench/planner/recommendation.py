@@ -186,6 +186,22 @@ class Latency(Configuration, frozen=True, kw_only=True):
     p99_ratio_of: str  # whether that is of p99 or of the largest value
 
 
+class Slo(Record, frozen=True):
+    """How many seconds a request may take at most; None: no limit."""
+
+    ttft: float | None = None  # to the first token
+    tpot: float | None = None  # for each output token after it, on average
+    e2e: float | None = None  # to the last token
+
+
+class SloKept(Record, frozen=True):
+    """The share of requests that kept the limits; failed ones did not."""
+
+    slo: Slo  # the limits that were given
+    plain: Estimate | None  # without speculation
+    speculative: Estimate | None  # with speculation, as the leader
+
+
 class Caveat(Record, frozen=True):
     """What a reader must know before trusting a figure."""
 
@@ -247,6 +263,7 @@ class Recommendation(Record, frozen=True):
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
+    slo_kept: SloKept | None = None  # by the leader; None where no limits were given
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
 from draftbench.planner.options import RANKS_BY
@@ -129,7 +131,22 @@ def certainty(answer: Recommendation) -> list[str]:
         notes.append("No acceptance, however high, would make it pay.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
-    return notes
+    return [*notes, *_limits_kept(answer)]
+
+
+def _limits_kept(answer: Recommendation) -> list[str]:
+    """How many requests kept the limits, without and with speculation."""
+    if answer.slo_kept is None:
+        return []
+    asked = msgspec.structs.asdict(answer.slo_kept.slo)
+    limits = ", ".join(f"{k} ≤ {milliseconds(v)} ms" for k, v in asked.items() if v is not None)
+    sides = (("without", answer.slo_kept.plain), ("with", answer.slo_kept.speculative))
+    shares = [
+        f"{share.value:.0%} ({share.low:.0%}–{share.high:.0%}) {word} speculation"
+        for word, share in sides
+        if share is not None
+    ]
+    return [f"Requests with {limits}: {', '.join(shares) or 'none was served'}."]
 
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:

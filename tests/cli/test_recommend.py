@@ -156,3 +156,16 @@ def test_step_times_that_are_missing_are_said(command, whole):
     for kind in ("decode", "costpoint"):
         (whole / "observations" / f"{kind}.jsonl").write_text("")
     assert "this run is not finished (stories15M not timed)" in said(command, whole)
+
+
+@pytest.mark.parametrize("limits", ["300ms", "ttft=300", "ttft=1s,ttft=2s", "wait=3s"])
+def test_limits_that_are_no_limits_are_refused(command, limits):
+    outcome = command("recommend", RUN, "--slo", limits)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"--slo {limits}: expected limits" in outcome.err
+
+
+def test_limits_need_a_serving_engine(command):
+    outcome = command("recommend", RUN, "--slo", "ttft=300ms")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "the built-in decoder knows no queueing" in outcome.err

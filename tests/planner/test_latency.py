@@ -1,10 +1,13 @@
 """Waits with and without speculation, each percentile only where the sample supports it."""
 
 import pytest
-from scenes import ALL
+from scenes import ALL, SMALL, manifest, served
 
+from draftbench.planner.latency import keeps, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Slo
+from draftbench.run_folder.run import run_of
 
 TARGET, DRAFT = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
 
@@ -67,3 +70,33 @@ def test_nothing_decoded_nothing_known(scene):
     scene.requests(2, ALL)
     scene.times(TARGET, DRAFT)
     assert recommend(scene.observed(2)).latency is None
+
+
+def test_requests_that_failed_or_took_longer_than_a_limit_did_not_keep_it():
+    """300 ms to the first token, then 35 ms each: kept; failed by the first limit, by the second,
+    by an error.
+    """
+    slo = Slo(ttft=0.3, tpot=0.04)
+    rows = [
+        served(None, 0, 0.30, 0.33, 0.37),
+        served(None, 0, 0.31, 0.34, 0.38),
+        served(None, 0, 0.30, 0.35, 0.39),
+        served(None, 0, 0.30, 0.33, 0.37, error="timeout"),
+    ]
+    assert [keeps(row, slo) for row in rows] == [True, False, False, False]
+
+
+def test_several_tokens_of_a_round_share_the_time_of_their_piece():
+    # Two pieces of 4 tokens in 0.16 s each: 40 ms a token.
+    row = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), proposed=(4, 4), accepted=(3, 3))
+    assert keeps(row, Slo(tpot=0.041))
+    assert not keeps(row, Slo(tpot=0.039))
+
+
+def test_the_share_that_kept_has_wilsons_interval():
+    """9 of 10: (0.596, 0.982), as in Brown, Cai and DasGupta (2001)."""
+    rows = [served(None, 0, 0.1, 0.2) for _ in range(9)] + [served(None, 0, 9.0, 9.1)]
+    kept = slo_kept(run_of(manifest(engine="vllm"), rows), None, 1, Slo(ttft=1.0))
+    assert kept.plain.value == pytest.approx(0.9)
+    assert (kept.plain.low, kept.plain.high) == pytest.approx((0.596, 0.982), abs=1e-3)
+    assert kept.speculative is None
