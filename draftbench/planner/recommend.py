@@ -79,7 +79,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         latency=latency(leader) if leader else None,
         crossover_between=between,
         failures=run.failures,
-        slo_kept=(slo := evaluator.options.slo) and slo_kept(run, leader, decided.concurrency, slo),
+        slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
