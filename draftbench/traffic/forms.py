@@ -2,19 +2,17 @@
 
 Three tables: `BODIES` and `PARTS` are the places at which a request may stand in a row, `BLOCKS`
 those of its sampling parameters beside the prompt, `FORMS` the ways in which it may be written. A
-request means the same at every place. Text that holds JSON is read as what it holds, dotted columns
-as the object that they spell.
+request means the same at every place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
+from draftbench.traffic.places import at, decoded, splits
 from draftbench.traffic.request_settings import (
     HARMLESS,
     SETTINGS,
@@ -35,7 +33,7 @@ BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
     *("extra_body", "gen_ai.request"),
 )
-_TGI = frozenset({"do_sample", "details", "return_full_text"})
+_PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 _PROMPTS = frozenset({
     "messages", "prompt", "conversations", "conversation", "input", "inputs", "text", "text_input",
     "turns", "instruction", "gen_ai.input.messages",
@@ -67,60 +65,6 @@ class Asked:
     server: bool | None = None
     api: Set[str] = frozenset()
     form: str = ""
-
-
-def at(row: Any, path: str) -> Any:
-    """The value at a dotted path, where names may hold dots; what the columns whose names begin
-    with it spell; the row itself at no path."""
-    row = decoded(row)
-    if not path or not isinstance(row, dict):
-        return None if path else row
-    if path in row:
-        return row[path]
-    for dot in _dots(path):
-        if path[:dot] in row and (found := at(row[path[:dot]], path[dot + 1 :])) is not None:
-            return found
-    if "." not in "".join(row):  # much the most rows: spare them the search
-        return None
-    start = f"{path}."
-    columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
-    return columns or None
-
-
-def _dots(path: str) -> Iterator[int]:
-    return (place for place, letter in enumerate(path) if letter == ".")
-
-
-def decoded(value: Any) -> Any:
-    """The object or list that a text holds as JSON, once or twice encoded, or a list as typed
-    attributes; anything else as it is."""
-    if not isinstance(value, str | list):
-        return value
-    held = value
-    while isinstance(held, str) and held.lstrip()[:1] in ("{", "[", '"'):
-        try:
-            held = msgspec.json.decode(held)
-        except (ValueError, RecursionError):
-            return value
-    if isinstance(held, list) and held and all(map(_is_attribute, held)):
-        return _untyped({"kvlistValue": {"values": held}})
-    return held if isinstance(held, dict | list) else value
-
-
-def _is_attribute(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"key", "value"}
-
-
-def _untyped(value: Any) -> Any:
-    """A value as OpenTelemetry's exporters write it; whole numbers stay text."""
-    match value:
-        case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
-            return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}
-        case {"arrayValue": {"values": list(values)}}:
-            return [_untyped(part) for part in values]
-        case {"stringValue": it} | {"intValue": it} | {"doubleValue": it} | {"boolValue": it}:
-            return it
-    return None
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -248,15 +192,13 @@ def _sglang(call: Mapping[str, Any]) -> Asked | None:
 
 
 def _tgi(call: Mapping[str, Any]) -> Asked | None:
-    asked = _block(call, "parameters")
-    alone = asked is None and call.keys() - {"inputs"} <= _BESIDE_A_TEXT
-    if not isinstance(call.get("inputs"), str) or (asked is None and not alone):
+    given = _block(call, "parameters")
+    alone = call.keys() <= _BESIDE_A_TEXT
+    if not isinstance(call.get("inputs"), str) or (given is None and not alone):
         return None
     # Its rule (server/text_generation_server/utils/tokens.py): what narrows the choice samples.
-    settings = asked or {}
-    given = {**dict.fromkeys(("temperature", "top_p", "typical_p"), 1), "top_k": 0}
-    narrowed = any((settings.get(name) or value) != value for name, value in given.items())
-    greedy = not settings.get("do_sample") and not narrowed
+    neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
+    greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
     return Asked(call["inputs"], settings={"temperature": 0.0} if greedy else {})
 
 
@@ -376,14 +318,13 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
 
 def _named(row: Mapping[str, Any], path: str) -> Asked:
     """What is at a path, read with all that is around it, as it would be without the path."""
-    around = [("", path), *((path[:dot], path[dot + 1 :]) for dot in _dots(path))]
-    holders = [(decoded(at(row, place)), name) for place, name in around]
-    holders = [(holder, name) for holder, name in holders if isinstance(holder, Mapping)]
+    around = {name: decoded(at(row, place)) for place, name in (("", path), *splits(path))}
+    holders = {name: thing for name, thing in around.items() if isinstance(thing, Mapping)}
     content, asked = decoded(at(row, path)), None
     if isinstance(content, Mapping):
         asked = _read(content)
         asked = asked and replace(asked, server=True)
-    for holder, name in holders:
+    for name, holder in holders.items():
         if asked is None and name in _PROMPTS:
             others = _PROMPTS - {name}
             asked = _read({key: holder[key] for key in holder if key not in others})
@@ -394,15 +335,15 @@ def _named(row: Mapping[str, Any], path: str) -> Asked:
             case _:  # a prompt that happens to be JSON
                 asked = Asked(at(row, path))
     calls = [decoded(at(row, place)) for place in BODIES]
-    for holder in [holder for holder, _ in reversed(holders)] + calls:
+    for holder in (*reversed(holders.values()), *calls):
         if isinstance(holder, Mapping):
             asked = _beside(holder, asked)
     if asked.server is None:
-        model = any(
-            "model" in holder or at(holder, "gen_ai.request.model") for holder, _ in holders
+        wrapped = any(place in BODIES for place, _ in splits(path))
+        models = (
+            at(holder, "model") or at(holder, "gen_ai.request.model") for holder in holders.values()
         )
-        wrapped = any(place in BODIES for place, _ in around)
-        asked = replace(asked, server=model or wrapped)
+        asked = replace(asked, server=wrapped or any(models))
     return replace(asked, form="--prompt-field")
 
 
@@ -459,5 +400,5 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     block = decoded(at(call, name))
     if not isinstance(block, Mapping):
         return None
-    ambiguous = name in BLOCKS[:2] and block and not (SETTINGS | _TGI) & block.keys()
-    return None if ambiguous else block
+    other = name in BLOCKS[:2] and block and not _PARAMETERS & block.keys()
+    return None if other else block

@@ -19,7 +19,8 @@ import msgspec
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
 from draftbench.traffic.files import MAX_ROW
-from draftbench.traffic.forms import at, decoded, find_request
+from draftbench.traffic.forms import find_request
+from draftbench.traffic.places import at, decoded
 from draftbench.traffic.request_settings import (
     BadRowError,
     NotRepresentableError,
