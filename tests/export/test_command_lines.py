@@ -15,6 +15,7 @@ import subprocess
 import pytest
 
 from draftbench.export.configurations import configure
+from draftbench.models.engine_rules import ENGINES
 from draftbench.records import DraftingMode
 
 LLAMA = os.environ.get("DRAFTBENCH_LLAMA_SERVER")
@@ -31,6 +32,7 @@ SETTINGS = [
     {},
     {"mode": DraftingMode.SAMPLED, "sampled": True},
     {"draft": None, "load": 64},
+    {"quant": "fp8", "load": 64},
     {"target_revision": "a", "draft_revision": "b", "survival": (0.8, 0.5, 0.25, 0.05)},
 ]
 
@@ -54,3 +56,15 @@ def test_sglang_reads_its_flags(setting, changes):
     flags = words[words.index("sglang.launch_server") + 1 :]
     assert ran(SGLANG, "-c", PARSE, *flags).stdout.splitlines()[-1] == "5"
     assert ran(SGLANG, "-c", PARSE, *flags, "--no-such-flag").returncode == 2
+
+
+@pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
+def test_llama_server_reads_the_option_for_a_targets_own_draft():
+    words = ["-m", "missing.gguf", *shlex.split(ENGINES["llamacpp"].own_draft)]
+    assert "failed to open GGUF file" in ran(LLAMA, *words).stderr
+
+
+@pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
+def test_sglang_reads_the_option_for_a_targets_own_draft():
+    words = ["--model-path", "missing", *shlex.split(ENGINES["sglang"].own_draft)]
+    assert ran(SGLANG, "-c", PARSE, *words).stdout.splitlines()[-1] == "2"

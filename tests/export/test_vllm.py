@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 from importlib.resources import files
 
 import pytest
 
 from draftbench.export.configurations import configure
+from draftbench.models.engine_rules import ENGINES
+from draftbench.records import DraftingMode
 
 PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
 EMBEDDED = files("draftbench") / "embedded"
@@ -26,8 +30,8 @@ from vllm.config import ModelConfig, ParallelConfig
 from vllm.config.speculative import SpeculativeConfig
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as lookup
 
-def read(fields):
-    models = {"target_model_config": ModelConfig(model=sys.argv[1])}
+def read(target, fields):
+    models = {"target_model_config": ModelConfig(model=target)}
     models["target_parallel_config"] = ParallelConfig()
     try:
         found = SpeculativeConfig(**fields, **models)
@@ -36,38 +40,57 @@ def read(fields):
     most, steps = found.num_speculative_tokens, found.num_speculative_tokens_per_batch_size
     return lookup(steps, 40, most) if steps else most
 
-print(json.dumps([read(fields) for fields in json.load(sys.stdin)]))
+print(json.dumps([read(*each) for each in json.load(sys.stdin)]))
 """
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
 
 
-def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
-    pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
-    settings = [
-        setting(**pair),
-        setting(**pair, schedule=SCHEDULE),
-        setting(**pair, quant="fp8", sampled=True),
-        setting(**pair, vocabularies=(152064, 151936)),
-        setting(draft=None),
-        setting(draft=None, schedule=SCHEDULE),
-        setting(**pair, draft_revision="main"),
-        setting(**pair, survival=(0.8, 0.5, 0.25, 0.05)),
-    ]
-    exported = [json.loads(configure(one, "vllm").text) for one in settings]
-    wrong = exported[0] | {"speculative_model": "d"}
+def read_by_vllm(pairs):
+    """For each target and configuration the draft lengths that vLLM takes, or its error."""
     assert PYTHON is not None
     quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     ran = subprocess.run(
-        [PYTHON, "-c", VALIDATE, pair["target"]],
-        input=json.dumps([*exported, wrong]),
+        [PYTHON, "-c", VALIDATE],
+        input=json.dumps(pairs),
         env=os.environ | quiet,
         capture_output=True,
         text=True,
         timeout=300,
         check=True,
     )
-    found = json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
+    pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
+    rates = (0.8, 0.5, 0.25, 0.05)
+    settings = [
+        setting(**pair),
+        setting(**pair, schedule=SCHEDULE),
+        setting(**pair, quant="fp8", sampled=True),
+        setting(**pair, mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True),
+        setting(**pair, vocabularies=(152064, 151936)),
+        setting(draft=None),
+        setting(draft=None, schedule=SCHEDULE),
+        setting(**pair, draft_revision="main"),
+        setting(**pair, survival=rates),
+        setting(**pair, survival=(*rates, 0.04, 0.03), schedule=SCHEDULE),
+    ]
+    exported = [json.loads(configure(one, "vllm").text) for one in settings]
+    wrong = exported[0] | {"speculative_model": "d"}
+    found = read_by_vllm([(pair["target"], fields) for fields in (*exported, wrong)])
     by_batch_size = [0, *[6] * 7, *[3] * 24, *[0] * 9]
-    assert found[:-1] == [4, by_batch_size, 4, 4, 4, by_batch_size, 4, 4]
+    assert found[:-1] == [4, by_batch_size, 4, 4, 4, 4, by_batch_size, 4, 4, by_batch_size]
     assert found[-1] != 4
+
+
+def test_vllm_takes_the_option_for_a_targets_own_draft_where_its_type_has_one(tmp_path):
+    _, fields = shlex.split(ENGINES["vllm"].own_draft)
+    heads = shutil.copytree(EMBEDDED / "target", tmp_path / "heads")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
+    kind = {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 2048}
+    (heads / "config.json").write_text(json.dumps(sizes | kind | {"num_nextn_predict_layers": 1}))
+    targets = str(heads), str(EMBEDDED / "target")
+    taken, refused = read_by_vllm([(target, json.loads(fields)) for target in targets])
+    assert (taken, refused) == (1, "NotImplementedError")
