@@ -497,7 +497,7 @@ def _generation(setting: Setting) -> list[str]:
         found["temperature"] = asked.temperature
         found["top_k"] = asked.top_k or 0
         found["top_p"] = 1.0 if asked.top_p is None else asked.top_p
-        found |= {} if asked.min_p is None else {"min_p": asked.min_p}
+        found["min_p"] = asked.min_p or 0.0
     found |= {"repetition_penalty": 1.0, "max_new_tokens": setting.limit}
     return [f'"{name}": {value!r}' for name, value in found.items()]
 

@@ -50,6 +50,7 @@ class Engine:
     # finding that is made counts.
     rules: tuple[tuple[str, Standing, str], ...]
     option: Callable[[PairFacts, bool], str]  # what to pass to it; True: to take the pair at all
+    refused: str = ""  # what it does with a pair that it refuses, where it starts all the same
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
@@ -63,6 +64,8 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
             option = engine.option(facts, standing == "with an option")
             if cut := shorter_context(engine, facts.target_context, facts.draft_context):
                 words += f"; {cut}"
+        elif engine.refused:
+            words += f"; {engine.refused}"
         answers.append(EngineAnswer(engine.name, standing, words, option))
     return tuple(answers)
 
@@ -252,7 +255,7 @@ ENGINES = {
                 "0.33.0 v1/spec_decode/dynamic; not in 0.23",
                 "0.32.0",
             ),
-            Source("vocab_size must be equal", "0.33.0 config/speculative.py", ""),
+            Source("vocab_size must be equal", "0.33.0 config/speculative.py", "0.32.0"),
             Source("fp8_per_channel", "0.33.0 config/quantization.py; not in 0.23", "0.32.0"),
             Source("a draft's schedule ignored, no CUDA graphs", "0.33.0, 0.31.0; not 0.30", ""),
             Source("n-grams from the last match", "0.33.0 gpu/spec_decode/ngram; not in 0.31", ""),
@@ -262,7 +265,7 @@ ENGINES = {
             Source("draft_sample_method of draft models", "0.23.0 v1/spec_decode", "0.32.0"),
             Source("context cut to the draft's", "0.33.0 config/vllm.py; not in 0.32", ""),
             Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
-            Source("method mtp", "0.33.0 config/speculative.py", ""),
+            Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
             Source("generation_config.json", "0.32.0 config/model.py", ""),
         ),
     ),
@@ -283,7 +286,7 @@ ENGINES = {
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
         sources=(
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
-            Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", ""),
+            Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
             Source("generation_config.json", "0.5.23 arg_groups/fields/serving.py", "0.5.23"),
             Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
@@ -306,13 +309,16 @@ ENGINES = {
             ("rows_apart", "accepts", "same texts from id 5 on, {} rows apart"),
         ),
         option=_llama_cpp_option,
+        refused="llama-server starts and serves without the draft",
         sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
         short_context="with a draft of {} tokens of context (target: {}) it was not checked",
         own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
             Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
             Source("--spec-draft-sampling", "pull request 27694, from b11368 on", "b11669"),
-            Source("rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", ""),
+            Source(
+                "rows, ids from 5 on, bos and eos", "0c1e57098 common/speculative.cpp", "b11669"
+            ),
             Source("slots without -np", "0c1e57098 tools/server/server.cpp", ""),
             Source("--spec-synth-rates", "pull request 27711; b10649, not in b10644", "b11669"),
             Source("sampling of a request", "0c1e57098 common/common.h", "b11669"),
@@ -357,9 +363,9 @@ ENGINES = {
         own_draft="generate(use_mtp=True)",
         sources=(
             Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),
-            Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", ""),
+            Source("equal vocab_size, recurrent state", "5.23.0 generation/utils.py", "5.23.0"),
             Source("prompt lookup", "5.23.0 generation/candidate_generator.py", "5.23.0"),
-            Source("use_mtp", "5.23.0 generation/candidate_generator.py", ""),
+            Source("use_mtp", "5.23.0 generation/candidate_generator.py", "5.23.0"),
         ),
     ),
 }

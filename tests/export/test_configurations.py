@@ -489,7 +489,7 @@ def test_transformers_generates_as_the_traffic_asked(setting):
     found = configure(setting(sampling=WARM, sampled=True, limit=64), "transformers").text
     assert (
         'settings = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, '
-        '"repetition_penalty": 1.0, "max_new_tokens": 64}'
+        '"min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 64}'
     ) in found
     assert "several samplings" in notes(setting(mixed=True), "transformers")
 

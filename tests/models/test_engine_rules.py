@@ -128,6 +128,14 @@ def test_the_reason_names_what_differs(changes, engine, reason):
     assert found.standing == ("with an option" if engine == "vLLM" else "refuses")
 
 
+def test_llama_server_starts_without_a_draft_that_it_refuses():
+    alone = "; llama-server starts and serves without the draft"
+    refused = answers({"draft_rows": 1129})
+    assert refused["llama.cpp"].reason.endswith(alone)
+    assert not refused["SGLang"].reason.endswith(alone)
+    assert not answers({})["llama.cpp"].reason.endswith(alone)
+
+
 @pytest.mark.parametrize("engine", ["TensorRT-LLM", "transformers"])
 def test_engines_that_compare_no_words_take_the_pair_and_are_said_to_accept_little(engine):
     found = answers({"first_difference": OTHER})[engine]
