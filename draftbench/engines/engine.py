@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from draftbench.errors import EngineError
 from draftbench.records import Sampling
+
+if TYPE_CHECKING:
+    from draftbench.engines.client import Http
 
 
 class Fault(StrEnum):
@@ -79,12 +83,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long one request may take and how much it may answer."""
+    """How long one request may take."""
 
     seconds: float = 600.0  # for the whole answer
     idle_seconds: float = 120.0  # without any byte of it
-    bytes_per_token: int = 16 << 10
-    depth: int = 40  # of JSON
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,30 @@ class Counters:
         return Counters(**sums, by_position=positions)
 
 
+@dataclass
+class Reading:
+    """An answer while it comes in: what `Server.read` fills."""
+
+    ask: Ask
+    count: int = 0  # tokens so far
+    told: int | None = None  # tokens in all, as the server says at the end
+    tokens: list[int] | None = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    finish: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    proposed: Sequence[int] | None = None
+    accepted: Sequence[int] | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    kept: int | None = None
+    by_position: Sequence[int] | None = None
+    log_p: list[float] | None = field(default_factory=list)
+    ended: bool = False  # whether the server said that this is all
+    # Where ids are missing in `tokens`: first position, how many there, text of the whole piece.
+    gaps: list[tuple[int, int, str]] = field(default_factory=list)
+
+
 class Server(ABC):
     """One server that answers.
 
@@ -138,42 +164,94 @@ class Server(ABC):
     """
 
     engine: ClassVar[str]
-    returns_ids: ClassVar[bool] = True  # whether token ids go out and come back
-    url: str
+    route: ClassVar[str]  # where requests are sent
+    tried: ClassVar[bool]  # whether a real server of this kind was driven, or recorded fields only
+    returns_ids: bool = True  # whether token ids come back
+    bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
+    # Whether every request is kept from reading what the prefix cache holds of others.
+    cache_off_by_request: ClassVar[bool] = False
+    # Whether positions and rounds come from the server's counters, read around each request.
+    counts_around: bool = False
+
+    def __init__(self, http: Http, model: str | None) -> None:
+        self.http = http
+        self.model = model
+
+    @property
+    def url(self) -> str:
+        return self.http.url
+
+    def close(self) -> None:
+        self.http.close()
 
     @abstractmethod
     def facts(self) -> ServerFacts: ...
 
     @abstractmethod
-    def echo(self, prompts: Sequence[Sequence[int]]) -> None:
+    def question(self, ask: Ask) -> dict[str, Any]:
+        """The body of a request, with every sampling field in full."""
+
+    @abstractmethod
+    def read(self, data: bytes, reading: Reading) -> None:
+        """Take in one event of the stream.
+
+        Raises:
+            AnswerError: the server says that it failed, or something that it cannot mean.
+        """
+
+    async def settle(self, reading: Reading) -> None:  # noqa: B027
+        """Complete an answer that has come in, untimed."""
+
+    @abstractmethod
+    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         """Send prompts and check that the server read exactly them.
 
         Raises:
-            EngineError: it read another id, or put a beginning-of-sequence token before another.
+            EngineError: it read another id, or there are two beginning-of-sequence tokens.
         """
 
-    @abstractmethod
-    def tokenize(self, text: str) -> list[int]: ...
+    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
+        """The ids of a text; `add_special` begins and ends it as the tokenizer is set to."""
+        raise self._cannot("tell the tokens of a text")
 
-    @abstractmethod
-    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str | list[int]: ...
+    def apply_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str | list[int]:
+        """A chat as the model reads it, up to where it answers: ids, or text that holds every
+        special token.
+        """
+        raise self._cannot("apply its chat template")
 
-    @abstractmethod
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
         """The model's most probable token at each of the positions `start` … `len(ids) - 1`, given
         the ids before it.
         """
+        raise self._cannot("score a prompt")
 
-    @abstractmethod
     def margin(self, ids: Sequence[int]) -> float | None:
         """The log-probability of the best next token less that of the second."""
+        raise self._cannot("tell log-probabilities")
 
-    @abstractmethod
     def flush(self) -> bool:
-        """Empty the prefix cache; whether the server can."""
+        """Empty the prefix cache; whether the server did."""
+        return False
 
-    @abstractmethod
-    def counters(self) -> Counters: ...
+    def counters(self) -> Counters:
+        return self.http.run(self.count())
 
-    @abstractmethod
-    def close(self) -> None: ...
+    async def count(self) -> Counters:
+        """`counters`, awaited in the loop."""
+        return Counters()
+
+    def greedy(self, prompt: Sequence[int] | str) -> Ask:
+        """A question for one token at temperature 0."""
+        return Ask(("", 0), prompt, 1, Sampling(seed=0))
+
+    def _cannot(self, what: str) -> EngineError:
+        return EngineError(
+            f"a server of kind `{self.engine}` cannot {what}",
+            hint="give the model's own tokenizer or weights (`--target`, `--tokenizer`)",
+        )

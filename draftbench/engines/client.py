@@ -1,0 +1,287 @@
+"""HTTP to one server: questions that are answered by one JSON document, and streams of events.
+
+A server is somebody else's program: what it sends is bounded in size and time, decoded into stated
+types only, and never followed to another address. All I/O runs in one event loop in a thread of its
+own, so that the time at which a piece came does not depend on what is done with it.
+
+Connections are not reused: llama-server closes them after a stream, and a request that meets the
+closing one would fail without the server's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from draftbench.engines.engine import Fault, Limits
+from draftbench.errors import EngineError
+from draftbench.safe_files import without_controls
+
+TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
+LONGEST_REASON = 300  # characters of a server's own words that are repeated
+MOST_BYTES = 8 << 20  # of an answer that is one document
+SECONDS = 60.0  # for it
+
+T = TypeVar("T")
+
+
+class AnswerError(EngineError):
+    """A server that did not answer one question as it should, with the kind of fault."""
+
+    def __init__(self, fault: Fault, reason: str, *, hint: str) -> None:
+        super().__init__(reason, hint=hint)
+        self.fault = fault
+
+
+class Http:
+    """One server's address. `token` goes out as a bearer token and is never shown."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        limits: Limits | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
+        self.url = _checked(url)
+        self.limits = limits or Limits()
+        self._token = os.environ.get(TOKEN_VARIABLE) or None
+        local = httpx2.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
+        headers = {"Accept-Encoding": "identity", "Connection": "close"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            self._client = httpx2.AsyncClient(
+                headers=headers,
+                transport=transport,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+                timeout=httpx2.Timeout(self.limits.idle_seconds, connect=10.0),
+                trust_env=not local,  # a proxy leads out of this machine
+            )
+        except (ValueError, UnicodeError) as error:
+            raise EngineError(
+                f"{TOKEN_VARIABLE} holds no token that can be sent",
+                hint="a token is one line of ASCII characters",
+            ) from error
+        self.loop = loop_factory()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.run(self._client.aclose())
+            self.run(self.loop.shutdown_asyncgens())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the loop's thread and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def json(self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES) -> T:
+        """Ask one question (GET, or POST where it has a body) and decode the answer.
+
+        Raises:
+            AnswerError: it was not answered, or not by a document of this type.
+        """
+        return self.run(self.fetch(path, body, type=type, most=most))
+
+    async def fetch(
+        self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES
+    ) -> T:
+        """`json`, awaited in the loop."""
+        return decoded(await self._bytes(path, body, most), type)
+
+    async def page(self, path: str) -> str:
+        """The answer to a GET as text. Raises: AnswerError."""
+        return (await self._bytes(path, None, MOST_BYTES)).decode(errors="replace")
+
+    async def post(self, path: str) -> None:
+        """A POST whose answer says nothing. Raises: AnswerError."""
+        await self._bytes(path, {}, MOST_BYTES)
+
+    async def _bytes(self, path: str, body: Any, most: int) -> bytes:
+        raw = bytearray()
+        async with self._answered(path, body, min(SECONDS, self.limits.seconds)) as response:
+            async for piece in response.aiter_bytes():
+                raw += piece
+                if len(raw) > most:
+                    raise AnswerError(
+                        Fault.TOO_LARGE,
+                        f"{self.url}{path} answers with more than {most >> 10} KiB",
+                        hint="see what runs at this address",
+                    )
+        return bytes(raw)
+
+    @contextlib.asynccontextmanager
+    async def events(
+        self, path: str, body: Any, most: int
+    ) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """The data of each event of a streamed answer of at most `most` bytes, as it comes."""
+
+        async def data() -> AsyncGenerator[bytes, None]:
+            size = 0
+            source = httpx2.EventSource(response, max_event_size=MOST_BYTES)
+            async with contextlib.aclosing(aiter(source)) as events:
+                async for event in events:
+                    size += len(event.data)
+                    if size > most:
+                        raise AnswerError(
+                            Fault.TOO_LARGE,
+                            "the answer is far longer than what was asked for",
+                            hint="see what runs at this address",
+                        )
+                    yield event.data.encode(errors="replace")
+
+        async with self._answered(path, body, self.limits.seconds) as response:
+            yield data()
+
+    @contextlib.asynccontextmanager
+    async def _answered(
+        self, path: str, body: Any, seconds: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """A response that says yes; whatever goes wrong until it is read is an AnswerError."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        method = "GET" if body is None else "POST"
+        url, begun = self.url + path, False
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._client.stream(method, url, content=content, headers=headers) as response,
+            ):
+                begun = True
+                if response.status_code != 200:
+                    raise await self._refusal(response)
+                yield response
+        except (TimeoutError, httpx2.TimeoutException) as error:
+            if isinstance(error, httpx2.ConnectTimeout):
+                raise self._unreachable("it does not answer") from error
+            raise AnswerError(
+                Fault.TIMEOUT,
+                f"{url} did not answer in time",
+                hint="see whether the server still works, or allow it more time",
+            ) from error
+        except httpx2.SSEError as error:
+            raise AnswerError(
+                Fault.GARBAGE,
+                f"{url} answers with something else than a stream of events",
+                hint="see what runs at this address",
+            ) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            if not begun:
+                raise self._unreachable(self._printable(str(error))) from error
+            raise AnswerError(
+                Fault.CUT, f"{url} broke off its answer", hint="see the server's log"
+            ) from error
+
+    def _unreachable(self, reason: str) -> AnswerError:
+        return AnswerError(
+            Fault.UNREACHABLE,
+            f"cannot reach {self.url}: {reason or 'the connection broke'}",
+            hint="see whether the server runs and listens at this address",
+        )
+
+    async def _refusal(self, response: httpx2.Response) -> AnswerError:
+        status, path = response.status_code, response.request.url.path
+        if 300 <= status < 400:
+            return AnswerError(
+                Fault.REDIRECTED,
+                f"{self.url}{path} leads to another address, which is not followed",
+                hint="give the address that the server itself has",
+            )
+        raw = bytearray()
+        async for piece in response.aiter_bytes():
+            raw += piece
+            if len(raw) > 64 << 10:
+                break
+        said = self._printable(_message(bytes(raw)))
+        hint = {
+            401: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
+            403: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
+            429: "the server has no room for more requests: lower the concurrency",
+            503: "the server is not ready, or has no room for more requests",
+        }.get(status, "see the server's log")
+        return AnswerError(Fault.REFUSED, f"{path} answers {status}: {said}", hint=hint)
+
+    def _printable(self, text: str) -> str:
+        if self._token:
+            text = text.replace(self._token, "…")
+        line = without_controls(" ".join(text.split()))
+        return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "…"
+
+
+def decoded(raw: bytes, type: type[T]) -> T:
+    """A JSON document of a stated type.
+
+    Raises:
+        AnswerError: it is none.
+    """
+    try:
+        return msgspec.json.decode(raw, type=type)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        reason = without_controls(str(error))[:LONGEST_REASON]
+        raise AnswerError(
+            Fault.GARBAGE,
+            f"the server answers something that such a server does not: {reason}",
+            hint="see whether the engine and its version are the ones that you think",
+        ) from error
+
+
+def failure(message: object) -> AnswerError:
+    """What a server says in the stream of an answer when it cannot go on."""
+    said = without_controls(" ".join(str(message).split()))[:LONGEST_REASON]
+    return AnswerError(Fault.FAILED, f"the server says: {said}", hint="see the server's log")
+
+
+def _message(raw: bytes) -> str:
+    """The sentence in an error's body, which every server wraps in another way."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return raw.decode(errors="replace")
+    for key in ("error", "message", "detail"):
+        if isinstance(body, Mapping) and body.get(key):
+            body = body[key]
+    return body if isinstance(body, str) else raw.decode(errors="replace")
+
+
+def _checked(url: str) -> str:
+    """An address of a server without what must not be written into records.
+
+    Raises:
+        EngineError: it is none.
+    """
+    try:
+        parsed = httpx2.URL(url.strip())
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise _no_address(url) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise _no_address(url)
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise EngineError(
+            "the server's address holds a password, a query or a fragment",
+            hint=f"give http://HOST:PORT; a token goes into the variable {TOKEN_VARIABLE}",
+        )
+    return str(parsed).rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _no_address(url: str) -> EngineError:
+    return EngineError(
+        f"`{without_controls(url)[:LONGEST_REASON]}` is no address of a server",
+        hint="an address looks like http://127.0.0.1:8000",
+    )

@@ -1,0 +1,79 @@
+"""From an address to the server that answers there: which engine, and which model it serves."""
+
+from __future__ import annotations
+
+from draftbench.engines.client import AnswerError, Http
+from draftbench.engines.engine import Fault, Limits, Server
+from draftbench.engines.llama_cpp import LlamaCpp
+from draftbench.engines.openai import Card, Models, OpenAi
+from draftbench.engines.sglang import Sglang
+from draftbench.engines.tensorrt_llm import TensorRtLlm
+from draftbench.engines.vllm import Vllm
+from draftbench.errors import EngineError, did_you_mean
+from draftbench.safe_files import without_controls
+
+KINDS: dict[str, type[Server]] = {
+    kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, TensorRtLlm, OpenAi)
+}
+_OWNERS = {
+    "vllm": "vllm",
+    "llamacpp": "llama.cpp",
+    "sglang": "sglang",
+    "tensorrt_llm": "tensorrt_llm",
+}
+
+
+def connect(
+    url: str, engine: str | None = None, *, model: str | None = None, limits: Limits | None = None
+) -> Server:
+    """The server at an address. `engine` and `model` are found out where they are not given.
+
+    A token is taken from the environment (DRAFTBENCH_API_KEY).
+
+    Raises:
+        EngineError: nothing answers there, or another engine or model than was asked for.
+    """
+    if engine is not None and engine not in KINDS:
+        raise EngineError(
+            f"unknown engine `{without_controls(engine)}`",
+            hint=did_you_mean(engine, KINDS, f"choose one of {', '.join(KINDS)}"),
+        )
+    http = Http(url, limits=limits)
+    try:
+        return _identified(http, engine, model)
+    except BaseException:
+        http.close()
+        raise
+
+
+def _identified(http: Http, engine: str | None, model: str | None) -> Server:
+    try:
+        cards = http.json("/v1/models", type=Models).data
+    except AnswerError as error:
+        if error.fault is not Fault.REFUSED or engine is None or error.hint.startswith("put the"):
+            raise
+        cards = []  # a proxy may pass the engine's own routes alone
+    owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
+    found = owners.pop() if len(owners) == 1 else None
+    if engine not in (None, "openai", found) and found is not None:
+        raise EngineError(
+            f"{http.url} is a server of kind `{found}`, not `{engine}`",
+            hint="leave the engine out, or give the other address",
+        )
+    return KINDS[engine or found or "openai"](http, _chosen(http.url, cards, model))
+
+
+def _chosen(url: str, cards: list[Card], model: str | None) -> str | None:
+    names = [card.id for card in cards if not card.parent]
+    listed = without_controls(", ".join(f"`{name}`" for name in names[:5]))
+    if model is None:
+        if len(names) > 1:
+            raise EngineError(
+                f"{url} serves {len(names)} models", hint=f"name one of them: {listed}"
+            )
+        return names[0] if names else None
+    if cards and model not in [card.id for card in cards]:
+        raise EngineError(
+            f"{url} does not serve `{without_controls(model)}`", hint=f"it serves {listed}"
+        )
+    return model

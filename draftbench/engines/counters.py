@@ -1,0 +1,71 @@
+"""What a server counts: its Prometheus page → `Counters`.
+
+vLLM and llama-server count by the same names behind their own prefix; SGLang counts passes of the
+target. llama-server leaves tokens that it had in its cache out of those of the prompts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+
+from draftbench.engines.client import AnswerError
+from draftbench.engines.engine import Counters, Fault
+from draftbench.records import MOST
+
+_SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
+_POSITION = re.compile(r'\bposition="(\d{1,4})"')
+_BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
+# The first that a server has counts.
+_NAMES = {
+    "rounds": ("spec_decode_num_drafts_total", "spec_verify_calls_total"),
+    "drafted": ("spec_decode_num_draft_tokens_total",),
+    "kept": ("spec_decode_num_accepted_tokens_total",),
+    "generated": ("generation_tokens_total", "tokens_predicted_total"),
+    "prompt_tokens": ("prompt_tokens_total",),
+    "cached_tokens": (
+        "prompt_tokens_cached_total",
+        "cached_tokens_total",
+        "prefix_cache_hits_total",
+    ),
+}
+
+
+def read_counters(page: str) -> Counters:
+    """The counters of a page, summed over replicas; `None` where there is none.
+
+    Raises:
+        AnswerError: a counter is no count.
+    """
+    sums: dict[str, int] = defaultdict(int)
+    positions: dict[int, int] = defaultdict(int)
+    wanted = {name for names in _NAMES.values() for name in names}
+    for name, labels, value in _SAMPLE.findall(page):
+        if name in wanted:
+            sums[name] += _count(name, value)
+        elif name == _BY_POSITION and (position := _POSITION.search(labels)):
+            positions[int(position[1])] += _count(name, value)
+    return Counters(
+        **{
+            field: next((sums[name] for name in names if name in sums), None)
+            for field, names in _NAMES.items()
+        },
+        by_position=tuple(positions.get(i, 0) for i in range(max(positions) + 1))
+        if positions
+        else None,
+    )
+
+
+def _count(name: str, value: str) -> int:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= MOST:
+        raise AnswerError(
+            Fault.GARBAGE,
+            f"the server's counter {name} is no count",
+            hint="see what runs at this address",
+        )
+    return int(number)

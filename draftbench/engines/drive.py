@@ -1,0 +1,207 @@
+"""Sends requests to a server at a stated load and yields every answer as it ends.
+
+Closed loop: exactly so many requests are in flight, until the last one that is measured has ended;
+fillers keep the load up while the last ones end. Open loop: each request goes out at its time of
+arrival, however many are in flight. Nothing is sent twice: what went wrong is an answer too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from draftbench.engines.client import AnswerError
+from draftbench.engines.engine import Answer, Ask, Counters, Fault, Reading, Server
+
+
+def drive(
+    server: Server,
+    asks: Sequence[Ask],
+    *,
+    concurrency: int | None = None,
+    fillers: Sequence[Ask] = (),
+) -> Iterator[Answer]:
+    """Send requests and yield their answers, in the order in which they end.
+
+    With `concurrency` that many are in flight; without, each goes out at its `arrival`. Answers to
+    fillers are not yielded. Leaving the iteration ends what is in flight.
+    """
+    if concurrency is None and any(ask.arrival is None for ask in asks):
+        raise ValueError("an open loop needs a time of arrival for every request")
+    answers: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+    work = _Drive(server, answers)
+
+    async def to_the_end() -> None:
+        try:
+            await (work.closed(asks, concurrency, fillers) if concurrency else work.open(asks))
+            answers.put(None)
+        except Exception as error:
+            answers.put(error)
+        finally:
+            stopped.set()
+
+    future = asyncio.run_coroutine_threadsafe(to_the_end(), server.http.loop)
+    try:
+        while (answer := answers.get()) is not None:
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+    finally:
+        future.cancel()
+        stopped.wait(5.0)  # until its connections are closed
+
+
+class _Drive:
+    """One drive of a server, in the event loop."""
+
+    def __init__(self, server: Server, answers: queue.SimpleQueue[Any]) -> None:
+        self._server, self._answers = server, answers
+        self._clock = server.http.loop.time
+        self._begun = self._clock()
+        self._most: dict[int, int] = {}  # of each request in flight: most in flight meanwhile
+
+    async def closed(self, asks: Sequence[Ask], concurrency: int, fillers: Sequence[Ask]) -> None:
+        waiting, left, all_ended = iter(asks), len(asks), asyncio.Event()
+        padding = itertools.cycle(fillers)
+
+        async def row() -> None:
+            nonlocal left
+            for ask in waiting:
+                await self._measure(ask, alone=concurrency == 1)
+                left -= 1
+            if not left:
+                all_ended.set()
+            for ask in padding:
+                if (await self._answer(ask)).error is not None:
+                    return  # asking again at once would only meet it again
+
+        if asks:
+            async with asyncio.TaskGroup() as rows:
+                count = concurrency if fillers else min(concurrency, len(asks))
+                tasks = [rows.create_task(row()) for _ in range(count)]
+                await all_ended.wait()
+                for task in tasks:
+                    task.cancel()
+
+    async def open(self, asks: Sequence[Ask]) -> None:
+        async with asyncio.TaskGroup() as flying:
+            for ask in sorted(asks, key=lambda ask: ask.arrival or 0.0):
+                await asyncio.sleep((ask.arrival or 0.0) - (self._clock() - self._begun))
+                flying.create_task(self._measure(ask, alone=False))
+
+    async def _measure(self, ask: Ask, *, alone: bool) -> None:
+        if alone and self._server.counts_around:
+            before = await self._count()
+            answer = await self._answer(ask)
+            answer = _with_counts(answer, (await self._count()).since(before))
+        else:
+            answer = await self._answer(ask)
+        self._answers.put(answer)
+
+    async def _count(self) -> Counters:
+        try:
+            return await self._server.count()
+        except AnswerError:
+            return Counters()
+
+    async def _answer(self, ask: Ask) -> Answer:
+        server, reading = self._server, Reading(ask)
+        arrivals: list[float] = []
+        chunks: list[int] = []
+        fault, reason = None, ""
+        sent = self._clock() - self._begun
+        flight = id(reading)
+        self._most[flight] = 0
+        for other in self._most:
+            self._most[other] = max(self._most[other], len(self._most))
+        try:
+            most = (1 << 20) + server.bytes_per_token * ask.limit + 16 * len(ask.prompt)
+            body = server.question(ask)
+            async with (
+                server.http.events(server.route, body, most) as events,
+                aclosing(events),
+            ):
+                async for data in events:
+                    now, before, pieces = self._clock(), reading.count, len(reading.text)
+                    server.read(data, reading)
+                    new = reading.count - before
+                    if new or (not server.returns_ids and any(reading.text[pieces:])):
+                        arrivals.append(now - self._begun - sent)
+                        chunks.append(new)
+                    if max(reading.count, reading.told or 0) > ask.limit:
+                        raise AnswerError(
+                            Fault.GARBAGE,
+                            "the server wrote more tokens than were asked for",
+                            hint="see whether the engine is the one that you think",
+                        )
+                    if reading.ended:
+                        break
+            if not reading.ended and (server.returns_ids or not reading.finish):
+                raise AnswerError(
+                    Fault.CUT, "the stream ended before the answer", hint="see the server's log"
+                )
+        except AnswerError as error:
+            fault, reason = error.fault, error.message
+        in_flight = self._most.pop(flight)
+        if fault is None:
+            if not arrivals:  # nothing but an end
+                arrivals, chunks = [self._clock() - self._begun - sent], [0]
+            if reading.told not in (None, reading.count):  # it wrote tokens without their ids
+                reading.count, reading.tokens = reading.told, None
+                chunks = _spread(reading.count, len(chunks))
+            try:
+                await server.settle(reading)
+            except AnswerError:
+                reading.tokens = None
+        whole_log_p = reading.log_p and len(reading.log_p) == reading.count
+        return Answer(
+            ask=ask,
+            sent=sent,
+            arrivals=tuple(arrivals),
+            chunks=tuple(chunks),
+            tokens=None if reading.tokens is None else tuple(reading.tokens),
+            text="".join(reading.text),
+            finish=reading.finish,
+            prompt_tokens=reading.prompt_tokens,
+            cached_tokens=reading.cached_tokens,
+            in_flight=in_flight,
+            proposed=_tuple(reading.proposed),
+            accepted=_tuple(reading.accepted),
+            rounds=reading.rounds,
+            drafted=reading.drafted,
+            kept=reading.kept,
+            by_position=_tuple(reading.by_position),
+            log_p=_tuple(reading.log_p) if whole_log_p and ask.log_p else None,
+            error=fault,
+            reason=reason,
+        )
+
+
+def _with_counts(answer: Answer, counted: Counters) -> Answer:
+    """Rounds and positions from the server's counters, where they agree with what it told of this
+    request: another client's requests would be in them too.
+    """
+    positions = counted.by_position or ()
+    if (counted.drafted, counted.kept) != (answer.drafted or 0, answer.kept or 0):
+        return answer
+    if sum(positions) != counted.kept:
+        return answer
+    drafted, kept = counted.drafted, counted.kept
+    return replace(answer, rounds=counted.rounds, drafted=drafted, kept=kept, by_position=positions)
+
+
+def _spread(tokens: int, pieces: int) -> list[int]:
+    """As many tokens in every piece as possible, where the server tells their sum alone."""
+    ends = [tokens * (i + 1) // pieces for i in range(pieces)]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)

@@ -1,0 +1,241 @@
+"""llama.cpp's llama-server by its own route `/completion`.
+
+Seen with 0.7: the ids hold the end token and the tokens of a stop string up to the one that
+completed it. A streamed event holds one id, also where the character before was spread over several
+tokens: those ids are found again by asking for the tokens of the text that the event brought, and
+are unknown where that does not give as many, ending in the same one. `timings` sum the drafted and
+accepted tokens of a request, those past its end included; positions and rounds are counted for all
+requests together, so they are read around each request while one is in flight. Log-probabilities
+of tokens that came from a draft are not computed. The truncations (top-k, top-p, min-p) come before
+the temperature. It can score no prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from draftbench.engines.client import AnswerError, decoded, failure
+from draftbench.engines.counters import read_counters
+from draftbench.engines.engine import Ask, Counters, Fault, Reading, Server, ServerFacts
+from draftbench.engines.openai import Id, check_starts
+from draftbench.engines.vllm import Tokens
+from draftbench.records import Amount, Count
+from draftbench.safe_files import without_controls
+
+UNKNOWN = -1  # an id that the stream did not tell
+_FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class Timings(msgspec.Struct):
+    cache_n: Count | None = None
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+
+
+class Top(msgspec.Struct):
+    logprob: float | None = None
+    prob: Amount | None = None
+
+
+class Probability(Top):
+    top_logprobs: list[Top] | None = None
+    top_probs: list[Top] | None = None
+
+
+class Event(msgspec.Struct):
+    """One event of a stream, or a whole answer."""
+
+    content: str = ""
+    tokens: list[Id] = []
+    tokens_predicted: Count | None = None
+    tokens_evaluated: Count | None = None
+    prompt: str | None = None
+    stop: bool = False
+    stop_type: str = ""
+    timings: Timings | None = None
+    completion_probabilities: list[Probability] | None = None
+    generation_settings: dict[str, Any] = {}
+    error: Any = None
+
+
+class Settings(msgspec.Struct):
+    n_ctx: Count | None = None
+
+
+class Props(msgspec.Struct):
+    total_slots: Count | None = None
+    model_path: str | None = None
+    model_ftype: str | None = None
+    build_info: str | None = None
+    default_generation_settings: Settings | None = None
+
+
+class Text(msgspec.Struct):
+    content: str
+
+
+class Prompt(msgspec.Struct):
+    prompt: str
+
+
+class LlamaCpp(Server):
+    engine = "llama.cpp"
+    route = "/completion"
+    tried = True
+    cache_off_by_request = True
+    counts_around = True
+
+    def question(self, ask: Ask) -> dict[str, Any]:
+        sampling = ask.sampling
+        body = {
+            "prompt": ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt),
+            "n_predict": ask.limit,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0,
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "min_p": sampling.min_p or 0.0,
+            "typical_p": 1.0,
+            "top_n_sigma": -1.0,
+            "xtc_probability": 0.0,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+            "dry_multiplier": 0.0,
+            "repeat_penalty": 1.0,
+            "repeat_last_n": 0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": -1 if sampling.seed is None else sampling.seed % (2**32 - 1),
+            "stop": list(ask.stop),
+            "ignore_eos": False,
+            "cache_prompt": False,
+            "return_tokens": True,
+            "stream": True,
+        }
+        if ask.log_p:
+            body |= {"n_probs": 1, "post_sampling_probs": True}
+        return body
+
+    def read(self, data: bytes, reading: Reading) -> None:
+        if data == b"[DONE]":
+            return
+        event = decoded(data, Event)
+        if event.error is not None:
+            raise failure(event.error)
+        assert reading.tokens is not None
+        reading.text.append(event.content)
+        written = event.tokens_predicted
+        new = len(event.tokens) if written is None else written - reading.count
+        if (not event.tokens and not event.stop and new) or new < len(event.tokens):
+            raise AnswerError(
+                Fault.GARBAGE,
+                "the ids do not add up to `tokens_predicted`",
+                hint="see whether the server is a llama-server of 0.7 or near",
+            )
+        if missing := min(new, reading.ask.limit) - len(event.tokens):
+            reading.gaps.append((reading.count, new, event.content))
+            reading.tokens += [UNKNOWN] * missing
+        reading.tokens += event.tokens
+        reading.count += new
+        if event.completion_probabilities is not None and reading.log_p is not None:
+            for told in event.completion_probabilities:
+                if not told.top_probs or not told.prob:
+                    reading.log_p = None  # it came from a draft
+                    break
+                reading.log_p.append(math.log(told.prob))
+        if event.stop:
+            reading.ended = True
+            reading.finish = _FINISH.get(event.stop_type, event.stop_type)
+            reading.prompt_tokens = event.tokens_evaluated or 0
+            if event.timings:
+                reading.cached_tokens = event.timings.cache_n
+                reading.drafted = event.timings.draft_n
+                reading.kept = event.timings.draft_n_accepted
+
+    async def settle(self, reading: Reading) -> None:
+        tokens = reading.tokens
+        for start, count, text in reading.gaps:
+            body = {"content": text, "add_special": False, "parse_special": False}
+            found = (await self.http.fetch("/tokenize", body, type=Tokens)).tokens if text else []
+            if tokens is None or len(found) != count or found[-1] != tokens[start + count - 1]:
+                reading.tokens = None
+                return
+            tokens[start : start + count] = found
+
+    def facts(self) -> ServerFacts:
+        props = self.http.json("/props", type=Props)
+        written = self._one_token(" ")
+        types = str(written.generation_settings.get("speculative.types", ""))
+        methods = [name for name in types.split(",") if name not in ("", "none")]
+        settings = {"ftype": without_controls(props.model_ftype)} if props.model_ftype else {}
+        counted = self.counters().by_position
+        return ServerFacts(
+            engine=self.engine,
+            version=props.build_info,
+            model=self.model or props.model_path,
+            context_length=(props.default_generation_settings or Settings()).n_ctx,
+            prefix_cache=True,
+            slots=props.total_slots,
+            method=without_controls(",".join(methods)) or ("none" if types else None),
+            k=len(counted) if counted else None if methods or not types else 0,
+            settings=settings,
+        )
+
+    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
+        check_starts(prompts)
+        for prompt in prompts:
+            answer = self._one_token(prompt)
+            if isinstance(prompt, str):
+                continue
+            text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Text).content
+            if answer.tokens_evaluated != len(prompt) or answer.prompt not in (None, text):
+                raise AnswerError(
+                    Fault.OTHER_IDS,
+                    "the server read other token ids than were sent",
+                    hint="the server must add nothing to a prompt of token ids",
+                )
+
+    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
+        body = {"content": text, "add_special": add_special, "parse_special": True}
+        return self.http.json("/tokenize", body, type=Tokens).tokens
+
+    def apply_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        body: dict[str, Any] = {"messages": list(messages)}
+        if tools:
+            body["tools"] = list(tools)
+        if arguments:
+            body["chat_template_kwargs"] = dict(arguments)
+        return self.http.json("/apply-template", body, type=Prompt).prompt
+
+    def margin(self, ids: Sequence[int]) -> float | None:
+        told = self._one_token(ids, n_probs=2).completion_probabilities
+        values = [t.logprob for t in (told[0].top_logprobs or ())] if told else []
+        known = sorted((value for value in values if value is not None), reverse=True)
+        return known[0] - known[1] if len(known) > 1 else None
+
+    async def count(self) -> Counters:
+        try:
+            counted = read_counters(await self.http.page("/metrics"))
+        except AnswerError as error:  # it counts with `--metrics` only
+            if error.fault is not Fault.REFUSED:
+                raise
+            return Counters()
+        if counted.prompt_tokens is None or counted.cached_tokens is None:
+            return counted
+        return replace(counted, prompt_tokens=counted.prompt_tokens + counted.cached_tokens)
+
+    def _one_token(self, prompt: Sequence[int] | str, **fields: Any) -> Event:
+        body = self.question(self.greedy(prompt)) | fields | {"stream": False}
+        answer = self.http.json(self.route, body, type=Event)
+        if answer.error is not None:
+            raise failure(answer.error)
+        return answer

@@ -1,0 +1,242 @@
+"""SGLang by its own route `/generate`. Untried: written after the fields of its sources (0.5.23),
+tested with answers of that shape.
+
+The ids run to the token that ended the response. Unless it was started with incremental streaming,
+every event holds all ids again; `completion_tokens` tells which. `spec_num_proposed_drafts` assumes
+that every round drafts the same number. Prompts are kept apart in its cache by `extra_key`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from draftbench.engines.client import AnswerError, decoded, failure
+from draftbench.engines.counters import read_counters
+from draftbench.engines.engine import Ask, Counters, Fault, Reading, Server, ServerFacts
+from draftbench.engines.openai import Id, check_prompt, check_starts
+from draftbench.engines.vllm import Tokens
+from draftbench.errors import EngineError
+from draftbench.records import Count
+from draftbench.safe_files import without_controls
+
+# [log-probability, id, text]
+LogProb = tuple[float | None, Id, str | None]
+
+
+class Finish(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class Meta(msgspec.Struct):
+    finish_reason: Finish | None = None
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cached_tokens: Count | None = None
+    spec_verify_ct: Count | None = None
+    spec_num_correct_drafts: Count | None = None
+    spec_num_proposed_drafts: Count | None = None
+    spec_correct_drafts_histogram: list[Count] | None = None
+    output_token_logprobs: list[LogProb] | None = None
+    output_top_logprobs: list[list[LogProb] | None] | None = None
+    input_token_logprobs: list[LogProb] | None = None
+    input_top_logprobs: list[list[LogProb] | None] | None = None
+
+
+class Event(msgspec.Struct):
+    text: str | None = None
+    output_ids: list[Id] = []
+    prompt_token_ids: list[Id] | None = None
+    meta_info: Meta | None = None
+    error: Any = None
+
+
+class Info(msgspec.Struct):
+    version: str | None = None
+    model_path: str | None = None
+    context_length: Count | None = None
+    max_req_input_len: Count | None = None
+    max_running_requests: Count | None = None
+    disable_radix_cache: bool | None = None
+    speculative_algorithm: str | None = None
+    speculative_draft_model_path: str | None = None
+    speculative_num_steps: Count | None = None
+    speculative_eagle_topk: Count | None = None
+    speculative_num_draft_tokens: Count | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    tp_size: Count | None = None
+
+
+class Sglang(Server):
+    engine = "sglang"
+    route = "/generate"
+    tried = False
+    cache_off_by_request = True
+    bytes_per_token = 256 << 10  # all ids come again with every token
+
+    def question(self, ask: Ask) -> dict[str, Any]:
+        sampling = ask.sampling
+        text = isinstance(ask.prompt, str)
+        return {
+            "text" if text else "input_ids": ask.prompt if text else list(ask.prompt),
+            "sampling_params": {
+                "max_new_tokens": ask.limit,
+                "n": 1,
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k or -1,
+                "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+                "min_p": sampling.min_p or 0.0,
+                "repetition_penalty": 1.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
+                "sampling_seed": sampling.seed,
+                "stop": list(ask.stop),
+                "ignore_eos": False,
+                "min_new_tokens": 0,
+            },
+            "stream": True,
+            "return_prompt_token_ids": True,
+            "return_logprob": ask.log_p,
+            "extra_key": secrets.token_hex(16),
+        }
+
+    def read(self, data: bytes, reading: Reading) -> None:
+        if data == b"[DONE]":
+            reading.ended = True
+            return
+        event = decoded(data, Event)
+        if event.error is not None or event.meta_info is None:
+            raise failure(event.error or "nothing")
+        told = event.meta_info
+        assert reading.tokens is not None
+        if event.prompt_token_ids is not None:
+            check_prompt(event.prompt_token_ids, reading.ask.prompt)
+        if len(event.output_ids) == told.completion_tokens:  # all of them again
+            new = event.output_ids[reading.count :]
+            reading.text = [event.text or ""]
+        else:
+            new = event.output_ids
+            reading.text.append(event.text or "")
+        if reading.count + len(new) != told.completion_tokens:
+            raise AnswerError(
+                Fault.GARBAGE,
+                "the ids do not add up to `completion_tokens`",
+                hint="see whether the server is an SGLang of 0.5.23 or near",
+            )
+        reading.tokens += new
+        reading.count += len(new)
+        reading.prompt_tokens, reading.cached_tokens = told.prompt_tokens, told.cached_tokens
+        reading.rounds, reading.kept = told.spec_verify_ct, told.spec_num_correct_drafts
+        reading.drafted = told.spec_num_proposed_drafts
+        if told.spec_correct_drafts_histogram:
+            survivors = list(accumulate(reversed(told.spec_correct_drafts_histogram)))[::-1]
+            reading.by_position = survivors[1:]
+        if told.output_token_logprobs is not None:
+            values = [value for value, _, _ in told.output_token_logprobs if value is not None]
+            again = len(values) == reading.count
+            reading.log_p = values if again else [*(reading.log_p or ()), *values]
+        if told.finish_reason is not None:
+            if told.finish_reason.type == "abort":
+                raise failure(told.finish_reason.message or "aborted")
+            reading.finish = told.finish_reason.type
+
+    def facts(self) -> ServerFacts:
+        told = self.http.json("/server_info", type=Info)
+        names = ("dtype", "quantization", "tp_size", "speculative_eagle_topk")
+        settings = {n: without_controls(str(v)) for n in names if (v := getattr(told, n))}
+        if told.speculative_draft_model_path:
+            settings["speculative_model"] = without_controls(told.speculative_draft_model_path)
+        drafting = told.speculative_num_draft_tokens
+        return ServerFacts(
+            engine=self.engine,
+            version=told.version,
+            model=self.model or told.model_path,
+            context_length=told.context_length,
+            prefix_cache=None if told.disable_radix_cache is None else not told.disable_radix_cache,
+            slots=told.max_running_requests,
+            method=told.speculative_algorithm or "none",
+            k=drafting - 1 if drafting and told.speculative_algorithm else 0,
+            settings=settings,
+        )
+
+    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
+        check_starts(prompts)
+        for prompt in prompts:
+            read = self._one_token(prompt).prompt_token_ids
+            if read is None:
+                raise EngineError(
+                    f"{self.url} does not tell the prompt's token ids",
+                    hint="SGLang of 0.5.23 or near does (`return_prompt_token_ids`)",
+                )
+            check_prompt(read, prompt)
+
+    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
+        body = {"prompt": text, "add_special_tokens": add_special}
+        return self.http.json("/tokenize", body, type=Tokens).tokens
+
+    def apply_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        body: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": True}
+        if tools:
+            body["tools"] = list(tools)
+        if arguments:
+            body["chat_template_kwargs"] = dict(arguments)
+        return self.http.json("/tokenize", body, type=Tokens).tokens
+
+    def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
+        if not 0 < start < len(ids):
+            raise ValueError("the first position to score lies in the ids, after the first")
+        told = self._one_token(
+            ids,
+            most=(1 << 20) + len(ids) * 1024,
+            return_logprob=True,
+            logprob_start_len=start - 1,
+            top_logprobs_num=1,
+        ).meta_info
+        wanted = len(ids) - start
+        tokens = (told.input_token_logprobs or [])[-wanted:] if told else []
+        top = (told.input_top_logprobs or [])[-wanted:] if told else []
+        if [token for _, token, _ in tokens] != list(ids[start:]) or not all(top):
+            raise AnswerError(
+                Fault.GARBAGE,
+                f"{self.url} scored other positions than were asked",
+                hint="see whether the server is an SGLang of 0.5.23 or near",
+            )
+        return [entry[0][1] for entry in top if entry]
+
+    def margin(self, ids: Sequence[int]) -> float | None:
+        told = self._one_token(ids, return_logprob=True, top_logprobs_num=2).meta_info
+        top = (told.output_top_logprobs or [None])[0] if told else None
+        values = sorted((v for v, _, _ in top or () if v is not None), reverse=True)
+        return values[0] - values[1] if len(values) > 1 else None
+
+    def flush(self) -> bool:
+        try:
+            self.http.run(self.http.post("/flush_cache"))
+        except AnswerError as error:
+            if error.fault is not Fault.REFUSED:
+                raise
+            return False
+        return True
+
+    async def count(self) -> Counters:
+        return read_counters(await self.http.page("/metrics"))
+
+    def _one_token(
+        self, prompt: Sequence[int] | str, *, most: int = 8 << 20, **fields: Any
+    ) -> Event:
+        body = self.question(self.greedy(prompt)) | fields | {"stream": False}
+        answer = self.http.json(self.route, body, type=Event, most=most)
+        if answer.error is not None or answer.meta_info is None:
+            raise failure(answer.error or "nothing")
+        return answer

@@ -1,0 +1,65 @@
+"""TensorRT-LLM by its OpenAI route (`trtllm-serve`). Untried: written after the fields of its
+sources, tested with answers of that shape.
+
+With `detokenize` off it gives ids instead of text. Unknown fields are refused, so only its own are
+sent. It tells neither the prompt's ids, only their number, nor rounds. `include_stop_str_in_output`
+keeps the tokens of a stop string; where `usage` counts more tokens than there are ids (the end
+token), the ids of that answer are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from draftbench.engines.client import AnswerError
+from draftbench.engines.engine import Ask, Fault, ServerFacts
+from draftbench.engines.openai import OpenAi, check_starts
+from draftbench.engines.vllm import Version
+from draftbench.errors import EngineError
+
+
+class TensorRtLlm(OpenAi):
+    engine = "tensorrt_llm"
+    tried = False
+    returns_ids = True
+
+    def question(self, ask: Ask) -> dict[str, Any]:
+        body = super().question(ask) | {
+            "detokenize": False,
+            "include_stop_str_in_output": True,
+            "add_special_tokens": False,
+            "ignore_eos": False,
+            "min_tokens": 0,
+        }
+        if ask.log_p:
+            body["logprobs"] = 1
+        return body
+
+    def facts(self) -> ServerFacts:
+        try:
+            version = self.http.json("/version", type=Version).version
+        except AnswerError as error:
+            if error.fault is not Fault.REFUSED:
+                raise
+            version = None
+        return ServerFacts(self.engine, version=version, model=self.model)
+
+    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
+        check_starts(prompts)
+        for prompt in prompts:
+            answer = self._one_token(prompt)
+            if isinstance(prompt, str) or answer.usage is None:
+                continue
+            if answer.usage.prompt_tokens != len(prompt):
+                raise AnswerError(
+                    Fault.OTHER_IDS,
+                    f"the server read {answer.usage.prompt_tokens} tokens where {len(prompt)} were "
+                    "sent",
+                    hint="the server must add nothing to a prompt of token ids",
+                )
+            if not answer.choices[0].token_ids:
+                raise EngineError(
+                    f"{self.url} does not return token ids",
+                    hint="measure it with `--engine openai`",
+                )

@@ -1,0 +1,508 @@
+"""A server on loopback that plays vLLM, llama-server, SGLang, TensorRT-LLM or any OpenAI server,
+well or badly.
+
+It writes for each prompt the tokens that `write` says, in rounds of `k` drafted tokens of which
+`accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
+counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", "garbage", "deep"
+(nested without end), "half" (the connection breaks), "early" (the stream ends without an end),
+"wrong ids" (it read another prompt), "redirect", "giant", "too many" (tokens), "failed".
+
+    with ScriptedServer("vllm", k=4, faults={3: "half"}) as server:
+        for answer in drive(connect(server.url), asks, concurrency=1): …
+        server.bodies  # what was asked
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+Write = Callable[[Sequence[int], int], Sequence[int]]
+OWNERS = {
+    "vllm": "vllm",
+    "llama.cpp": "llamacpp",
+    "sglang": "sglang",
+    "tensorrt_llm": "tensorrt_llm",
+    "openai": "somebody",
+}
+VERSION = "9.8.7"
+
+
+def counting(prompt: Sequence[int], limit: int) -> list[int]:
+    """As many tokens as asked for, counting on from the last id of the prompt."""
+    return [(prompt[-1] + 1 + i) % 1000 for i in range(limit)]
+
+
+@dataclass
+class ScriptedServer:
+    engine: str = "vllm"
+    k: int = 0
+    accepts: Sequence[int] = (0,)
+    write: Write = counting
+    end: int | None = None  # the end token; an answer is over after it
+    pace: float = 0.0  # seconds of a round
+    faults: Mapping[int, str] = field(default_factory=dict)
+    model: str = "org/target"
+    refuses: frozenset[str] = frozenset()  # fields of a body that are refused
+    token: str | None = None  # the bearer token that it wants
+    bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
+    headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
+    most_in_flight: int = 0
+
+    def __enter__(self) -> ScriptedServer:
+        outer = self
+
+        class Handler(_Handler):
+            play = outer
+
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._counts = {"rounds": 0, "drafted": 0, "kept": 0, "generated": 0, "prompt": 0}
+        self._positions = [0] * self.k
+        self._released = threading.Event()  # ends what hangs
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        self.dead = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released.set()
+        self.die()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def die(self) -> None:
+        if not self.dead:
+            self.dead = True
+            self._http.shutdown()
+            self._http.server_close()
+
+    # What it says of itself
+
+    def told(self, path: str, body: Any) -> Any:
+        """The JSON answer of a route that writes no text; None where there is no such route."""
+        if path == "/v1/models":
+            owner = OWNERS[self.engine]
+            return {"data": [{"id": self.model, "owned_by": owner, "max_model_len": 4096}]}
+        if path in ("/tokenize", "/v1/tokenize"):
+            text = body.get("prompt", body.get("content"))
+            return {"tokens": [*map(ord, text if text is not None else str(body["messages"]))]}
+        if path == "/detokenize":
+            return {"content": "".join(map(chr, body["tokens"]))}
+        if self.engine in ("vllm", "tensorrt_llm") and path == "/version":
+            return {"version": VERSION}
+        if self.engine == "vllm" and path == "/reset_prefix_cache":
+            return {}
+        if self.engine == "llama.cpp" and path == "/props":
+            return {
+                "total_slots": 2,
+                "model_path": self.model,
+                "build_info": VERSION,
+                "default_generation_settings": {"n_ctx": 4096},
+            }
+        if self.engine == "llama.cpp" and path == "/apply-template":
+            return {"prompt": str(body["messages"])}
+        if self.engine == "sglang" and path == "/server_info":
+            return {
+                "version": VERSION,
+                "model_path": self.model,
+                "context_length": 4096,
+                "disable_radix_cache": True,
+                "max_running_requests": 48,
+                "speculative_algorithm": "STANDALONE" if self.k else None,
+                "speculative_num_draft_tokens": self.k + 1 if self.k else None,
+            }
+        return {} if self.engine == "sglang" and path == "/flush_cache" else None
+
+    def metrics(self) -> str:
+        prefix = {"llama.cpp": "llamacpp"}.get(self.engine, self.engine)
+        names = {
+            "rounds": "spec_decode_num_drafts",
+            "drafted": "spec_decode_num_draft_tokens",
+            "kept": "spec_decode_num_accepted_tokens",
+            "prompt": "prompt_tokens",
+            "generated": "tokens_predicted" if prefix == "llamacpp" else "generation_tokens",
+        }
+        with self._lock:
+            lines = [
+                f'{prefix}:{names[name]}_total{{model_name="m"}} {value}.0'
+                for name, value in self._counts.items()
+                if self.k or name in ("generated", "prompt")
+            ]
+            lines += [
+                f'{prefix}:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {count}'
+                for i, count in enumerate(self._positions)
+            ]
+        return "\n".join(["# TYPE x counter", *lines, ""])
+
+    # What it writes
+
+    def rounds_of(self, count: int) -> list[tuple[int, int]]:
+        """(drafted, accepted) by round of an answer of `count` tokens, past its end included."""
+        rounds, written = [], 1
+        for accepted in itertools.cycle(self.accepts):
+            if written >= count:
+                return rounds
+            rounds.append((self.k, accepted))
+            written += accepted + 1
+        return rounds
+
+    def answer(self, body: Mapping[str, Any]) -> tuple[list[list[int]], str, list[Any]]:
+        """The tokens by piece, the reason of the end, and the rounds."""
+        prompt, limit = prompt_of(body), limit_of(body)
+        tokens = list(self.write(prompt, limit))[:limit]
+        finish = "length"
+        if self.end in tokens:
+            tokens, finish = tokens[: tokens.index(self.end) + 1], "stop"
+        elif len(tokens) < limit:
+            finish = "stop"
+        rounds = self.rounds_of(len(tokens)) if self.k else []
+        sizes = [1, *(accepted + 1 for _, accepted in rounds)] if self.k else [1] * len(tokens)
+        ends = list(itertools.accumulate(sizes))
+        pieces = [tokens[e - n : e] for n, e in zip(sizes, ends, strict=True)]
+        with self._lock:
+            self._counts["rounds"] += len(rounds)
+            self._counts["drafted"] += sum(drafted for drafted, _ in rounds)
+            self._counts["kept"] += sum(accepted for _, accepted in rounds)
+            self._counts["generated"] += len(tokens)
+            self._counts["prompt"] += len(prompt)
+            for _, accepted in rounds:
+                for position in range(accepted):
+                    self._positions[position] += 1
+        return [piece for piece in pieces if piece], finish, rounds
+
+    def events(self, body: Mapping[str, Any], wrong: bool) -> Iterator[Any]:
+        """The events of a streamed answer, as the engine shapes them."""
+        pieces, finish, rounds = self.answer(body)
+        prompt = prompt_of(body)
+        read = [*prompt[:-1], prompt[-1] + 1] if wrong else list(prompt)
+        yield from SHAPES[self.engine](self, pieces, finish, rounds, read)
+
+
+def prompt_of(body: Mapping[str, Any]) -> list[int]:
+    prompt = body.get("prompt", body.get("input_ids", body.get("text")))
+    return [*map(ord, prompt)] if isinstance(prompt, str) else list(prompt)
+
+
+def limit_of(body: Mapping[str, Any]) -> int:
+    params = body.get("sampling_params", body)
+    return params.get("max_tokens", params.get("n_predict", params.get("max_new_tokens")))
+
+
+def letters(tokens: Sequence[int]) -> str:
+    return "".join(chr(97 + token % 26) for token in tokens)
+
+
+def _vllm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
+    for i, piece in enumerate(pieces):
+        last = i == len(pieces) - 1
+        choice = {
+            "index": 0,
+            "text": letters(piece),
+            "token_ids": piece,
+            "finish_reason": finish if last else None,
+            "prompt_token_ids": read if i == 0 else None,
+        }
+        yield {"id": "x", "model": server.model, "choices": [choice]}
+    count = sum(map(len, pieces))
+    final = {"choices": [], "usage": {"prompt_tokens": len(read), "completion_tokens": count}}
+    if server.k:
+        accepted = [a for _, a in rounds]
+        final["metrics"] = {
+            "time_to_first_token_ms": 1.0,
+            "speculative_decoding": {
+                "acceptance_histogram": [accepted.count(j) for j in range(server.k + 1)],
+                "num_spec_steps": len(rounds),
+                "num_accepted_draft_tokens": sum(accepted),
+                "num_draft_tokens": sum(d for d, _ in rounds),
+                "num_spec_tokens": server.k,
+                "per_step_accepted": accepted or None,
+                "per_step_drafted": [d for d, _ in rounds] or None,
+            },
+        }
+    yield final
+    yield "[DONE]"
+
+
+def _llama_cpp(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
+    written = 0
+    for piece in pieces:
+        for token in piece:  # an event each, sent together
+            written += 1
+            yield {
+                "content": letters([token]),
+                "tokens": [token],
+                "stop": False,
+                "tokens_predicted": written,
+                "tokens_evaluated": len(read),
+            }
+    timings = {"cache_n": 0, "prompt_n": len(read), "predicted_n": written}
+    if rounds:
+        timings |= {
+            "draft_n": sum(d for d, _ in rounds),
+            "draft_n_accepted": sum(a for _, a in rounds),
+        }
+    yield {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "tokens_predicted": written,
+        "tokens_evaluated": len(read),
+        "timings": timings,
+        "stop_type": "limit" if finish == "length" else "eos",
+        "generation_settings": {"speculative.types": "none,draft-simple" if server.k else "none"},
+    }
+
+
+def _sglang(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
+    ids: list[int] = []
+    for i, piece in enumerate(pieces):
+        ids = ids + piece
+        last = i == len(pieces) - 1
+        accepted = [a for _, a in rounds]
+        meta = {
+            "id": "x",
+            "prompt_tokens": len(read),
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+            "finish_reason": {"type": finish} if last else None,
+        }
+        if server.k:
+            meta |= {
+                "spec_verify_ct": len(rounds),
+                "spec_num_correct_drafts": sum(accepted),
+                "spec_num_proposed_drafts": server.k * len(rounds),
+                "spec_correct_drafts_histogram": [accepted.count(j) for j in range(server.k + 1)],
+            }
+        yield {"text": letters(ids), "output_ids": ids, "prompt_token_ids": read, "meta_info": meta}
+    yield "[DONE]"
+
+
+def _tensorrt_llm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
+    for i, piece in enumerate(pieces):
+        yield {
+            "choices": [
+                {
+                    "index": 0,
+                    "text": "",
+                    "token_ids": piece,
+                    "stop_reason": None,
+                    "finish_reason": finish if i == len(pieces) - 1 else None,
+                    "avg_decoded_tokens_per_iter": None,
+                }
+            ]
+        }
+    yield {
+        "choices": [],
+        "usage": {
+            "prompt_tokens": len(read),
+            "completion_tokens": sum(map(len, pieces)),
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+    yield "[DONE]"
+
+
+def _openai(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
+    for i, piece in enumerate(pieces):
+        yield {
+            "choices": [
+                {
+                    "index": 0,
+                    "text": letters(piece),
+                    "finish_reason": finish if i == len(pieces) - 1 else None,
+                }
+            ]
+        }
+    yield {
+        "choices": [],
+        "usage": {"prompt_tokens": len(read), "completion_tokens": sum(map(len, pieces))},
+    }
+    yield "[DONE]"
+
+
+SHAPES = {
+    "vllm": _vllm,
+    "llama.cpp": _llama_cpp,
+    "sglang": _sglang,
+    "tensorrt_llm": _tensorrt_llm,
+    "openai": _openai,
+}
+ROUTES = {"llama.cpp": "/completion", "sglang": "/generate"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    play: ClassVar[ScriptedServer]
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._serve({})
+
+    def do_POST(self) -> None:
+        self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}"))
+
+    def _serve(self, body: Any) -> None:
+        play = self.play
+        play.headers.append(dict(self.headers))
+        if play.token and self.headers.get("Authorization") != f"Bearer {play.token}":
+            self._json({"error": {"message": "no such key"}}, 401)
+        elif self.path == "/metrics":
+            self._whole(play.metrics().encode(), 200)
+        elif self.path == ROUTES.get(play.engine, "/v1/completions"):
+            self._generate(body)
+        elif (told := play.told(self.path, body)) is not None:
+            self._json(told)
+        else:
+            self._json({"error": {"message": "no such route"}}, 404)
+
+    def _generate(self, body: dict[str, Any]) -> None:
+        play = self.play
+        with play._lock:
+            fault = play.faults.get(len(play.bodies))
+            play.bodies.append(body)
+            play._in_flight += 1
+            play.most_in_flight = max(play.most_in_flight, play._in_flight)
+        try:
+            self._misbehave(fault, body) if fault else self._well(body)
+        finally:
+            with play._lock:
+                play._in_flight -= 1
+
+    def _well(self, body: dict[str, Any], *, wrong: bool = False) -> None:
+        play = self.play
+        if refused := play.refuses & body.keys():
+            self._json({"error": {"message": f"unknown field {sorted(refused)[0]}"}}, 400)
+            return
+        events = [*play.events(body, wrong)]
+        if not body.get("stream"):
+            self._json(merged(play.engine, events, prompt_of(body)))
+            return
+        self._begin()
+        for event in events:
+            self._event(event)
+            if play.pace and event != "[DONE]":
+                time.sleep(play.pace)
+        self._chunk(b"")
+
+    def _misbehave(self, fault: str, body: dict[str, Any]) -> None:
+        play = self.play
+        events = [*play.events(body, fault == "wrong ids")]
+        half = events[: max(1, len(events) // 2)]
+        match fault:
+            case "wrong ids":
+                self._well(body, wrong=True)
+            case "die":
+                threading.Thread(target=play.die).start()
+                self._break()
+            case "hang":
+                self._begin()
+                self._event(events[0])
+                play._released.wait(30)
+                self._break()
+            case "refuse":
+                self._json({"error": {"message": "not\x1b[31m this"}}, 400)
+            case "busy":
+                self._json({"detail": "come later"}, 503)
+            case "garbage":
+                self._begin()
+                self._chunk(b"data: <html>\xff\x00</html>\n\n")
+                self._chunk(b"")
+            case "deep":
+                self._begin()
+                self._chunk(b"data: " + b"[" * 100_000 + b"\n\n")
+                self._chunk(b"")
+            case "half":
+                self._begin()
+                for event in half:
+                    self._event(event)
+                self._break()
+            case "early":
+                self._begin()
+                for event in half:
+                    self._event(event)
+                self._chunk(b"")
+            case "redirect":
+                self.send_response(302)
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            case "giant":
+                self._begin()
+                try:
+                    for _ in range(10_000):
+                        self._event(half[0] | {"padding": "x" * 100_000})
+                except OSError:
+                    pass
+            case "too many":
+                self._well({**body, **many(body)})
+            case "failed":
+                self._begin()
+                self._event({"error": {"message": "out of \x1b[31mmemory", "code": 500}})
+                self._chunk(b"")
+
+    def _begin(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _event(self, event: Any) -> None:
+        text = event if isinstance(event, str) else json.dumps(event)
+        self._chunk(f"data: {text}\n\n".encode())
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _break(self) -> None:
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.close()
+
+    def _json(self, value: Any, status: int = 200) -> None:
+        self._whole(json.dumps(value).encode(), status)
+
+    def _whole(self, raw: bytes, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+def many(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request for one token more than was asked for."""
+    if "sampling_params" in body:
+        params = body["sampling_params"]
+        return {"sampling_params": params | {"max_new_tokens": params["max_new_tokens"] + 1}}
+    name = "max_tokens" if "max_tokens" in body else "n_predict"
+    return {name: body[name] + 1}
+
+
+def merged(engine: str, events: Sequence[Any], prompt: Sequence[int]) -> Any:
+    """The events of a streamed answer as one document."""
+    events = [event for event in events if event != "[DONE]"]
+    if engine == "sglang":
+        return events[-1]
+    if engine == "llama.cpp":
+        tokens = [token for event in events for token in event["tokens"]]
+        text = "".join(event["content"] for event in events)
+        return events[-1] | {"tokens": tokens, "content": text, "prompt": "".join(map(chr, prompt))}
+    choice = dict(events[0]["choices"][0])
+    for event in events[1:-1]:
+        for name in ("text", "token_ids"):
+            if name in choice:
+                choice[name] = choice[name] + event["choices"][0][name]
+        choice["finish_reason"] = event["choices"][0]["finish_reason"]
+    return events[-1] | {"choices": [choice]}
