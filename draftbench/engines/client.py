@@ -136,16 +136,15 @@ class Http:
         async def data() -> AsyncGenerator[bytes, None]:
             size = 0
             source = httpx2.EventSource(response, max_event_size=MOST_BYTES)
-            async with contextlib.aclosing(aiter(source)) as events:
-                async for event in events:
-                    size += len(event.data)
-                    if size > most:
-                        raise AnswerError(
-                            Fault.TOO_LARGE,
-                            "the answer is far longer than what was asked for",
-                            hint="see what runs at this address",
-                        )
-                    yield event.data.encode(errors="replace")
+            async for event in source:
+                size += len(event.data)
+                if size > most:
+                    raise AnswerError(
+                        Fault.TOO_LARGE,
+                        "the answer is far longer than what was asked for",
+                        hint="see what runs at this address",
+                    )
+                yield event.data.encode(errors="replace")
 
         async with self._answered(path, body, self.limits.seconds) as response:
             yield data()

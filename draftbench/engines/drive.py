@@ -78,6 +78,7 @@ class _Drive:
                 left -= 1
             if not left:
                 all_ended.set()
+                return
             for ask in padding:
                 if (await self._answer(ask)).error is not None:
                     return  # asking again at once would only meet it again

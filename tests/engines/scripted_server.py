@@ -14,6 +14,7 @@ counted from 0: "die" (nothing answers from then on), "hang", "refuse", "busy", 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
@@ -397,59 +398,43 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _misbehave(self, fault: str, body: dict[str, Any]) -> None:
-        play = self.play
-        events = [*play.events(body, fault == "wrong ids")]
-        half = events[: max(1, len(events) // 2)]
         match fault:
             case "wrong ids":
                 self._well(body, wrong=True)
-            case "die":
-                threading.Thread(target=play.die).start()
-                self._break()
-            case "hang":
-                self._begin()
-                self._event(events[0])
-                play._released.wait(30)
-                self._break()
+            case "too many":
+                self._well({**body, **many(body)})
             case "refuse":
                 self._json({"error": {"message": "not\x1b[31m this"}}, 400)
             case "busy":
                 self._json({"detail": "come later"}, 503)
-            case "garbage":
-                self._begin()
-                self._chunk(b"data: <html>\xff\x00</html>\n\n")
-                self._chunk(b"")
-            case "deep":
-                self._begin()
-                self._chunk(b"data: " + b"[" * 100_000 + b"\n\n")
-                self._chunk(b"")
-            case "half":
-                self._begin()
-                for event in half:
-                    self._event(event)
-                self._break()
-            case "early":
-                self._begin()
-                for event in half:
-                    self._event(event)
-                self._chunk(b"")
             case "redirect":
-                self.send_response(302)
-                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-            case "giant":
-                self._begin()
-                try:
-                    for _ in range(10_000):
-                        self._event(half[0] | {"padding": "x" * 100_000})
-                except OSError:
-                    pass
-            case "too many":
-                self._well({**body, **many(body)})
-            case "failed":
-                self._begin()
-                self._event({"error": {"message": "out of \x1b[31mmemory", "code": 500}})
+                self._whole(b"", 302, ("Location", "http://127.0.0.1:9/elsewhere"))
+            case "die":
+                threading.Thread(target=self.play.die).start()
+                self._break()
+            case _:
+                self._break_off(fault, [*self.play.events(body, False)])
+
+    def _break_off(self, fault: str, events: list[Any]) -> None:
+        """Begin a stream that ends badly."""
+        half = events[: max(1, len(events) // 2)]
+        raw = {"garbage": b"<html>\xff\x00</html>", "deep": b'{"error":' * 100_000}.get(fault)
+        if fault == "failed":
+            half = [{"error": {"message": "out of \x1b[31mmemory", "code": 500}}]
+        elif fault == "giant":
+            half = [half[0] | {"padding": "x" * 100_000}] * 10_000
+        self._begin()
+        with contextlib.suppress(ConnectionError):  # the client has had enough
+            for event in half if raw is None else ():
+                self._event(event)
+            if raw is not None:
+                self._chunk(b"data: " + raw + b"\n\n")
+        if fault == "hang":
+            self.play._released.wait(30)
+        if fault in ("hang", "half"):
+            self._break()
+        else:
+            with contextlib.suppress(ConnectionError):
                 self._chunk(b"")
 
     def _begin(self) -> None:
@@ -474,8 +459,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, value: Any, status: int = 200) -> None:
         self._whole(json.dumps(value).encode(), status)
 
-    def _whole(self, raw: bytes, status: int) -> None:
+    def _whole(self, raw: bytes, status: int, *headers: tuple[str, str]) -> None:
         self.send_response(status)
+        for header in headers:
+            self.send_header(*header)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)

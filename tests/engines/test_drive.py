@@ -1,0 +1,191 @@
+"""Requests go out at the stated load, pieces are timed, and what goes wrong is told by kind."""
+
+import time
+
+import pytest
+from engines.scripted_server import SHAPES, ScriptedServer
+from engines.virtual_time import virtual_server
+
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Ask, Fault, Limits
+from draftbench.records import Sampling
+
+
+def asks(count: int, limit: int = 11, **fields) -> list[Ask]:
+    return [Ask((f"r{i}", 0), [7, i], limit, Sampling(seed=i), **fields) for i in range(count)]
+
+
+def filler(limit: int = 100) -> Ask:
+    return Ask(("filler", 0), [9, 9], limit, Sampling())
+
+
+@pytest.fixture
+def virtual():
+    servers = []
+
+    def make(schedules, limits=None):
+        servers.append(virtual_server(schedules, limits))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def test_pieces_are_timed_from_when_the_request_was_sent(virtual):
+    server = virtual([[(0.3, 1), (0.04, 3), (0.05, 2)]])
+    (answer,) = drive(server, asks(1, limit=6), concurrency=1)
+    assert answer.arrivals == pytest.approx((0.3, 0.34, 0.39))
+    assert answer.chunks == (1, 3, 2)
+    assert answer.tokens == (0, 1, 2, 3, 4, 5)
+    assert (answer.sent, answer.in_flight, answer.error) == (0.0, 1, None)
+
+
+def test_one_at_a_time_the_next_goes_out_when_the_last_ended(virtual):
+    server = virtual([[(1.0, 1)], [(2.0, 1)], [(1.0, 1)]])
+    answers = list(drive(server, asks(3), concurrency=1))
+    assert [answer.sent for answer in answers] == pytest.approx([0.0, 1.0, 3.0])
+
+
+def test_a_closed_loop_keeps_its_load_until_the_last_measured_answer(virtual):
+    # Four measured requests of 1, 1, 1 and 5 seconds at two in flight: while the long one goes on,
+    # fillers of 1.5 seconds each take the other place, and are ended with it.
+    server = virtual([[(5.0, 1)], [(1.0, 1)], [(1.0, 1)], [(1.0, 1)], [(1.5, 1)]])
+    answers = list(drive(server, asks(4), concurrency=2, fillers=[filler()]))
+    assert [answer.ask.key[0] for answer in answers] == ["r1", "r2", "r3", "r0"]
+    assert [answer.in_flight for answer in answers] == [2, 2, 2, 2]
+    assert [sent for sent, prompt in server.seen["sent"] if prompt == [9, 9]] == [3.0, 4.5]
+    assert max(server.seen["in_flight"]) == 2
+    assert server.seen["now"] == 0
+
+
+def test_fillers_take_the_places_that_too_few_requests_leave(virtual):
+    server = virtual([[(1.0, 1)]])
+    (answer,) = drive(server, asks(1), concurrency=3, fillers=[filler()])
+    assert answer.in_flight == 3
+
+
+def test_without_fillers_the_load_falls_at_the_end(virtual):
+    server = virtual([[(1.0, 1)], [(3.0, 1)]])
+    answers = list(drive(server, asks(2), concurrency=2))
+    assert len(server.seen["sent"]) == 2
+    assert [answer.in_flight for answer in answers] == [2, 2]
+
+
+def test_an_open_loop_sends_at_the_times_of_arrival_whatever_is_in_flight(virtual):
+    server = virtual([[(2.0, 1)]])
+    arrivals = (0.25, 1.0, 1.5, 4.0)
+    given = [Ask((f"r{t}", 0), [7, 1], 5, Sampling(), arrival=t) for t in reversed(arrivals)]
+    answers = list(drive(server, given))
+    assert [answer.sent for answer in answers] == pytest.approx(arrivals)
+    assert [answer.in_flight for answer in answers] == [3, 3, 3, 1]
+
+
+def test_an_open_loop_needs_a_time_for_every_request(virtual):
+    with pytest.raises(ValueError, match="time of arrival"):
+        next(drive(virtual([[(1.0, 1)]]), asks(1)))
+
+
+def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual):
+    server = virtual([[(1.0, 1), (2.0, 2), (9.0, 1)], [(1.0, 1)]], Limits(seconds=4.0))
+    late, good = drive(server, asks(2), concurrency=1)
+    assert (late.error, late.chunks, late.tokens) == (Fault.TIMEOUT, (1, 2), (0, 1, 2))
+    assert (good.error, good.sent) == (None, pytest.approx(4.0))
+
+
+def test_leaving_the_loop_ends_what_is_in_flight(virtual):
+    server = virtual([[(1.0, 1)], [(50.0, 1)]])
+    for _ in drive(server, asks(4), concurrency=2):
+        break
+    assert server.seen["now"] == 0
+
+
+@pytest.mark.parametrize("engine", SHAPES)
+def test_every_engine_is_driven_to_the_same_answer(engine):
+    with ScriptedServer(engine, k=4, accepts=(2, 0, 4), end=14) as play:
+        server = connect(play.url)
+        (answer,) = drive(server, [Ask(("r", 0), [3, 4], 50, Sampling())], concurrency=1)
+        server.close()
+    # 5 … 14 is ten tokens, the end token counted: 1, then rounds of 2 + 1, 0 + 1, 4 + 1.
+    assert answer.error is None
+    assert (answer.output_tokens, answer.finish, answer.prompt_tokens) == (10, "stop", 2)
+    if engine == "openai":
+        assert answer.tokens is None
+        assert answer.chunks == (2, 3, 2, 3)  # four pieces of text: spread evenly
+        return
+    assert answer.tokens == tuple(range(5, 15))
+    assert answer.chunks == ((1,) * 10 if engine == "llama.cpp" else (1, 3, 1, 5))
+    if engine != "tensorrt_llm":  # which tells no rounds
+        assert (answer.rounds, answer.drafted, answer.kept) == (3, 12, 6)
+        assert answer.by_position == (2, 2, 1, 1)
+    if engine == "vllm":
+        assert (answer.proposed, answer.accepted) == ((4, 4, 4), (2, 0, 4))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "tokens"),
+    [
+        ("hang", Fault.TIMEOUT, 5),
+        ("refuse", Fault.REFUSED, 0),
+        ("busy", Fault.REFUSED, 0),
+        ("garbage", Fault.GARBAGE, 0),
+        ("deep", Fault.GARBAGE, 0),
+        ("half", Fault.CUT, 5),
+        ("early", Fault.CUT, 5),
+        ("wrong ids", Fault.OTHER_IDS, 0),
+        ("redirect", Fault.REDIRECTED, 0),
+        ("too many", Fault.GARBAGE, 12),
+        ("failed", Fault.FAILED, 0),
+    ],
+)
+def test_a_fault_is_told_by_kind_once_and_the_next_request_is_sent(fault, kind, tokens):
+    # Pieces of 1, 3, 1, 5 and 1 tokens and two more events: half of them are the first three.
+    with ScriptedServer(k=4, accepts=(2, 0, 4), faults={0: fault}) as play:
+        server = connect(play.url, limits=Limits(seconds=0.5))
+        bad, good = drive(server, asks(2), concurrency=1)
+        server.close()
+    assert (bad.error, bad.output_tokens) == (kind, tokens)
+    assert bad.reason
+    assert "\x1b" not in bad.reason
+    assert (good.error, good.output_tokens) == (None, 11)
+    assert len(play.bodies) == 2
+
+
+def test_an_answer_without_end_is_too_large():
+    with ScriptedServer("openai", faults={0: "giant"}) as play:
+        server = connect(play.url)
+        begun = time.monotonic()
+        (answer,) = drive(server, asks(1, limit=2), concurrency=1)
+        server.close()
+    assert answer.error is Fault.TOO_LARGE
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_that_died_is_unreachable_for_all_that_come_after():
+    with ScriptedServer(faults={1: "die"}) as play:
+        server = connect(play.url)
+        answers = list(drive(server, asks(4), concurrency=1))
+        server.close()
+    assert answers[0].error is None
+    assert {answer.error for answer in answers[1:]} == {Fault.UNREACHABLE}
+
+
+def test_positions_are_left_out_where_somebody_else_was_served_too():
+    with ScriptedServer("llama.cpp", k=2, accepts=(1,)) as play:
+        server = connect(play.url)
+        answer_of_another, count = play.answer, 0
+
+        def beside(body):
+            nonlocal count
+            count += 1
+            if count == 2:  # another client's request, counted between ours
+                answer_of_another({"prompt": [1], "n_predict": 5})
+            return answer_of_another(body)
+
+        play.answer = beside
+        alone, crowded = drive(server, asks(2, limit=5), concurrency=1)
+        server.close()
+    assert (alone.rounds, alone.by_position) == (2, (2, 0))
+    assert (crowded.rounds, crowded.by_position) == (None, None)
+    assert (crowded.drafted, crowded.kept) == (4, 2)
