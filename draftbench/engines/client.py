@@ -242,7 +242,7 @@ def decoded(raw: bytes, type: type[T]) -> T:
 
 
 def failure(message: object) -> AnswerError:
-    """What a server says in the stream of an answer when it cannot go on."""
+    """What a server says in the stream of an answer when it cannot continue."""
     said = without_controls(" ".join(str(message).split()))[:LONGEST_REASON]
     return AnswerError(Fault.FAILED, f"the server says: {said}", hint="see the server's log")
 

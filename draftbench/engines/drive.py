@@ -136,7 +136,7 @@ class _Drive:
                     if new or (not server.returns_ids and any(reading.text[pieces:])):
                         arrivals.append(now - self._begun - sent)
                         chunks.append(new)
-                    if max(reading.count, reading.told or 0) > ask.limit:
+                    if max(reading.count, reading.stated or 0) > ask.limit:
                         raise AnswerError(
                             Fault.GARBAGE,
                             "the server wrote more tokens than were asked for",
@@ -154,8 +154,8 @@ class _Drive:
         if fault is None:
             if not arrivals:  # nothing but an end
                 arrivals, chunks = [self._clock() - self._begun - sent], [0]
-            if reading.told not in (None, reading.count):  # it wrote tokens without their ids
-                reading.count, reading.tokens = reading.told, None
+            if reading.stated not in (None, reading.count):  # it wrote tokens without their ids
+                reading.count, reading.tokens = reading.stated, None
                 chunks = _spread(reading.count, len(chunks))
             try:
                 await server.settle(reading)
@@ -186,7 +186,7 @@ class _Drive:
 
 
 def _with_counts(answer: Answer, counted: Counters) -> Answer:
-    """Rounds and positions from the server's counters, where they agree with what it told of this
+    """Rounds and positions from the server's counters, where they agree with what it states of this
     request: another client's requests would be in them too.
     """
     positions = counted.by_position or ()

@@ -62,7 +62,7 @@ class Answer:
     chunks: tuple[int, ...]  # tokens that each piece brought
     tokens: tuple[int, ...] | None  # None: the server returns no ids
     text: str
-    finish: str  # stop, length, or the server's own word; empty where it told none
+    finish: str  # stop, length, or the server's own word; empty where it gave none
     prompt_tokens: int
     cached_tokens: int | None  # of the prompt, which the server had read before
     in_flight: int  # most requests in flight while it was
@@ -138,7 +138,7 @@ class Reading:
 
     ask: Ask
     count: int = 0  # tokens so far
-    told: int | None = None  # tokens in all, as the server says at the end
+    stated: int | None = None  # tokens in all, as the server says at the end
     tokens: list[int] | None = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     finish: str = ""

@@ -142,11 +142,11 @@ class LlamaCpp(Server):
         reading.tokens += event.tokens
         reading.count += new
         if event.completion_probabilities is not None and reading.log_p is not None:
-            for told in event.completion_probabilities:
-                if not told.top_probs or not told.prob:
+            for stated in event.completion_probabilities:
+                if not stated.top_probs or not stated.prob:
                     reading.log_p = None  # it came from a draft
                     break
-                reading.log_p.append(math.log(told.prob))
+                reading.log_p.append(math.log(stated.prob))
         if event.stop:
             reading.ended = True
             reading.finish = _FINISH.get(event.stop_type, event.stop_type)
@@ -217,8 +217,8 @@ class LlamaCpp(Server):
         return self.http.json("/apply-template", body, type=Prompt).prompt
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        told = self._one_token(ids, n_probs=2).completion_probabilities
-        values = [t.logprob for t in (told[0].top_logprobs or ())] if told else []
+        stated = self._one_token(ids, n_probs=2).completion_probabilities
+        values = [t.logprob for t in (stated[0].top_logprobs or ())] if stated else []
         known = sorted((value for value in values if value is not None), reverse=True)
         return known[0] - known[1] if len(known) > 1 else None
 

@@ -121,7 +121,7 @@ class OpenAi(Server):
         for choice in event.choices[:1]:
             self._take_choice(choice, reading)
         if event.usage is not None and event.usage.completion_tokens is not None:
-            reading.told = event.usage.completion_tokens
+            reading.stated = event.usage.completion_tokens
             reading.prompt_tokens = event.usage.prompt_tokens
             if details := event.usage.prompt_tokens_details:
                 reading.cached_tokens = details.cached_tokens

@@ -113,17 +113,17 @@ class Sglang(Server):
         event = decoded(data, Event)
         if event.error is not None or event.meta_info is None:
             raise failure(event.error or "nothing")
-        told = event.meta_info
+        stated = event.meta_info
         assert reading.tokens is not None
         if event.prompt_token_ids is not None:
             check_prompt(event.prompt_token_ids, reading.ask.prompt)
-        if len(event.output_ids) == told.completion_tokens:  # all of them again
+        if len(event.output_ids) == stated.completion_tokens:  # all of them again
             new = event.output_ids[reading.count :]
             reading.text = [event.text or ""]
         else:
             new = event.output_ids
             reading.text.append(event.text or "")
-        if reading.count + len(new) != told.completion_tokens:
+        if reading.count + len(new) != stated.completion_tokens:
             raise AnswerError(
                 Fault.GARBAGE,
                 "the ids do not add up to `completion_tokens`",
@@ -131,37 +131,39 @@ class Sglang(Server):
             )
         reading.tokens += new
         reading.count += len(new)
-        reading.prompt_tokens, reading.cached_tokens = told.prompt_tokens, told.cached_tokens
-        reading.rounds, reading.kept = told.spec_verify_ct, told.spec_num_correct_drafts
-        reading.drafted = told.spec_num_proposed_drafts
-        if told.spec_correct_drafts_histogram:
-            survivors = list(accumulate(reversed(told.spec_correct_drafts_histogram)))[::-1]
+        reading.prompt_tokens, reading.cached_tokens = stated.prompt_tokens, stated.cached_tokens
+        reading.rounds, reading.kept = stated.spec_verify_ct, stated.spec_num_correct_drafts
+        reading.drafted = stated.spec_num_proposed_drafts
+        if stated.spec_correct_drafts_histogram:
+            survivors = list(accumulate(reversed(stated.spec_correct_drafts_histogram)))[::-1]
             reading.by_position = survivors[1:]
-        if told.output_token_logprobs is not None:
-            values = [value for value, _, _ in told.output_token_logprobs if value is not None]
+        if stated.output_token_logprobs is not None:
+            values = [value for value, _, _ in stated.output_token_logprobs if value is not None]
             again = len(values) == reading.count
             reading.log_p = values if again else [*(reading.log_p or ()), *values]
-        if told.finish_reason is not None:
-            if told.finish_reason.type == "abort":
-                raise failure(told.finish_reason.message or "aborted")
-            reading.finish = told.finish_reason.type
+        if stated.finish_reason is not None:
+            if stated.finish_reason.type == "abort":
+                raise failure(stated.finish_reason.message or "aborted")
+            reading.finish = stated.finish_reason.type
 
     def facts(self) -> ServerFacts:
-        told = self.http.json("/server_info", type=Info)
+        stated = self.http.json("/server_info", type=Info)
         names = ("dtype", "quantization", "tp_size", "speculative_eagle_topk")
-        settings = {n: without_controls(str(v)) for n in names if (v := getattr(told, n))}
-        if told.speculative_draft_model_path:
-            settings["speculative_model"] = without_controls(told.speculative_draft_model_path)
-        drafting = told.speculative_num_draft_tokens
+        settings = {n: without_controls(str(v)) for n in names if (v := getattr(stated, n))}
+        if stated.speculative_draft_model_path:
+            settings["speculative_model"] = without_controls(stated.speculative_draft_model_path)
+        drafting = stated.speculative_num_draft_tokens
         return ServerFacts(
             engine=self.engine,
-            version=told.version,
-            model=self.model or told.model_path,
-            context_length=told.context_length,
-            prefix_cache=None if told.disable_radix_cache is None else not told.disable_radix_cache,
-            slots=told.max_running_requests,
-            method=told.speculative_algorithm or "none",
-            k=drafting - 1 if drafting and told.speculative_algorithm else 0,
+            version=stated.version,
+            model=self.model or stated.model_path,
+            context_length=stated.context_length,
+            prefix_cache=None
+            if stated.disable_radix_cache is None
+            else not stated.disable_radix_cache,
+            slots=stated.max_running_requests,
+            method=stated.speculative_algorithm or "none",
+            k=drafting - 1 if drafting and stated.speculative_algorithm else 0,
             settings=settings,
         )
 
@@ -196,7 +198,7 @@ class Sglang(Server):
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
         if not 0 < start < len(ids):
             raise ValueError("the first position to score lies in the ids, after the first")
-        told = self._one_token(
+        stated = self._one_token(
             ids,
             most=(1 << 20) + len(ids) * 1024,
             return_logprob=True,
@@ -204,8 +206,8 @@ class Sglang(Server):
             top_logprobs_num=1,
         ).meta_info
         wanted = len(ids) - start
-        tokens = (told.input_token_logprobs or [])[-wanted:] if told else []
-        top = (told.input_top_logprobs or [])[-wanted:] if told else []
+        tokens = (stated.input_token_logprobs or [])[-wanted:] if stated else []
+        top = (stated.input_top_logprobs or [])[-wanted:] if stated else []
         if [token for _, token, _ in tokens] != list(ids[start:]) or not all(top):
             raise AnswerError(
                 Fault.GARBAGE,
@@ -215,8 +217,8 @@ class Sglang(Server):
         return [entry[0][1] for entry in top if entry]
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        told = self._one_token(ids, return_logprob=True, top_logprobs_num=2).meta_info
-        top = (told.output_top_logprobs or [None])[0] if told else None
+        stated = self._one_token(ids, return_logprob=True, top_logprobs_num=2).meta_info
+        top = (stated.output_top_logprobs or [None])[0] if stated else None
         values = sorted((v for v, _, _ in top or () if v is not None), reverse=True)
         return values[0] - values[1] if len(values) > 1 else None
 

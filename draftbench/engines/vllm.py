@@ -2,7 +2,7 @@
 with `--per-request-spec-decode-metrics detailed --enable-per-request-metrics`.
 
 Seen with 0.32: the ids hold the end token, a stop token, and the tokens of a stop string up to the
-one that completed it. Only steps that had drafts are told; accepted tokens past the limit or the
+one that completed it. Only steps that had drafts are listed; accepted tokens past the limit or the
 end of the response are counted. A request that ended at a stop string tells no rounds. With
 speculation the server refuses a `min_p` above 0.
 """
@@ -101,16 +101,16 @@ class Vllm(OpenAi):
             return
         event = decoded(data, VllmEvent)
         self.take(event, reading)
-        told = event.metrics.speculative_decoding if event.metrics else None
-        if told is None:
+        stated = event.metrics.speculative_decoding if event.metrics else None
+        if stated is None:
             return
-        reading.rounds = told.num_spec_steps
-        reading.drafted, reading.kept = told.num_draft_tokens, told.num_accepted_draft_tokens
+        reading.rounds = stated.num_spec_steps
+        reading.drafted, reading.kept = stated.num_draft_tokens, stated.num_accepted_draft_tokens
         # Of the steps that accepted j tokens, all accepted those at the positions before j.
-        survivors = list(accumulate(reversed(told.acceptance_histogram)))[::-1]
+        survivors = list(accumulate(reversed(stated.acceptance_histogram)))[::-1]
         reading.by_position = survivors[1:]
-        if told.per_step_accepted is not None and told.per_step_drafted is not None:
-            reading.proposed, reading.accepted = told.per_step_drafted, told.per_step_accepted
+        if stated.per_step_accepted is not None and stated.per_step_drafted is not None:
+            reading.proposed, reading.accepted = stated.per_step_drafted, stated.per_step_accepted
 
     def facts(self) -> ServerFacts:
         page = self._page()
@@ -187,20 +187,24 @@ class Vllm(OpenAi):
                 hint="see whether the server is a vLLM that can tell `prompt_logprobs`",
             )
         best = []
-        for told in scored:
-            if not told:
+        for stated in scored:
+            if not stated:
                 raise AnswerError(
                     Fault.GARBAGE,
                     f"{self.url} left a position without a score",
                     hint="see whether the server is a vLLM that can tell `prompt_logprobs`",
                 )
             # Of two tied tokens the one that the server names as best has rank 1.
-            best.append(min(told, key=lambda token: (told[token].rank or 1, -told[token].logprob)))
+            best.append(
+                min(stated, key=lambda token: (stated[token].rank or 1, -stated[token].logprob))
+            )
         return [*best, choice.token_ids[0]]
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        told = self._one_token(ids, logprobs=2, return_tokens_as_token_ids=True).choices[0].logprobs
-        top = (told.top_logprobs or [None])[0] if told else None
+        stated = (
+            self._one_token(ids, logprobs=2, return_tokens_as_token_ids=True).choices[0].logprobs
+        )
+        top = (stated.top_logprobs or [None])[0] if stated else None
         values = sorted((top or {}).values(), reverse=True)
         return values[0] - values[1] if len(values) > 1 else None
 
