@@ -35,6 +35,9 @@ def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
         ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", ["3.2-1B", "3.2-3B", "3.1-8B"]),
         ("meta-llama/Llama-3.1-405B-Instruct", ["3.2-1B", "3.2-3B", "3.1-8B"]),
         ("google/gemma-3-12b-it", ["gemma-3-270m-it"]),
+        ("Qwen/Qwen3-14B", ["Qwen3-0.6B"]),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", ["Qwen3-0.6B"]),
+        ("mistralai/Devstral-Small-2-24B-Instruct-2512", ["Mistral-Small-3.1-DRAFT-0.5B"]),
         # A target that is itself of a draft's size.
         ("google/gemma-4-E2B-it", []),
     ],
@@ -50,6 +53,20 @@ def test_a_draft_is_in_use_for_gemma_4_beside_the_heads_it_was_released_with():
     draft, heads = pairings_of("google/gemma-4-31B-it")
     assert (draft.draft, heads.draft) == ("google/gemma-4-E2B-it", None)
     assert "1.29 times" in (draft.note or "")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "Qwen/Qwen3-235B-A22B-Instruct-2507",
+        "moonshotai/Kimi-K2.6",
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    ],
+)
+def test_a_target_that_is_served_with_a_head_is_said_to_be(target):
+    (row,) = pairings_of(target)
+    assert row.draft is None
+    assert "head" in (row.note or "")
 
 
 def test_an_8b_target_is_usually_left_alone():
