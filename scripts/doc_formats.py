@@ -32,14 +32,17 @@ from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.records import AnyObservation, Request
 from draftbench.report.terminal.dry_run import DryRun
+from draftbench.report.terminal.engine_dry_run import EngineDryRun
 from draftbench.report.terminal.recommendation import FIGURES as CSV_FIGURES
 from draftbench.run_folder.folder import (
     DRAFTED,
     LOCK,
     MANIFEST,
     PRIVATE,
+    STARTS,
     TEXTS,
     PrivateDraft,
+    PrivateStart,
     PrivateText,
 )
 from draftbench.run_folder.manifest import Manifest
@@ -47,6 +50,7 @@ from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS
 from draftbench.traffic.suites import Suite
 
 OBSERVATIONS = typing.get_args(AnyObservation)
+PRIVATE_RECORDS = (PrivateText, PrivateDraft, PrivateStart)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",
@@ -70,7 +74,11 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "`basis` says that nothing was measured.",
         (Table,),
     ),
-    ("`sweep --dry-run --format json`", "", (DryRun,)),
+    (
+        "`sweep --dry-run --format json`",
+        "With the built-in decoder, and (`EngineDryRun`) on a serving engine.",
+        (DryRun, EngineDryRun),
+    ),
     ("`suites --format json`", "A list of suites.", (Suite,)),
 )
 FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
@@ -82,7 +90,7 @@ FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 def page() -> str:
     """The whole file."""
     parts = [_head(), _traffic(), _run_folder()]
-    shown: set[type] = {Request, Manifest, PrivateText, PrivateDraft}
+    shown: set[type] = {Request, Manifest, *PRIVATE_RECORDS}
     shown |= set(OBSERVATIONS)
     for title, words, roots in (*FILES, *COMMANDS):
         parts.append(_chapter(f"## {title}", words, roots, shown))
@@ -114,7 +122,7 @@ def unused() -> list[str]:
 
 def _documented() -> list[type]:
     roots = [root for _, _, own in (*FILES, *COMMANDS) for root in own]
-    return _with_parts([*roots, Manifest, Request, PrivateText, PrivateDraft, *OBSERVATIONS])
+    return _with_parts([*roots, Manifest, Request, *PRIVATE_RECORDS, *OBSERVATIONS])
 
 
 def _head() -> str:
@@ -171,6 +179,7 @@ def _run_folder() -> str:
             *(f"  observations/{kind.__name__.lower()}.jsonl" for kind in OBSERVATIONS),
             f"  {f'{PRIVATE}/{TEXTS}':<26}  prompts and responses as token ids (mode 0700)",
             f"  {f'{PRIVATE}/{DRAFTED}':<26}  what each draft proposed, as token ids",
+            f"  {f'{PRIVATE}/{STARTS}':<26}  whole commands of the servers started",
             f"  {LOCK:<26}  held while a sweep writes",
         ]
     )
@@ -179,7 +188,7 @@ def _run_folder() -> str:
     words = "One JSON object a line, each with its `kind`; append-only."
     lines = _chapter("### observations/", words, OBSERVATIONS, shown)
     words = "`draftbench runs redact RUN` deletes this part. No figure needs it."
-    private = _chapter("### private/", words, (PrivateText, PrivateDraft), shown)
+    private = _chapter("### private/", words, PRIVATE_RECORDS, shown)
     return f"## Run folder\n\n```\n{tree}\n```\n\n{manifest}\n\n{lines}\n\n{private}"
 
 

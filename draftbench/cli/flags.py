@@ -266,9 +266,9 @@ TRUST = in_safety(
 )
 
 
-def drafts_flag(help: str = "The draft models, separated by commas.") -> Any:
+def drafts_flag(help: str = "The draft models, separated by commas.", default: Any = ...) -> Any:
     """A flag for names of models."""
-    return flag(..., help, "MODEL,…", parse=model_names, many=True)
+    return flag(default, help, "MODEL,…", parse=model_names, many=True)
 
 
 def traffic_flag(

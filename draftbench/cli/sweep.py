@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from rich.console import Console
 from draftbench.cli.config_file import ConfigArgument, config_text
 from draftbench.cli.flags import (
     LARGEST_CONCURRENCY,
-    TARGET,
     TRUST,
     Rows,
     complete_devices,
@@ -39,6 +39,7 @@ from draftbench.cli.flags import (
 )
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
+from draftbench.cli.serving import ServingFlags, refuse_beside
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
 from draftbench.records import DraftingMode
@@ -68,6 +69,11 @@ def _temperature(text: str) -> float:
     return value
 
 
+def load_levels(text: str) -> tuple[int, ...]:
+    """`4,1` → loads, the smallest first."""
+    return tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Flags that become fields of `SweepOptions`, by its names."""
@@ -86,10 +92,10 @@ class Settings:
     )
     batches: tuple[int, ...] = flag(
         "1",
-        "How many requests decode together, e.g. 1,4,16.",
+        "How many requests decode together, or are in flight on an engine, e.g. 1,4,16.",
         "N,…",
         ("--concurrency",),
-        parse=lambda text: tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text))),
+        parse=load_levels,
     )
 
     responses: str = in_traffic(
@@ -176,13 +182,19 @@ def sweep(
     *,
     context: typer.Context,
     config: ConfigArgument = None,
-    target: str = TARGET,
-    drafts: tuple[str, ...] = drafts_flag(
-        "The draft models, separated by commas; ngram is prompt lookup."
+    target: str | None = flag(
+        None,
+        "The target model: a folder, a .gguf file or a Hugging Face id.",
+        "MODEL",
+    ),
+    drafts: tuple[str, ...] | None = drafts_flag(
+        "The draft models, separated by commas; ngram is prompt lookup.", default=None
     ),
     traffic: str = traffic_flag(...),
     sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
     settings: Settings,
+    serving: ServingFlags,
+    batch: str | None = flag(None, "Deprecated: --concurrency.", names=("--batch",), hidden=True),
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
@@ -203,6 +215,10 @@ def sweep(
     draftbench sweep --target ./big --drafts ./small --quant none,int8,int4 \\
         --k 1-8 --traffic prod.jsonl --sample 48 --out results/runs/prod
     draftbench sweep --target ./big --drafts ngram --traffic suite:code --dry-run
+    draftbench sweep --engine vllm --target org/big --drafts org/small,ngram \\
+        --k 1-8 --concurrency 1,4,16 --traffic prod.jsonl
+    draftbench sweep --server http://host:8000 \\
+        --baseline-server http://host:8001 --traffic prod.jsonl
     draftbench sweep sweep.yaml --sample 32
     """
     if print_config:
@@ -214,14 +230,24 @@ def sweep(
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions
 
+    asked = serving.options()
+    if asked is not None:
+        refuse_beside(asked, settings, drafts or ())
+    for name, given in (("--target", target), ("--drafts", drafts)):
+        if not given and (asked is None or asked.server is None):
+            raise UsageError(f"missing option {name}", hint=f"name it with {name} MODEL")
+    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
+    if batch is not None:
+        watcher.note("--batch is called --concurrency now, and will go")
+        settings = replace(settings, batches=load_levels(batch))
     options = SweepOptions(
-        target=target,
-        drafts=drafts,
+        target=target or "",
+        drafts=drafts or (),
         traffic=rows.query(traffic, sample),
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
+        serving=asked,
         **vars(settings),
     )
-    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     if dry_run:
         return _dry_run(options, watcher, output)
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
@@ -264,7 +290,7 @@ def run_sweep(
             unfinished = {
                 str(failure.candidate): failure.reason
                 for failure in observed.failures
-                if failure.candidate is not None and failure.stage == "measure"
+                if failure.candidate is not None and failure.stage in ("measure", "serve")
             }
             if unfinished:
                 # Where the time was too short the same limit would end it again.
@@ -347,6 +373,9 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
     with watcher:
         prepared = prepare(options, as_called(), watcher)
         describe(prepared, watcher)
+    if prepared.serving is not None:
+        output.write(_engine_dry_run(prepared, output))
+        return 0
     drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
     checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)
     longest = max(map(sum, prepared.prompt_tokens))
@@ -366,3 +395,39 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
     )
     output.write(render(dry_run(prepared.manifest, plan), output.style, width()))
     return 0
+
+
+def _engine_dry_run(prepared: Prepared, output: Output) -> str:
+    """The servers that a sweep would start, counted; none is."""
+    from draftbench.errors import ModelError
+    from draftbench.models.check import check_models, memory_here
+    from draftbench.report.terminal.engine_dry_run import EnginePlan, engine_dry_run, render
+
+    options, serving = prepared.options, prepared.serving
+    assert serving is not None
+    sheet, sheets = None, {}
+    if options.target:
+        drafts = list(prepared.drafts.values())
+        with contextlib.suppress(ModelError):  # what cannot be counted here an engine may serve
+            checked = check_models(
+                prepared.target, drafts, memory_here(), dtype=prepared.build.dtype
+            )
+            sheet = checked.target
+            pairs = zip(prepared.drafts, checked.pairs, strict=True)
+            sheets = {name: pair.draft for name, pair in pairs}
+    served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
+    every = options.measure == "all"
+    plan = EnginePlan(
+        candidates=prepared.candidates,
+        served=served,
+        fewest=len(options.ks) if every else int(options.measure == "best"),
+        ks=options.ks,
+        loads=options.batches,
+        restarts=serving.options.restarts,
+        prompts=prepared.prompt_tokens,
+        measured=min(options.measure_requests, len(prepared.prompts)),
+        target=sheet,
+        sheets=sheets,
+        running=serving.server is not None,
+    )
+    return render(engine_dry_run(prepared.manifest, plan), output.style, width())

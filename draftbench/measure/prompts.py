@@ -38,6 +38,19 @@ class Prompt:
     logged: Sequence[int] = ()
 
 
+def fitted(
+    request: Request, tokens: Sequence[int], longest: int, context_length: int
+) -> Prompt | None:
+    """A request with its token ids; None where they and one token of response do not fit."""
+    room = context_length - len(tokens)
+    if not tokens or room < 1:
+        return None
+    settings = msgspec.structs.replace(
+        request, prompt=None, messages=None, tools=None, template={}, response=None
+    )
+    return Prompt(settings, array("i", tokens), min(request.max_tokens or longest, longest, room))
+
+
 @dataclass(frozen=True)
 class TextSide:
     """The target's tokenizer and its end tokens: all that the measuring half knows of text."""
@@ -70,15 +83,7 @@ class TextSide:
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
                 hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
             )
-        tokens = self._renderer.tokens(request)
-        room = context_length - len(tokens)
-        if not tokens or room < 1:
-            return None
-        settings = msgspec.structs.replace(
-            request, prompt=None, messages=None, tools=None, template={}, response=None
-        )
-        limit = min(request.max_tokens or longest, longest, room)
-        return Prompt(settings, array("i", tokens), limit)
+        return fitted(request, self._renderer.tokens(request), longest, context_length)
 
     def answer(self, request: Request) -> list[int]:
         """The logged answer as the target's tokens.

@@ -41,7 +41,7 @@ from draftbench.safe_files import (
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
-TEXTS, DRAFTED = "texts.jsonl", "drafted.jsonl"
+TEXTS, DRAFTED, STARTS = "texts.jsonl", "drafted.jsonl", "starts.jsonl"
 
 Key = tuple[str, int]
 R = TypeVar("R", bound=Record)
@@ -69,6 +69,13 @@ class PrivateDraft(Record, frozen=True):
     sample: int
     candidate: Candidate
     tokens: tuple[int, ...]
+
+
+class PrivateStart(Record, frozen=True):
+    """The whole command line that started a server."""
+
+    server: str  # id of the start
+    command: str  # with its secrets
 
 
 class RunFolder:
@@ -202,9 +209,11 @@ class RunWriter:
         """Append and sync; the records of one kind in one call are kept all or none."""
         self._append(records)
 
-    def append_private(self, texts: Iterable[PrivateText] | Iterable[PrivateDraft]) -> None:
-        """Keep some trajectories' tokens, or a draft's along them, all or none."""
-        self._append(texts)
+    def append_private(
+        self, records: Iterable[PrivateText] | Iterable[PrivateDraft] | Iterable[PrivateStart]
+    ) -> None:
+        """Keep some trajectories' tokens, a draft's along them, or commands, all or none."""
+        self._append(records)
 
     def _append(self, records: Iterable[Record]) -> None:
         by_kind: dict[type[Record], list[Record]] = {}
@@ -239,7 +248,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _file(path: Path, kind: type[Record]) -> Path:
-    private = {PrivateText: TEXTS, PrivateDraft: DRAFTED}
+    private = {PrivateText: TEXTS, PrivateDraft: DRAFTED, PrivateStart: STARTS}
     if kind in private:
         return _no_link(path / PRIVATE) / private[kind]
     return _no_link(path / "observations") / f"{kind.__name__.lower()}.jsonl"

@@ -90,7 +90,7 @@ def check_that_it_fits(
     """Raise a RunFolderError where a measurement is not of a response of so many tokens, or does
     not reach to the run's largest k.
     """
-    fits = tokens is not None
+    fits = tokens is not None or (isinstance(row, Served) and row.error is not None)
     if isinstance(row, Replay):
         fits = tokens == len(row.accept) + 1
     elif isinstance(row, LookupReplay):
@@ -114,7 +114,13 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         for r in records
         if isinstance(r, (Replay, LookupReplay))
     }
-    served = tuple(record for record in records if isinstance(record, Served))
+    # An answer that was looked at once more, whether it left the response at a near tie.
+    answers = {
+        (r.server, r.request, r.sample, r.load == "open" or r.concurrency): r
+        for r in records
+        if isinstance(r, Served)
+    }
+    served = tuple(answers.values())
     failures: dict[Candidate | None, Failure] = {}
     for record in records:
         if isinstance(record, Failure) and record.resolved:

@@ -31,7 +31,7 @@ _KNOWN = re.compile(
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
 
 
-def failure(candidate: Candidate, error: Exception, stage: str = "measure") -> Failure:
+def failure(candidate: Candidate | None, error: Exception, stage: str = "measure") -> Failure:
     """The record of a candidate that could not be measured."""
     reason, hint = describe(error)
     return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=hint)

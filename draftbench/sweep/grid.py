@@ -14,6 +14,7 @@ from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
+from draftbench.sweep.engine_worker import EngineWorker
 from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -59,11 +60,13 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         _refuse_other_models(prepared, measured, left)
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
-        if not left:
+        if not left and not measured.plain_left():
             watcher.note("all of it is measured already: no model is loaded")
             return folder
-        worker: Worker | IsolatedWorker
-        if prepared.options.isolate or prepared.options.processes > 1:
+        worker: Worker | IsolatedWorker | EngineWorker
+        if prepared.serving is not None:
+            worker = EngineWorker(prepared, measured, folder, keep, watcher)
+        elif prepared.options.isolate or prepared.options.processes > 1:
             worker = IsolatedWorker(prepared, folder, keep, watcher)
         else:
             worker = Worker(prepared, measured, keep, watcher)
@@ -88,6 +91,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                         candidate=candidate, stage="measure", reason="", hint="", resolved=True
                     )
                     keep([gone])
+        if isinstance(worker, EngineWorker):
+            worker.finish()
     return folder
 
 

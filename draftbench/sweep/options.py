@@ -12,8 +12,28 @@ from draftbench.traffic import TrafficQuery
 
 
 @dataclass(frozen=True)
+class ServingOptions:
+    """Where a serving engine stands in for the built-in decoder: one that the sweep starts, or
+    servers of the user's, the one at `server` and one without speculation at `baseline`.
+    """
+
+    engine: str | None = None  # None: the server tells
+    server: str | None = None
+    baseline: str | None = None
+    args: str = ""
+    command: str | None = None
+    stop_command: str | None = None
+    ready_timeout: float = 900.0
+    tokenizer: str | None = None  # None: the target's
+    arrivals: str = "closed"  # closed, log or poisson:RATE
+    time_scale: float = 1.0  # times the log's own speed
+    restarts: int = 1
+    replay: str = "local"  # or engine: the engine serves the draft
+
+
+@dataclass(frozen=True)
 class SweepOptions:
-    """A sweep as the user asked for it."""
+    """A sweep as the user asked for it. `target` is empty where a server is to tell its model."""
 
     target: str
     drafts: tuple[str, ...]
@@ -41,6 +61,7 @@ class SweepOptions:
     isolate: bool = False
     audit: bool = False
     trust: Trust = field(default_factory=Trust)
+    serving: ServingOptions | None = None
 
 
 class Watcher(Protocol):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -25,7 +26,7 @@ from draftbench.models.compatibility import check_pair, context_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level, default_dtype
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, Failure
+from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -36,12 +37,21 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
+from draftbench.sweep.arms import Serving
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
 DEFAULT_LIMIT = 256
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Text(Protocol):
+    """Whoever makes token ids of a request: `measure.prompts.TextSide`, or a server."""
+
+    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None: ...
+
+    def answer(self, request: Request) -> list[int]: ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Prepared:
     prompts: tuple[Prompt, ...]
     manifest: Manifest
     build: Build
+    serving: Serving | None = None
 
     @property
     def prompt_tokens(self) -> list[tuple[int, int]]:
@@ -72,10 +83,14 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    device = _device(options.device)
+    if options.serving is not None:
+        from draftbench.sweep.engine_preparation import prepare_serving  # it is built on this one
+
+        return prepare_serving(options, command, watcher)
+    device = device_of(options.device)
     threads = set_threads(options.threads)
     build = Build(
-        _dtype(options.dtype, device),
+        dtype_of(options.dtype, device),
         options.target_quant,
         device,
         simulate=options.simulate_quant,
@@ -83,37 +98,25 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     )
     target = ModelSource(options.target, options.trust)
     named = _named(options)
-    traffic = _read_traffic(options, watcher)
+    traffic = read_requests(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
     for source in (target, *named.values()):
         if source is not None and source.on_hub:
             watcher.note(f"{source.spec} is fetched from the model hub where it is not cached")
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
-    prompts, left_out = _prompts(options, traffic, TextSide(target))
+    context = context_of(target)
+    if context is None:
+        raise ModelError(
+            f"`{target.name}` names no context length, as recurrent models do",
+            hint="choose a target whose layers keep keys and values",
+        )
+    prompts, left_out = render(options, traffic, TextSide(target), context)
     found = _check_drafts(options, target, named, device)
+    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        draftbench=draftbench.__version__,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        command=portable(command),
-        key_id=key_id(options.traffic.key),
-        question=_question(options, traffic, build),
-        traffic=TrafficFacts(
-            form=traffic.form,
-            rows=traffic.rows,
-            requests=len(prompts),
-            merged=traffic.merged,
-            dropped={**traffic.dropped, **left_out},
-            revision=traffic.revision,
-        ),
-        environment=environment(threads, None if device == "cpu" else torch.cuda.get_device_name()),
-        effort=Effort(
-            measure=options.measure,
-            measure_requests=options.measure_requests,
-            controls=options.controls,
-            sample=options.traffic.sample,
-            processes=options.processes,
-        ),
+        **heading(options, command, traffic, prompts, left_out),
+        question=question_of(options, traffic, build),
+        environment=environment(threads, accelerator),
         specs={name: portable(source.spec) for name, source in named.items() if source},
     )
     return Prepared(
@@ -129,7 +132,39 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     )
 
 
-def _device(name: str | None) -> str:
+def heading(
+    options: SweepOptions,
+    command: str,
+    traffic: Traffic,
+    prompts: Sequence[Prompt],
+    left_out: Mapping[str, int],
+) -> dict[str, Any]:
+    """The fields of a manifest that do not depend on who runs the target."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "draftbench": draftbench.__version__,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": portable(command),
+        "key_id": key_id(options.traffic.key),
+        "traffic": TrafficFacts(
+            form=traffic.form,
+            rows=traffic.rows,
+            requests=len(prompts),
+            merged=traffic.merged,
+            dropped={**traffic.dropped, **left_out},
+            revision=traffic.revision,
+        ),
+        "effort": Effort(
+            measure=options.measure,
+            measure_requests=options.measure_requests,
+            controls=options.controls,
+            sample=options.traffic.sample,
+            processes=options.processes,
+        ),
+    }
+
+
+def device_of(name: str | None) -> str:
     """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs).
 
     Raises:
@@ -146,7 +181,7 @@ def _device(name: str | None) -> str:
     return name if here else "cpu"
 
 
-def _dtype(name: str | None, device: str) -> torch.dtype:
+def dtype_of(name: str | None, device: str) -> torch.dtype:
     if name is None:
         return default_dtype(device)
     if name not in _DTYPES or (name == "float16" and device == "cpu"):
@@ -169,7 +204,7 @@ def _named(options: SweepOptions) -> dict[str, ModelSource | None]:
     return named
 
 
-def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
+def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
     """The requests; says which rows are bad.
 
     Raises:
@@ -203,16 +238,14 @@ def _read_traffic(options: SweepOptions, watcher: Watcher) -> Traffic:
     return traffic
 
 
-def _prompts(
-    options: SweepOptions, traffic: Traffic, text: TextSide
+def render(
+    options: SweepOptions, traffic: Traffic, text: Text, context: int
 ) -> tuple[tuple[Prompt, ...], dict[str, int]]:
-    """Render every request; those that cannot be replayed are counted by reason."""
-    context = context_of(text.source)
-    if context is None:
-        raise ModelError(
-            f"`{text.source.name}` names no context length, as recurrent models do",
-            hint="choose a target whose layers keep keys and values",
-        )
+    """Render every request; those that cannot be replayed are counted by reason.
+
+    Args:
+        context: tokens that the target reads.
+    """
     longest = options.max_new_tokens or context
     prompts: list[Prompt] = []
     dropped: Counter[str] = Counter()
@@ -294,10 +327,19 @@ def _check_drafts(
     return found
 
 
-def _question(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
+def question_of(
+    options: SweepOptions,
+    traffic: Traffic,
+    build: Build,
+    *,
+    target: str | None = None,
+    engine: str | None = None,
+) -> Question:
+    """What the run asks; `target` as a server calls it, where the user did not name it."""
+    serving = options.serving
     chosen = "".join(request.id for request in traffic.requests)
     return Question(
-        target=portable(options.target),
+        target=portable(target or options.target),
         target_quant=options.target_quant,
         dtype=str(build.dtype).removeprefix("torch."),
         device=build.device,
@@ -315,4 +357,7 @@ def _question(options: SweepOptions, traffic: Traffic, build: Build) -> Question
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         batches=options.batches,
+        engine=engine,
+        engine_args=portable(serving.args) if serving else "",
+        arrivals=serving.arrivals if serving else "closed",
     )

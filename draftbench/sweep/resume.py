@@ -7,26 +7,40 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from draftbench.measure.trajectories import Asked, ScoredResponse, plan
-from draftbench.planner.recommend import promising_ks
+from draftbench.planner.recommend import next_start, promising_ks
 from draftbench.records import (
     SELF,
+    AnyObservation,
     Candidate,
     CostPoint,
     Decode,
+    EngineFacts,
     Failure,
     LookupReplay,
     ModelFacts,
     Observation,
     Replay,
+    Served,
     Trajectory,
 )
 from draftbench.run_folder.folder import Key, RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
+from draftbench.sweep.arms import (
+    ALONE,
+    Arm,
+    Load,
+    Serving,
+    arm_of,
+    closing,
+    loads_of,
+    startable,
+)
 from draftbench.sweep.preparation import Prepared
 
 
@@ -68,6 +82,8 @@ class Measured:
     costs: dict[str, list[CostPoint]] = field(default_factory=dict)
     decodes: dict[str, list[Decode]] = field(default_factory=dict)
     timed_models: set[Candidate | None] = field(default_factory=set)
+    engines: list[EngineFacts] = field(default_factory=list)
+    answers: dict[tuple[Arm, Load], dict[Key, Served]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, prepared: Prepared, folder: RunFolder) -> Measured:
@@ -92,12 +108,13 @@ class Measured:
                 check_that_it_fits(along[key], tokens, folder)
         return found
 
-    def kept(self) -> list[Observation]:
+    def kept(self) -> list[AnyObservation]:
         """The responses, then what was replayed and decoded on them."""
         return [
             *(response.trajectory for response in self.responses.values()),
             *(replay for along in self.replays.values() for replay in along.values()),
             *(row for rows in self.decodes.values() for row in rows),
+            *(row for rows in self.answers.values() for row in rows.values()),
         ]
 
     def add(self, records: Iterable[Observation]) -> None:
@@ -112,6 +129,12 @@ class Measured:
                     self.timed_models.add(record.candidate)
                 case Decode():
                     self.decodes.setdefault(record.block, []).append(record)
+                case EngineFacts():
+                    self.engines.append(record)
+                case Served(error=None):
+                    self.answers.setdefault(arm_of(record), {})[record.request, record.sample] = (
+                        record
+                    )
                 case ModelFacts():
                     self.facts.setdefault(record.candidate, []).append(record)
                 case Failure(resolved=True):
@@ -149,10 +172,17 @@ class Measured:
         if self.unanswered() or not self.drafted():
             return candidates
 
+        serving = self.prepared.serving
+
         def whole(candidate: Candidate) -> bool:
-            models = (None, candidate) if candidate.draft in self.prepared.drafts else (None,)
+            models: list[Candidate | None] = [] if serving else [None]
+            models += [candidate] * (candidate.draft in self.prepared.drafts)
             loaded = all(model in self.facts for model in models)
-            return loaded and next(self.steps(candidate), None) is None
+            return (
+                loaded
+                and next(self.steps(candidate), None) is None
+                and not any(self.unserved(arm) for turn in self.turns(candidate) for arm in turn)
+            )
 
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
@@ -162,8 +192,11 @@ class Measured:
         """
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
-        if missing:
+        serving = self.prepared.serving
+        if missing and (serving is None or serving.replays(candidate)):
             yield Replaying(missing)
+        if serving is not None:  # `turns` has the rest
+            return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # Seconds of a level without a kernel say nothing of it.
         if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
@@ -180,6 +213,68 @@ class Measured:
             done = self._decoded(candidate, ks, batch)
             if ks and any(response.key not in done for response in responses):
                 yield Decoding(batch, ks, responses, done)
+
+    def turns(self, candidate: Candidate) -> Iterator[list[Arm]]:
+        """The visits to servers that a candidate is measured by; arms of one visit take turns. Each
+        is to be made before the next is asked for: at which k's a server is started follows from
+        what was served before.
+        """
+        serving, options = self.prepared.serving, self.prepared.options
+        if serving is None or options.measure in ("none", "replay"):
+            return
+        if serving.own is not None and candidate == serving.own.candidate:
+            if serving.baseline is not None:
+                for n in range(serving.options.restarts):
+                    yield [Arm(None, 0, n + 1), serving.own._replace(repeat=n)]
+        elif serving.server is None and candidate in serving.levels:
+            for k in self._ks_to_start(serving, candidate):
+                for n in range(serving.options.restarts):
+                    yield [Arm(candidate, k, n)]
+
+    def _ks_to_start(self, serving: Serving, candidate: Candidate) -> Iterator[int]:
+        options = self.prepared.options
+        if options.measure == "all":
+            yield from startable(serving, options, candidate)
+            return
+        given = {arm.k for arm, _ in self.answers if arm.candidate == candidate}
+        yield from sorted(given)
+        while True:
+            asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
+            wanted = (next_start(asked, candidate, batch) for batch in options.batches)
+            k = next((k for k in wanted if k is not None and k not in given), None)
+            if k is None:
+                return
+            given.add(k)
+            yield k
+
+    def plain_left(self) -> bool:
+        """Whether servers without a draft are still to be asked."""
+        serving, options = self.prepared.serving, self.prepared.options
+        if serving is None:
+            return False
+        return any(self.unserved(arm) for arm in (serving.writer, *closing(serving, options)))
+
+    def unserved(self, arm: Arm) -> dict[Load, list[Asked]]:
+        """What an arm is still to answer: the writer every request one by one, an open loop all of
+        them, other loads as many as are decoded.
+        """
+        serving, options = self.prepared.serving, self.prepared.options
+        assert serving is not None
+        everything = [asked for group in self.groups for asked in group]
+        known = [response.trajectory for response in self.responses.values()]
+        chosen = {(t.request, t.sample) for t in to_decode(known, options.measure_requests)}
+        missing = {}
+        for load in loads_of(serving, options, arm):
+            done: Container[Key] = self.answers.get((arm, load), {})
+            asked = everything
+            if arm == serving.writer and load == ALONE:
+                done = self.responses
+            elif load.concurrency is None:
+                asked = [each for each in everything if _key(each) in self.responses]
+            else:
+                asked = [each for each in everything if _key(each) in chosen]
+            missing[load] = [each for each in asked if _key(each) not in done]
+        return {load: asked for load, asked in missing.items() if asked}
 
     def _ks(self, candidate: Candidate, batch: int) -> list[int]:
         """The k's to decode at; those of `best` follow from what was replayed and first timed, so
@@ -216,3 +311,8 @@ class Measured:
             if sum(found >= {0, *ks} for found in by_process.values())
             >= self.prepared.options.processes
         }
+
+
+def _key(asked: Asked) -> Key:
+    prompt, sample = asked
+    return prompt.request.id, sample

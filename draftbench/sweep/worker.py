@@ -27,7 +27,7 @@ from draftbench.measure.step_costs import grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
 from draftbench.models.quantize import build_runner
 from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Observation
-from draftbench.run_folder.folder import PrivateDraft, PrivateText
+from draftbench.run_folder.folder import PrivateDraft, PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
@@ -35,7 +35,7 @@ from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Decoding, Measured, Replaying, Timing
 
-Private = Sequence[PrivateText] | Sequence[PrivateDraft]
+Private = Sequence[PrivateText] | Sequence[PrivateDraft] | Sequence[PrivateStart]
 # Writes observations, and the private part of them, to the run folder.
 Keep = Callable[[Sequence[Observation], Private], None]
 

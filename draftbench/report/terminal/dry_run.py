@@ -18,7 +18,7 @@ from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
 # or a small server, and of one data-centre card: too slow for the best of each.
-_BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
+ASSUMED_BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
 _TOKEN_IN_BULK = {"cpu": 1 / 6, "cuda": 1 / 100}
 _COST_PASSES = 250
 _MOST_ROWS = 4
@@ -152,7 +152,7 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
 def _assumed(device: str) -> tuple[float, float]:
     """Bytes a second, and a token of a long pass in steps."""
     kind = "cpu" if device == "cpu" else "cuda"
-    return _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
+    return ASSUMED_BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
 
 
 def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
@@ -200,10 +200,10 @@ def render(plan: DryRun, style: str, width: int) -> str:
         f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
         f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
     )
-    work = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
+    work = [(each.what, each.how_much, about(each.seconds)) for each in plan.passes]
     sections = (
         _grid(plan),
-        Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), work, [assumed]),
+        Section(f"Work: about {about(plan.seconds)}", ("", "", ""), work, [assumed]),
         _memory(plan),
     )
     return render_sections(sections, style, width, "--format json")
@@ -252,7 +252,7 @@ def _memory(plan: DryRun) -> Section:
     return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
     """No finer than the assumptions behind it."""
     for unit, scale in (("h", 3600), ("min", 60)):
         if seconds >= scale:

@@ -1,0 +1,179 @@
+"""The flags of a serving engine, and which other flags make no sense beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from draftbench.cli.flags import flag
+from draftbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftbench.sweep.options import ServingOptions
+
+SERVING = "Serving engine"
+STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
+KNOWN = (*STARTED, "openai")
+in_serving = partial(flag, panel=SERVING)
+
+
+def _arrivals(text: str) -> str:
+    kind, colon, rate = text.partition(":")
+    if text in ("closed", "log"):
+        return text
+    try:
+        known = kind == "poisson" and 0 < float(rate) < math.inf
+    except ValueError:
+        known = False
+    if not known:
+        raise UsageError(
+            f"--arrivals cannot be `{text}`",
+            hint="closed, log, or poisson:RATE with requests a second, e.g. poisson:2.5",
+        )
+    return f"{kind}{colon}{float(rate):g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingFlags:
+    """Which engine serves the target instead of the built-in decoder."""
+
+    engine: str | None = in_serving(
+        None,
+        f"Measure on a serving engine, which is started here: {', '.join(STARTED)}.",
+        "NAME",
+        among=KNOWN,
+    )
+    server: str | None = in_serving(
+        None, "Measure on a server that is running, with its speculation if it has any.", "URL"
+    )
+    baseline_server: str | None = in_serving(
+        None, "The same server without speculation, to measure the speed-up against.", "URL"
+    )
+    engine_args: str = in_serving(
+        "", "Flags to add when the engine is started, in one text.", "ARGS", show_default=False
+    )
+    engine_command: str | None = in_serving(
+        None,
+        "The command that starts the engine, with {args} in it, also {model}, {host} and {port}.",
+        "COMMAND",
+    )
+    engine_stop_command: str | None = in_serving(
+        None, "The command that stops what --engine-command leaves running elsewhere.", "COMMAND"
+    )
+    ready_timeout: float = in_serving(
+        900.0, "How many seconds a server may take until it answers.", min=1
+    )
+    tokenizer: str | None = in_serving(
+        None, "The folder or id of the target's tokenizer (default: --target).", "MODEL"
+    )
+    arrivals: str = in_serving(
+        "closed",
+        "When requests are sent: closed keeps --concurrency of them in flight, log takes the "
+        "log's times, poisson:RATE so many a second.",
+        "HOW",
+        parse=_arrivals,
+    )
+    time_scale: float = in_serving(1.0, "How much faster than the log --arrivals log is.", min=1e-6)
+    restarts: int = in_serving(
+        1, "How often each server is started: one start differs from the next.", min=1
+    )
+    replay: str = in_serving(
+        "local",
+        "Where drafts are replayed: local, or engine, which serves each draft and scores with it.",
+        "WHERE",
+        among=("local", "engine"),
+    )
+
+    def options(self) -> ServingOptions | None:
+        """The same as the sweep takes it; None where no engine is named.
+
+        Raises:
+            UsageError: flags that contradict each other or lack their engine.
+        """
+        from draftbench.sweep.options import ServingOptions
+
+        started = {
+            "--engine-args": self.engine_args,
+            "--engine-command": self.engine_command,
+            "--engine-stop-command": self.engine_stop_command,
+        }
+        given = [name for name, value in started.items() if value]
+        if self.engine is None and self.server is None:
+            more = {
+                "--baseline-server": self.baseline_server,
+                "--tokenizer": self.tokenizer,
+                "--arrivals": self.arrivals != "closed",
+                "--restarts": self.restarts > 1,
+                "--replay": self.replay != "local",
+            }
+            for name in (*given, *(name for name, value in more.items() if value)):
+                raise UsageError(
+                    f"{name} without a serving engine",
+                    hint="name one with --engine, or a running one with --server",
+                )
+            return None
+        if self.server is not None and given:
+            raise UsageError(
+                f"{given[0]} with --server, which is running already",
+                hint="leave it out, or let draftbench start the engine: --engine without --server",
+            )
+        if self.server is None and self.baseline_server is not None:
+            raise UsageError(
+                "--baseline-server without --server",
+                hint="with --engine both are started; --server is the one with speculation",
+            )
+        if self.server is None and self.engine not in STARTED:
+            raise UsageError(
+                f"`{self.engine}` is no engine that can be started",
+                hint=f"give its address with --server, or one of {', '.join(STARTED)}",
+            )
+        if self.replay == "engine" and (self.server is not None or self.engine == "llama.cpp"):
+            why = "a server of yours" if self.server is not None else "llama.cpp"
+            raise UsageError(
+                f"--replay engine cannot score a draft with {why}",
+                hint="--replay local needs the draft's files and no more",
+            )
+        if self.time_scale != 1 and self.arrivals != "log":
+            raise UsageError("--time-scale without --arrivals log", hint="leave it out")
+        return ServingOptions(
+            engine=self.engine,
+            server=self.server,
+            baseline=self.baseline_server,
+            args=self.engine_args,
+            command=self.engine_command,
+            stop_command=self.engine_stop_command,
+            ready_timeout=self.ready_timeout,
+            tokenizer=self.tokenizer,
+            arrivals=self.arrivals,
+            time_scale=self.time_scale,
+            restarts=self.restarts,
+            replay=self.replay,
+        )
+
+
+def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
+    """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
+    of_the_decoder = "it is the built-in decoder's"
+    senseless = (
+        ("--isolate", settings.isolate, "an engine runs in processes of its own"),
+        ("--processes", settings.processes > 1, "--restarts starts each server so often"),
+        (
+            "--target-quant",
+            settings.target_quant != "none",
+            "name the quantized checkpoint, or the engine's flag in --engine-args",
+        ),
+        ("--one-layout", settings.one_layout, of_the_decoder),
+        ("--audit", settings.audit, "whether texts are the same is measured anyway"),
+        ("--simulate-quant", settings.simulate_quant, "what is not served is replayed anyway"),
+        ("--responses log", settings.responses == "log", "the server writes the responses"),
+        (
+            "--k",
+            serving.server is not None and not drafts and settings.ks != tuple(range(1, 9)),
+            "a running server has its k; --k is for drafts that are replayed (--drafts)",
+        ),
+    )
+    for name, given, hint in senseless:
+        if given:
+            raise UsageError(f"{name} makes no sense with a serving engine", hint=hint)

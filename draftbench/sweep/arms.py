@@ -1,0 +1,198 @@
+"""The arms of a sweep on a serving engine: which servers it visits, in which turns, and what each
+is still to answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from draftbench.engines.commands import Speculation, Start
+from draftbench.engines.engine import Server, ServerFacts
+from draftbench.engines.start import server_threads
+from draftbench.errors import TrafficError
+from draftbench.measure.replay import ServedTarget
+from draftbench.measure.trajectories import Asked
+from draftbench.records import Candidate, Sampling, Served
+from draftbench.run_folder.folder import Key
+from draftbench.sweep.options import ServingOptions, SweepOptions
+
+
+class Arm(NamedTuple):
+    """What a server is asked as: the plain one (None, 0), or drafting with a candidate k tokens a
+    round; `repeat` counts its starts from 0.
+    """
+
+    candidate: Candidate | None
+    k: int
+    repeat: int = 0
+
+    def __str__(self) -> str:
+        name = "without a draft" if self.candidate is None else f"{self.candidate}: k = {self.k}"
+        return f"{name}, start {self.repeat + 1}" if self.repeat else name
+
+
+class Load(NamedTuple):
+    """How requests are sent: so many in flight, or (None) at their times of arrival."""
+
+    concurrency: int | None
+
+    @property
+    def kind(self) -> str:
+        return "open" if self.concurrency is None else "closed"
+
+    def __str__(self) -> str:
+        if self.concurrency is None:
+            return "at their times of arrival"
+        return "one by one" if self.concurrency == 1 else f"{self.concurrency} in flight"
+
+
+ALONE = Load(1)
+
+
+# Methods whose proposals can be had without the engine.
+REPLAYED = ("draft-model", "ngram")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The engine of a sweep: how it drafts by the name of each draft, the levels at which it serves
+    its candidates, and prompts outside the sample to warm up with. Servers of the user's are not
+    started; `own` is what the one at `server` drafts with, None where it does not draft.
+    """
+
+    engine: str
+    options: ServingOptions
+    target: ServedTarget
+    drafters: dict[str, Speculation]
+    levels: dict[Candidate, str]
+    warm_up: tuple[Sequence[int], ...]
+    context_length: int | None = None  # to start servers with
+    server: Server | None = None
+    facts: ServerFacts | None = None
+    baseline: Server | None = None
+    own: Arm | None = None
+
+    @property
+    def writer(self) -> Arm:
+        """The arm whose answers, one by one, are the responses: without a draft where there is
+        such a server.
+        """
+        if self.own is not None and self.baseline is None:
+            return self.own
+        return Arm(None, 0)
+
+    def replays(self, candidate: Candidate) -> bool:
+        """Whether what it proposes can be had without the engine."""
+        drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it
+        return drafter is not None and drafter.method in REPLAYED
+
+    def start(self, arm: Arm, options: SweepOptions) -> Start:
+        """What a server of this arm is started with."""
+        drafts = None
+        if arm.candidate is not None:
+            drafter = self.drafters[arm.candidate.draft]
+            drafts = replace(drafter, k=arm.k, quant=self.levels[arm.candidate])
+        return Start(
+            engine=self.engine,
+            target=options.target,
+            speculation=drafts,
+            args=self.options.args,
+            command=self.options.command,
+            stop_command=self.options.stop_command,
+            concurrency=max(options.batches),
+            context_length=self.context_length,
+            threads=options.threads or server_threads(),
+            ready_timeout=self.options.ready_timeout,
+        )
+
+
+def startable(serving: Serving, options: SweepOptions, candidate: Candidate) -> tuple[int, ...]:
+    """The k's asked for at which the engine proposes anything."""
+    lookup = serving.drafters[candidate.draft].method == "ngram"
+    if serving.engine == "llama.cpp" and lookup:  # no fewer tokens than its n-gram has
+        return tuple(k for k in options.ks if k >= options.lookup[1])
+    return options.ks
+
+
+def closing(serving: Serving, options: SweepOptions) -> list[Arm]:
+    """The visits at the end: the plain server once more, so that what changed meanwhile shows."""
+    if serving.server is not None or options.measure == "replay":
+        return []
+    return [Arm(None, 0, n) for n in range(1, max(2, serving.options.restarts))]
+
+
+def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:
+    """How an arm is asked, in order; whoever writes the responses does so one by one first."""
+    if serving.options.arrivals == "closed":
+        asked = [Load(concurrency) for concurrency in options.batches]
+    else:
+        asked = [Load(None)]
+    if arm == serving.writer:
+        alone = serving.baseline is not None or options.measure == "replay"
+        return [ALONE] if alone else [ALONE, *(load for load in asked if load != ALONE)]
+    return asked
+
+
+def sampling_of(asked: Asked) -> Sampling:
+    """A request's sampling with the seed of one of its responses, derived from both."""
+    prompt, sample = asked
+    sampling = prompt.request.sampling
+    if sampling.temperature == 0:
+        return sampling
+    name = f"{prompt.request.id}/{sampling.seed}/{sample}"
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
+    return msgspec.structs.replace(sampling, seed=seed)
+
+
+def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, float]:
+    """Seconds from the begin of a drive until each request is sent.
+
+    Raises:
+        TrafficError: the log does not say when its requests came.
+    """
+    assert options.serving is not None
+    kind, _, rate = options.serving.arrivals.partition(":")
+    keys = [(prompt.request.id, sample) for prompt, sample in asked]
+    if kind == "poisson":
+        clock, times = 0.0, {}
+        gaps = random.Random(options.traffic.seed)
+        for key in sorted(keys):
+            times[key] = clock
+            clock += gaps.expovariate(float(rate))
+        return times
+    seconds = [_seconds(prompt.request.timestamp) for prompt, _ in asked]
+    known = [moment for moment in seconds if moment is not None]
+    if len(known) < len(seconds):
+        raise TrafficError(
+            f"{len(seconds) - len(known)} of {len(seconds)} requests do not say when they came",
+            hint="`timestamp` is an ISO date or seconds; or take --arrivals poisson:RATE",
+        )
+    begin, scale = min(known), options.serving.time_scale
+    return {key: (moment - begin) / scale for key, moment in zip(keys, known, strict=True)}
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    if timestamp is None:
+        return None
+    try:
+        return float(timestamp)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def arm_of(row: Served) -> tuple[Arm, Load]:
+    """Who answered, and how it was asked."""
+    load = Load(row.concurrency if row.load == "closed" else None)
+    return Arm(row.candidate, row.k, row.repeat), load

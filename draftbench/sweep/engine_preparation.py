@@ -1,0 +1,374 @@
+"""Options → a sweep on a serving engine: servers of the user's are asked what they are, requests
+become token ids by the target's template or the server's, and drafts whose vocabulary differs are
+refused. The target is never loaded here.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from draftbench.decoder.runner import set_threads
+from draftbench.engines.commands import Speculation, speculation
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Ask, Server
+from draftbench.errors import (
+    DraftbenchError,
+    EngineError,
+    PairError,
+    TrafficError,
+    UsageError,
+)
+from draftbench.measure.prompts import Prompt, TextSide, fitted
+from draftbench.measure.replay import ServedTarget
+from draftbench.models.compatibility import check_pair, context_of
+from draftbench.models.engine_rules import ENGINES
+from draftbench.models.prequantized import stored_level
+from draftbench.models.quantize import Build, check_level
+from draftbench.models.source import ModelSource
+from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request, Sampling
+from draftbench.run_folder.manifest import Manifest, environment, portable, short_name
+from draftbench.sweep.arms import REPLAYED, Arm, Serving
+from draftbench.sweep.failures import failure, known_error
+from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
+from draftbench.sweep.preparation import (
+    Prepared,
+    Text,
+    device_of,
+    dtype_of,
+    heading,
+    question_of,
+    read_requests,
+    render,
+)
+from draftbench.traffic import TrafficQuery, load
+
+# Tokenizers of different families disagree on it.
+PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
+# The engines by the names that `models.engine_rules` has for them.
+RULES = {"llama.cpp": "llamacpp"}
+_PROBED_TOKENS = 48
+_CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
+
+
+def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
+    """Read traffic, connect to the user's servers, render prompts, check drafts.
+
+    Raises:
+        DraftbenchError: nothing could be measured, or the input cannot be used.
+    """
+    asked = options.serving
+    assert asked is not None
+    device = device_of(options.device)
+    threads = set_threads(options.threads)
+    # What is replayed here is not timed, so no level needs a kernel.
+    build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
+    server, baseline = _connected(asked)
+    facts = server.facts() if server is not None else None
+    engine = facts.engine if facts is not None else asked.engine
+    assert engine is not None
+    traffic = read_requests(options, watcher)
+    spec = asked.tokenizer or options.target
+    called = options.target or (facts and facts.model) or engine
+    target = ModelSource(spec or called, options.trust)
+    text: Text
+    if spec:
+        text = TextSide(target)
+        if server is not None:
+            _check_tokenizer(target, server, watcher)
+    else:
+        assert server is not None
+        text = ServerText(server)
+    known = [facts.context_length if facts else None, context_of(target) if spec else None]
+    context = min((length for length in known if length is not None), default=None)
+    if context is None:
+        raise EngineError(
+            "neither the server nor its model says how many tokens it reads",
+            hint="name the model with --target, or its tokenizer's folder with --tokenizer",
+        )
+    prompts, left_out = render(options, traffic, text, context)
+    checked = _check_drafts(options, target if spec else None, server, engine)
+    for name in checked.replayed_only:
+        watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
+    longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
+    rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
+    vocabulary = sys.maxsize
+    if spec:
+        vocabulary = target.config.get_text_config().vocab_size
+    serving = Serving(
+        engine=engine,
+        options=asked,
+        target=ServedTarget(vocabulary, context),
+        drafters=checked.drafters,
+        levels=checked.levels,
+        warm_up=_warm_up(options, text, context, prompts),
+        context_length=min(rounded, context),
+        server=server,
+        facts=facts,
+        baseline=baseline,
+    )
+    candidates = checked.candidates
+    if server is not None:
+        serving, candidates = _with_own(serving, server, candidates, prompts, watcher)
+    question = question_of(options, traffic, build, target=called, engine=engine)
+    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
+    manifest = Manifest(
+        **heading(options, command, traffic, prompts, left_out),
+        question=question,
+        environment=environment(threads, accelerator),
+        specs={name: portable(source.spec) for name, source in checked.sources.items()},
+    )
+    return Prepared(
+        options,
+        target,
+        drafts=checked.sources,
+        candidates=tuple(candidates),
+        failures=tuple(checked.failures),
+        caveats=checked.caveats,
+        prompts=prompts,
+        manifest=manifest,
+        build=build,
+        serving=serving,
+    )
+
+
+def _connected(asked: ServingOptions) -> tuple[Server | None, Server | None]:
+    """The user's servers; the one without speculation must serve the same model.
+
+    Raises:
+        EngineError: one does not answer, or they are not the same but for their drafting.
+    """
+    if asked.server is None:
+        return None, None
+    server = connect(asked.server, asked.engine)
+    if asked.baseline is None:
+        return server, None
+    baseline = connect(asked.baseline, asked.engine)
+    ours, theirs = server.facts(), baseline.facts()
+    for what, one, other in (
+        ("engine", ours.engine, theirs.engine),
+        ("version", ours.version, theirs.version),
+        ("model", ours.model, theirs.model),
+    ):
+        if one != other:
+            raise EngineError(
+                f"the two servers differ in more than their drafting: {what} {one} and {other}",
+                hint="--baseline-server is the same engine and model without speculation",
+            )
+    if theirs.method not in (None, "none"):
+        raise EngineError(
+            f"the server at --baseline-server drafts itself ({theirs.method})",
+            hint="start it without speculation, or exchange the two addresses",
+        )
+    return server, baseline
+
+
+@dataclass(frozen=True)
+class ServerText:
+    """The server's own template and tokenizer."""
+
+    server: Server
+
+    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
+        """As `measure.prompts.TextSide` does.
+
+        Raises:
+            TrafficError: the request asks for what cannot be asked over HTTP.
+            EngineError: the server has no such route.
+        """
+        text: str | list[int] | None = request.prompt
+        if request.messages is not None:
+            if request.tools or request.template:
+                raise TrafficError(
+                    f"{request.source} has tools or arguments of the template",
+                    hint="name the target's folder or id with --tokenizer, which renders them",
+                )
+            text = self.server.apply_template(request.messages)
+        if isinstance(text, str):
+            text = self.server.tokenize(text)
+        return fitted(request, text or (), longest, context_length)
+
+    def answer(self, request: Request) -> list[int]:
+        """The logged answer as token ids."""
+        return self.server.tokenize(request.response or "")
+
+
+def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> None:
+    """Raise an EngineError where a tokenizer is another one than the server's."""
+    try:
+        theirs = server.tokenize(PROBE)
+    except EngineError:
+        watcher.note("the server tokenizes no text: its tokenizer is not compared")
+        return
+    ours = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    if theirs[-len(ours) :] != ours:
+        raise EngineError(
+            f"the tokenizer of `{target.name}` is not the server's",
+            hint="give --target or --tokenizer of the model that is served",
+        )
+
+
+@dataclass
+class _Checked:
+    """Drafts by name: models to replay with their caveats, how the engine drafts with each, and at
+    which of its levels a candidate is served.
+    """
+
+    sources: dict[str, ModelSource] = field(default_factory=dict)
+    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    drafters: dict[str, Speculation] = field(default_factory=dict)
+    candidates: dict[Candidate, None] = field(default_factory=dict)
+    levels: dict[Candidate, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    replayed_only: list[str] = field(default_factory=list)
+
+
+def _check_drafts(
+    options: SweepOptions, target: ModelSource | None, server: Server | None, engine: str
+) -> _Checked:
+    """Which drafts can be measured, and at which levels the engine serves them.
+
+    Raises:
+        DraftbenchError: none can, or a draft makes no sense here.
+    """
+    rules = ENGINES.get(RULES.get(engine, engine))
+    made = rules.levels if rules is not None else None
+    found, refusals = _Checked(), list[DraftbenchError]()
+    for spec in options.drafts:
+        if spec == SELF:
+            raise UsageError(
+                "the target cannot draft for itself on a serving engine",
+                hint="that control is the built-in decoder's; leave `self` out",
+            )
+        drafter = speculation(spec, 1, lookup=options.lookup)
+        name = _name_of(spec, drafter)
+        name = portable(spec) if name in found.drafters else name
+        found.drafters[name] = drafter
+        if drafter.method != "draft-model":
+            if server is not None and drafter.method not in REPLAYED:
+                raise UsageError(
+                    f"`{spec}` cannot be replayed: only a server that drafts with it shows it",
+                    hint="leave it out of --drafts; the server's own drafting is measured anyway",
+                )
+            candidate = Candidate(draft=name)
+            found.candidates[candidate], found.levels[candidate] = None, "none"
+            continue
+        source = ModelSource(spec, options.trust)
+        levels = options.quants
+        try:
+            caveats = check_pair(target, source) if target else _same_words(source, server)
+            stored = stored_level(source)
+        # Configurations and tokenizers are read by code that raises what it likes.
+        except Exception as error:
+            refusals.append(known_error(f"the draft {name}", error))
+            stage = "pair" if isinstance(error, PairError) else "load"
+            found.failures += [
+                failure(Candidate(draft=name, quant=q), error, stage) for q in levels
+            ]
+            continue
+        found.sources[name], found.caveats[name] = source, caveats
+        for level in (stored,) if stored else levels:
+            check_level(level, "cpu", simulate=True)
+            candidate = Candidate(draft=name, quant=level)
+            found.candidates[candidate] = None
+            # llama.cpp converts before it serves: it takes a file at the level that it has.
+            served = spec.endswith(".gguf") if made is None else bool(stored) or level in made
+            if served:
+                found.levels[candidate] = level if made and level in made else "none"
+            elif server is None:
+                found.replayed_only.append(str(candidate))
+    if not found.candidates and (server is None or refusals):
+        raise next(iter(refusals), UsageError("no draft is given", hint="name one with --drafts"))
+    if options.controls and (server is None or options.drafts):
+        found.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
+        found.candidates.setdefault(Candidate(draft=LOOKUP))
+    return found
+
+
+def _name_of(spec: str, drafter: Speculation) -> str:
+    """What the run calls a draft, the short name of its model."""
+    kind, _, model = spec.partition(":")
+    if drafter.method == "draft-model":
+        return ModelSource(spec).name
+    return f"{kind}:{short_name(model)}" if model else spec
+
+
+def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
+    """A caveat; without the target's tokenizer only a text is compared.
+
+    Raises:
+        PairError: the draft's tokenizer makes other ids of it than the server's.
+    """
+    assert server is not None
+    ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    if server.tokenize(PROBE)[-len(ours) :] != ours:
+        raise PairError(
+            f"`{source.name}` cannot draft for this server: their vocabularies differ",
+            hint="take a draft of the target's family and generation, or `ngram` (no model)",
+        )
+    return ("only one text was compared with the server's tokenizer (--target compares all ids)",)
+
+
+def _warm_up(
+    options: SweepOptions, text: Text, context: int, prompts: Sequence[Prompt]
+) -> tuple[Sequence[int], ...]:
+    """Prompts that are not in the sample."""
+    query = TrafficQuery(
+        "suite:completion", None, 0, None, None, None, skip_bad=False, key=options.traffic.key
+    )
+    sampled = {prompt.request.id for prompt in prompts}
+    others = [request for request in load(query).requests if request.id not in sampled]
+    others = others or [Request(id="", source="", prompt=PROBE)]
+    made = (text.prompt(request, 1, context) for request in others)
+    return tuple(prompt.tokens for prompt in made if prompt is not None)
+
+
+def _with_own(
+    serving: Serving,
+    server: Server,
+    candidates: dict[Candidate, None],
+    prompts: Sequence[Prompt],
+    watcher: Watcher,
+) -> tuple[Serving, dict[Candidate, None]]:
+    """With what the user's server drafts with, if it drafts: as it tells, or as one answer shows.
+
+    Raises:
+        EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
+            a baseline stands beside it.
+    """
+    facts = serving.facts
+    assert facts is not None
+    prompt = prompts[0]
+    probe = Ask(("", 0), prompt.tokens, min(prompt.limit, _PROBED_TOKENS), Sampling())
+    answer = next(iter(drive(server, [probe], concurrency=1)))
+    if answer.error is not None:
+        raise EngineError(
+            f"the server at {server.url} does not answer: {answer.error} {answer.reason}",
+            hint="send it a request by hand, and look at its log",
+        )
+    drafts = facts.method not in (None, "none") or bool(answer.proposed) or bool(answer.drafted)
+    if not drafts:
+        if serving.baseline is not None:
+            raise EngineError(
+                f"the server at {server.url} does not draft",
+                hint="--server is the one with speculation, --baseline-server the one without",
+            )
+        return serving, candidates
+    positions = server.counters().by_position
+    k = facts.k or max(answer.proposed or (), default=0) or len(positions or ())
+    if not k:
+        raise EngineError(
+            "the server drafts, and does not tell how many tokens a round",
+            hint="switch its metrics on (llama-server: --metrics)",
+        )
+    models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
+    method = facts.method or "draft"
+    name = LOOKUP if method == "ngram" else models[0] if len(models) == 1 else method
+    own = Arm(next((c for c in candidates if c.draft == name), Candidate(draft=name)), k)
+    watcher.note(f"the server drafts {k} tokens a round ({method})")
+    return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]

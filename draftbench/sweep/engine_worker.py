@@ -1,0 +1,445 @@
+"""A serving engine at work: its plain server writes the responses, each draft is replayed along
+them, servers that draft answer the same requests, and the plain one answers once more at the end.
+
+Every answer is kept as it arrives. A server that does not start, dies or hangs costs what it had
+still to answer; the next one is started.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import uuid
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain, islice
+
+import msgspec
+
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Answer, Ask, Fault, Server
+from draftbench.engines.start import started
+from draftbench.errors import EngineError, RunFolderError, TrafficError
+from draftbench.measure.lookup import lookup_index, replay_lookup
+from draftbench.measure.replay import replay_model, stepping_disagreement
+from draftbench.measure.trajectories import Asked, ScoredResponse, looping
+from draftbench.models.quantize import build_runner
+from draftbench.records import (
+    LOOKUP,
+    NEAR_TIE_MARGIN,
+    Candidate,
+    DraftingMode,
+    EngineFacts,
+    Failure,
+    Observation,
+    Sampling,
+    Served,
+    Trajectory,
+)
+from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.machine import Watch
+from draftbench.sweep.arms import ALONE, Arm, Load, arrival_times, closing, loads_of, sampling_of
+from draftbench.sweep.failures import failure, timed_out
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.resume import Measured, Replaying
+from draftbench.sweep.worker import Keep, Private
+
+ECHOED = 5
+WARM_UP_TOKENS = 16
+# So many answers in a row that never came end a visit: the server is gone, or hangs.
+MOST_LOST = 3
+# Servers that take turns under load change after so many requests for each in flight.
+_TURN = 4
+
+
+class EngineWorker:
+    """Servers, one visit after the other, and the responses that the first of them wrote.
+
+    Raises:
+        EngineError: the server that writes the responses cannot be asked.
+        TrafficError: nothing to measure on.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        measured: Measured,
+        folder: RunFolder,
+        keep: Keep,
+        watcher: Watcher,
+    ) -> None:
+        assert prepared.serving is not None
+        self.prepared, self.options, self.serving = prepared, prepared.options, prepared.serving
+        self.measured, self.folder, self.keep, self.watcher = measured, folder, keep, watcher
+        self.deadline: float | None = None
+        self.machine = Watch(uuid.uuid4().hex[:8])
+        self._visit([self.serving.writer])
+        if not measured.responses:
+            raise TrafficError(
+                "the server answered no request",
+                hint="its errors are kept as `served` records; look at its log",
+            )
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Replay a candidate, and ask the servers that draft with it; what is wrong with it alone
+        is returned, not raised.
+
+        Raises:
+            DraftbenchError: the run folder cannot be written.
+        """
+        failed: list[Failure] = []
+        try:
+            self._replay(candidate)
+        # A model's code and its libraries raise what they like; none of it ends the sweep.
+        except Exception as error:
+            if isinstance(error, RunFolderError):
+                raise
+            failed.append(failure(candidate, error))
+        finally:
+            gc.collect()
+        for arms in self.measured.turns(candidate):
+            try:
+                self._visit(arms)
+            except EngineError as error:
+                failed.append(failure(candidate, error, "serve"))
+                self.watcher.note(f"{arms[-1]}: {error.message}")
+        self.measured.forget(candidate)
+        return failed[0] if failed else None
+
+    def finish(self) -> None:
+        """Ask the plain server once more, and which of the differences are near ties."""
+        for arm in closing(self.serving, self.options):
+            try:
+                self._visit([arm])
+            except EngineError as error:
+                self.keep([failure(None, error, "serve")], ())
+                self.watcher.note(f"{arm}: {error.message}")
+
+    def _visit(self, arms: Sequence[Arm]) -> None:
+        """Ask some servers what they are still to answer, in turns where there are several."""
+        if not any(self.measured.unserved(arm) for arm in arms):
+            return
+        process = uuid.uuid4().hex[:8]
+        with ExitStack() as stack:
+            opened = {arm: self._open(stack, arm, process) for arm in arms}
+            self.deadline = None
+            if self.options.cell_timeout is not None:
+                self.deadline = time.monotonic() + self.options.cell_timeout
+            loads = chain(*(loads_of(self.serving, self.options, arm) for arm in arms))
+            for load in dict.fromkeys(loads):
+                left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
+                self.watcher.stage(f"{arms[-1]}, {load}", sum(map(len, left.values())))
+                for arm, asked in _turns(left, load):
+                    self._ask(arm, load, asked, *opened[arm])
+            plain = next((server for arm, (server, _) in opened.items() if arm.k == 0), None)
+            if plain is not None:
+                self._judge(plain)
+
+    def _open(self, stack: ExitStack, arm: Arm, process: str) -> tuple[Server, EngineFacts]:
+        """A server that is ready and warm; what it is was kept.
+
+        Raises:
+            EngineError: it does not start, reads other prompts than it was sent, or is not what
+                this run was begun with.
+        """
+        serving, command, settings, ready = self.serving, None, dict[str, str](), None
+        name = uuid.uuid4().hex[:8]
+        if serving.server is not None:
+            plain = arm.candidate is None and serving.baseline is not None
+            server = serving.baseline if plain and serving.baseline else serving.server
+        else:
+            self.watcher.note(f"starting {serving.engine} {arm}")
+            logs = self.folder.path / PRIVATE / "servers" / name
+            logs.mkdir(parents=True)
+            running = stack.enter_context(started(serving.start(arm, self.options), logs))
+            command, settings, ready = running.command, running.settings, running.ready_seconds
+            self.keep([], [PrivateStart(server=name, command=running.whole_command)])
+            server = connect(running.url, serving.engine)
+            stack.callback(server.close)
+        told = server.facts()
+        facts = EngineFacts(
+            server=name,
+            process=process,
+            engine=told.engine,
+            version=told.version,
+            model=told.model,
+            candidate=arm.candidate,
+            k=arm.k,
+            started=ready is not None,
+            command=command,
+            settings={**told.settings, **settings},
+            context_length=told.context_length,
+            prefix_cache=told.prefix_cache,
+            ready_seconds=ready,
+        )
+        self._refuse_another(facts)
+        self._keep([facts])
+        if server.returns_ids:
+            server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
+        self._warm_up(server)
+        if told.prefix_cache and not server.flush():
+            self.watcher.note(f"{arm}: the server keeps prompts that it read before")
+        return server, facts
+
+    def _refuse_another(self, facts: EngineFacts) -> None:
+        """Raise a RunFolderError where this run was measured on another engine, version or model,
+        or this arm at another k.
+        """
+        for kept in self.measured.engines:
+            same_arm = kept.candidate == facts.candidate
+            for what, before, now in (
+                ("engine", kept.engine, facts.engine),
+                ("version", kept.version, facts.version),
+                ("model", kept.model, facts.model),
+                ("k", kept.k if same_arm and not facts.started else facts.k, facts.k),
+            ):
+                if before != now:
+                    raise RunFolderError(
+                        f"this run was measured with {what} {before}, and the server has {now}",
+                        hint="bring the old one back, or take another --out",
+                    )
+
+    def _warm_up(self, server: Server) -> None:
+        """Answers that are not kept, with as many requests in flight as there will be."""
+        most, prompts = max(self.options.batches), self.serving.warm_up
+        asks = [
+            Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
+            for n in range(2 * most)
+        ]
+        for _ in drive(server, asks, concurrency=most):
+            pass
+
+    def _ask(
+        self, arm: Arm, load: Load, asked: Sequence[Asked], server: Server, facts: EngineFacts
+    ) -> None:
+        """Send requests, and keep every answer as it comes.
+
+        Raises:
+            EngineError: the server is gone or hangs.
+            ModelError: its time is up.
+        """
+        arrivals = arrival_times(asked, self.options) if load.concurrency is None else {}
+        log_p = self.options.mode is not DraftingMode.GREEDY and arm == self.serving.writer
+        asks = {}
+        for prompt, sample in asked:
+            key = prompt.request.id, sample
+            sampling = sampling_of((prompt, sample))
+            asks[key] = Ask(
+                key=key,
+                prompt=prompt.tokens if server.returns_ids else self._text(prompt.tokens),
+                limit=prompt.limit,
+                sampling=sampling,
+                stop=prompt.request.stop,
+                arrival=arrivals.get(key),
+                log_p=log_p and sampling.temperature > 0,
+            )
+        fillers = list(asks.values()) if (load.concurrency or 1) > 1 else []
+        by_key = {(prompt.request.id, sample): (prompt, sample) for prompt, sample in asked}
+        lost = 0
+        answers = drive(server, list(asks.values()), concurrency=load.concurrency, fillers=fillers)
+        for answer in answers:
+            self._take(answer, arm, load, by_key[answer.ask.key], facts)
+            self.watcher.advance()
+            lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
+            if lost >= MOST_LOST:
+                raise EngineError(
+                    f"the server does not answer any more ({answer.error}: {answer.reason})",
+                    hint="what it answered is kept; the same command asks for the rest",
+                )
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise timed_out(self.options.cell_timeout)
+
+    def _take(self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts) -> None:
+        """Keep an answer; the writer's are the responses."""
+        request, sample = key = answer.ask.key
+        error = answer.error.value if answer.error else None
+        if error is None and answer.output_tokens == 0:
+            error = "empty"
+        response = self.measured.responses.get(key)
+        written: list[ScoredResponse] = []
+        if response is None and error is None and arm == self.serving.writer and load == ALONE:
+            response = self._response(answer, asked)
+            written = [response]
+        first = None
+        if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
+            first = first_difference(response.tokens, answer.tokens)
+        served = Served(
+            request=request,
+            sample=sample,
+            candidate=arm.candidate,
+            k=arm.k,
+            mode=DraftingMode.GREEDY,
+            repeat=arm.repeat,
+            server=facts.server,
+            process=facts.process,
+            load=load.kind,
+            concurrency=load.concurrency or max(1, answer.in_flight),
+            sent=answer.sent,
+            arrivals=answer.arrivals,
+            chunks=answer.chunks,
+            prompt_tokens=answer.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
+            output_tokens=answer.output_tokens,
+            finish=answer.finish,
+            digest=self._digest(answer),
+            proposed=answer.proposed,
+            accepted=answer.accepted,
+            rounds=answer.rounds,
+            drafted=answer.drafted,
+            kept=answer.kept,
+            by_position=answer.by_position,
+            first_difference=first,
+            error=error,
+        )
+        if error is not None:
+            self.watcher.note(f"{arm}, {request}: {error}: {answer.reason}")
+        made = [response.trajectory for response in written]
+        self._keep([*made, served], [response.private() for response in written])
+        self.measured.responses.update({response.key: response for response in written})
+
+    def _response(self, answer: Answer, asked: Asked) -> ScoredResponse:
+        """A response of the target; of a server that returns no ids only its length is known."""
+        prompt, sample = asked
+        tokens = answer.tokens or ()
+        if answer.ask.log_p and answer.log_p is None:
+            raise EngineError(
+                "the server gives no log-probabilities of its own tokens",
+                hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
+            )
+        trajectory = Trajectory(
+            request=prompt.request.id,
+            sample=sample,
+            segment=prompt.request.segment,
+            weight=prompt.request.weight,
+            sampling=answer.ask.sampling,
+            prompt_tokens=len(prompt.tokens),
+            output_tokens=answer.output_tokens,
+            limit=prompt.limit,
+            finish=answer.finish,
+            origin="engine",
+            margins=(),
+            argmax=(),
+            digest=self._digest(answer),
+            looping=looping(tokens),
+        )
+        log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
+        return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)
+
+    def _digest(self, answer: Answer) -> str:
+        said = answer.text if answer.tokens is None else tuple(answer.tokens)
+        return keyed_hash(self.options.traffic.key, repr(said).encode())
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        text: str = self.prepared.target.tokenizer.decode(list(tokens))
+        return text
+
+    def _replay(self, candidate: Candidate) -> None:
+        """What the candidate would have proposed along the responses, by one pass here."""
+        step = next(self.measured.steps(candidate), None)
+        if not isinstance(step, Replaying):
+            return
+        self.watcher.stage(f"{candidate}: replay", sum(map(len, step.groups)))
+        if candidate.draft == LOOKUP:
+            engine, window = self.serving.engine, max(self.options.ks)
+            for group in step.groups:
+                made = [
+                    replay_lookup(r, candidate, lookup_index(engine, *self.options.lookup), window)
+                    for r in group
+                ]
+                self._keep(made)
+                self.watcher.advance(len(made))
+            return
+        build = replace(self.prepared.build, level=candidate.quant)
+        source = self.prepared.drafts[candidate.draft]
+        runner, facts = build_runner(source, build, candidate.draft)
+        longest = max(chain(*step.groups), key=lambda response: response.length)
+        facts = msgspec.structs.replace(
+            facts,
+            replay_disagreement=stepping_disagreement(runner, longest),
+            caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
+        )
+        if facts not in self.measured.facts.get(candidate, []):
+            self._keep([facts])
+        for group in step.groups:
+            pairs = replay_model(runner, self.serving.target, group, candidate, self.options.mode)
+            self._keep([record for record, _ in pairs], [text for _, text in pairs])
+            self.watcher.advance(len(pairs))
+
+    def _judge(self, plain: Server) -> None:
+        """Which answers that left the response did so at a near tie: where the plain server's two
+        best tokens are no further apart than where it leaves itself, or than its type is exact.
+        """
+        rows = [
+            row
+            for (_, load), answers in self.measured.answers.items()
+            if load == ALONE
+            for row in answers.values()
+            if row.first_difference is not None and row.tie is None
+        ]
+        margins: dict[tuple[str, int, int], float | None] = {}
+        for row in rows:
+            response = self.measured.responses[row.request, row.sample]
+            assert row.first_difference is not None
+            where = row.request, row.sample, row.first_difference
+            if where not in margins:
+                ids = [*response.prompt.tokens, *response.tokens[: row.first_difference]]
+                try:
+                    margins[where] = plain.margin(ids)
+                except EngineError:
+                    margins[where] = None
+        own = [
+            margin
+            for row in rows
+            if row.candidate is None
+            and (margin := margins[row.request, row.sample, row.first_difference or 0]) is not None
+        ]
+        exact = NEAR_TIE_MARGIN.get(self._type(), NEAR_TIE_MARGIN["bfloat16"])
+        threshold = max([*own, exact])
+        judged = []
+        for row in rows:
+            margin = margins[row.request, row.sample, row.first_difference or 0]
+            if margin is not None:
+                judged.append(msgspec.structs.replace(row, tie=margin <= threshold))
+        if judged:
+            self._keep(judged)
+
+    def _type(self) -> str:
+        """The type that the servers compute in, as they tell it or were started with."""
+        for facts in reversed(self.measured.engines):
+            told = facts.settings.get("dtype", "")
+            if told:
+                return told.removeprefix("torch.")
+        words = self.serving.options.args.replace("=", " ").split()
+        return words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else ""
+
+    def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
+        """Keep what was measured, and what else the machine did meanwhile."""
+        state = self.machine.look()
+        self.keep(records if state is None else [*records, state], private)
+        self.measured.add(records)
+
+
+def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:
+    """The first position at which two texts differ, the end of the shorter one among them."""
+    for at, (one, other) in enumerate(zip(response, answer, strict=False)):
+        if one != other:
+            return at
+    return None if len(response) == len(answer) else min(len(response), len(answer))
+
+
+def _turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:
+    """Who is asked what next: one arm all of it; of several one after the other the same requests,
+    one by one or enough of them that the load is full.
+    """
+    if len(left) == 1 or load.concurrency is None:
+        yield from left.items()
+        return
+    size = 1 if load == ALONE else _TURN * load.concurrency
+    rest = {arm: iter(asked) for arm, asked in left.items()}
+    while parts := [(arm, part) for arm, it in rest.items() if (part := list(islice(it, size)))]:
+        yield from parts

@@ -1,0 +1,202 @@
+"""`sweep` on a serving engine, as a user calls it: flags that contradict each other, faults and
+their exit codes, and one whole run on servers of this process.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engines.scripted_server import ScriptedServer
+from sweep.engine import FakeEngine, FakeServer, fake_drive
+
+from draftbench.errors import EngineError
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import read_run
+from draftbench.sweep import engine_preparation, engine_worker
+
+TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
+ENGINE = ["--engine", "vllm"]
+SERVER = ["--server", "http://spec"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint", "hint"),
+    [
+        (["--engine-args", "--x"], "--engine-args without a serving engine", "--engine"),
+        (["--restarts", 2], "--restarts without a serving engine", "--engine"),
+        (["--baseline-server", "http://h"], "--baseline-server without a serving", "--server"),
+        ([*ENGINE, "--baseline-server", "http://h"], "--baseline-server without --server", "both"),
+        ([*SERVER, "--engine-args", "--x"], "--engine-args with --server", "without --server"),
+        (["--engine", "openai"], "`openai` is no engine that can be started", "--server"),
+        (["--engine", "vlm"], "--engine cannot be `vlm`", "did you mean `vllm`?"),
+        ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
+        ([*ENGINE, "--arrivals", "poisson:0"], "--arrivals cannot be", "requests a second"),
+        ([*ENGINE, "--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
+        ([*SERVER, "--replay", "engine"], "cannot score a draft", "--replay local"),
+        (["--engine", "llama.cpp", "--replay", "engine"], "with llama.cpp", "--replay local"),
+        ([*ENGINE, "--isolate"], "--isolate makes no sense", "processes of its own"),
+        ([*ENGINE, "--processes", 2], "--processes makes no sense", "--restarts"),
+        ([*ENGINE, "--target-quant", "int8"], "--target-quant makes no sense", "--engine-args"),
+        ([*ENGINE, "--one-layout"], "--one-layout makes no sense", "built-in decoder"),
+        ([*ENGINE, "--audit"], "--audit makes no sense", "measured anyway"),
+        ([*ENGINE, "--simulate-quant"], "--simulate-quant makes no sense", "replayed anyway"),
+        ([*ENGINE, "--responses", "log"], "--responses log makes no sense", "the server writes"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, complaint, hint):
+    told = failing(2, "sweep", "--target", "t", "--drafts", "d", *TRAFFIC, *words)
+    assert complaint in told
+    assert hint in told
+
+
+def test_k_of_a_server_that_runs_is_not_asked_for(failing):
+    told = failing(2, "sweep", *SERVER, *TRAFFIC, "--k", "2,4")
+    assert "--k makes no sense" in told
+    assert "--drafts" in told
+
+
+@pytest.mark.parametrize("missing", ["--target", "--drafts"])
+def test_an_engine_that_is_started_needs_its_models(failing, missing):
+    words = {"--target": "t", "--drafts": "d"}
+    del words[missing]
+    given = [word for pair in words.items() for word in pair]
+    assert f"missing option {missing}" in failing(2, "sweep", *ENGINE, *given, *TRAFFIC)
+
+
+def test_the_target_cannot_draft_for_itself(failing, embedded):
+    words = ["--target", embedded / "target", "--drafts", "self"]
+    assert "built-in decoder" in failing(2, "sweep", *ENGINE, *words, *TRAFFIC)
+
+
+def test_a_server_that_does_not_answer(failing, monkeypatch):
+    def refused(url, engine):
+        raise EngineError("cannot reach http://spec", hint="see whether the server runs")
+
+    monkeypatch.setattr(engine_preparation, "connect", refused)
+    assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
+
+
+@pytest.mark.parametrize(
+    ("spec", "plain", "complaint"),
+    [
+        (FakeServer(k=4), FakeServer(version="2.0"), "version 1.0 and 2.0"),
+        (FakeServer(k=4), FakeServer(model="other"), "model served and other"),
+        (FakeServer(k=4), FakeServer(k=2), "drafts itself"),
+        (FakeServer(), FakeServer(), "does not draft"),
+    ],
+)
+def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
+    servers = {"http://spec": spec, "http://plain": plain}
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: servers[url])
+    monkeypatch.setattr(engine_preparation, "drive", fake_drive)
+    words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
+    assert complaint in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+
+
+def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
+    class Telling(FakeServer):
+        def tokenize(self, text):
+            return [1, 2, 3]
+
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: Telling(k=4))
+    words = ["--tokenizer", embedded / "target"]
+    assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """vLLM in this process."""
+    fake = FakeEngine()
+    monkeypatch.setattr(engine_worker, "started", fake.started)
+    monkeypatch.setattr(engine_worker, "connect", fake.connect)
+    monkeypatch.setattr(engine_worker, "drive", fake_drive)
+    return fake
+
+
+def test_a_whole_sweep_on_an_engine_ends_in_a_recommendation(command, engine, embedded, tmp_path):
+    words = ["--target", embedded / "target", "--drafts", embedded / "draft", *TRAFFIC]
+    words += [*ENGINE, "--k", "2,4", "--concurrency", "1,2", "--engine-args", "--dtype float32"]
+    outcome = command("sweep", *words, "--out", tmp_path / "run", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    assert {start.args for start in engine.starts} == {"--dtype float32"}
+    assert {start.concurrency for start in engine.starts} == {2}
+    answer = json.loads(outcome.out)
+    assert [level["concurrency"] for level in answer["levels"]] == [1, 2]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["question"]["engine"] == "vllm"
+
+
+def test_batch_is_an_older_name_of_concurrency(command, engine, embedded, tmp_path):
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    outcome = command("sweep", *words, "--batch", "1,2", "--out", tmp_path / "run")
+    assert "--batch is called --concurrency now" in outcome.err
+    assert {start.concurrency for start in engine.starts} == {2}
+
+
+def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
+    command, engine, embedded, tmp_path
+):
+    engine.make = lambda start, n: FakeServer(lives=3 if start.speculation else 10**6)
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    outcome = command("sweep", *words, "--sample", 6, "--out", tmp_path / "run")
+    assert outcome.code == 1
+    assert "does not answer any more" in outcome.err
+    assert "resume with: draftbench sweep" in outcome.err
+
+
+def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
+    command, engine, embedded, tmp_path
+):
+    """Three drafts at k = 1 … 8: plain twice and each at one k at least, 5; all of them 1 + 3 × 8.
+    Of 2 requests of 10 tokens the first server writes 20, every other one as much.
+    """
+    drafts = [embedded / "draft", embedded / "distilled", "ngram"]
+    words = ["--target", embedded / "target", *TRAFFIC, *ENGINE]
+    words += [word for draft in drafts for word in ("--drafts", draft)]
+    outcome = command("sweep", *words, "--dry-run", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    plan = json.loads(outcome.out)
+    starts = [plan[name]["starts"] for name in ("least", "most", "grid")]
+    assert starts == [5, 26, 25]
+    assert [plan[name]["tokens"] for name in ("least", "most", "grid")] == [100, 520, 500]
+    assert plan["least"]["seconds"] < plan["grid"]["seconds"]
+    assert [need["candidate"] for need in plan["memory"]] == ["draft", "distilled", "ngram"]
+    assert plan["memory"][2]["draft_weights"] == 0 < plan["memory"][0]["draft_weights"]
+    assert engine.starts == []
+
+
+def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
+    servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: servers[url])
+    monkeypatch.setattr(engine_preparation, "drive", fake_drive)
+    words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
+    outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert "every k of every draft  0" in " ".join(outcome.out.split()).replace(
+        "draft 0", "draft  0"
+    )
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])
+def test_two_servers_over_http(command, tmp_path, kind):
+    """The scripted servers count upwards; the one that drafts accepts 2 of 4 tokens a round."""
+    with (
+        ScriptedServer(kind, k=4, accepts=(2,), pace=0.001) as spec,
+        ScriptedServer(kind, pace=0.001) as plain,
+    ):
+        words = ["--server", spec.url, "--baseline-server", plain.url, *TRAFFIC]
+        words += ["--drafts", "ngram"]  # prompts by the server's own tokenizer
+        out = tmp_path / "run"
+        outcome = command("sweep", *words, "--concurrency", "1,2", "--out", out, "-o", "-")
+    assert outcome.code == 0, outcome.err
+    run = read_run(RunFolder(out))
+    assert {(facts.engine, facts.k, facts.started) for facts in run.engines} == {
+        (kind, 0, False),
+        (kind, 4, False),
+    }
+    drafting = [row for row in run.served if row.k == 4]
+    assert {row.concurrency for row in drafting} == {1, 2}
+    assert [row.first_difference for row in drafting] == [None] * 4
+    # 10 tokens: one from the prompt, then three rounds of 2 accepted and one more.
+    assert all(row.kept == 6 or sum(row.accepted or ()) == 6 for row in drafting)
+    assert {t.output_tokens for t in run.trajectories} == {10}

@@ -1,0 +1,148 @@
+"""Servers that answer in this process, for sweeps on an engine: no HTTP, no weights, no time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from draftbench.engines.engine import Answer, Counters, Fault, ServerFacts
+from draftbench.errors import EngineError
+
+
+def writes(prompt, limit):
+    """What every server here writes: counting up from the prompt's last token."""
+    return tuple((prompt[-1] + 1 + n) % 400 + 5 for n in range(limit))
+
+
+@dataclass
+class FakeServer:
+    """Answers at one token each hundredth second. Drafting, it accepts one of `k` tokens a round.
+
+    `odd` is the position at which its text leaves the others', `lives` how many answers it gives
+    before it is gone.
+    """
+
+    k: int = 0
+    method: str | None = None
+    version: str = "1.0"
+    model: str = "served"
+    odd: int | None = None
+    lives: int = 10**6
+    returns_ids: bool = True
+    engine: str = "vllm"
+    url: str = "http://fake"
+    asked: list = field(default_factory=list)
+    echoed: list = field(default_factory=list)
+    questions: list = field(default_factory=list)
+
+    def facts(self):
+        method = self.method or ("draft-model" if self.k else "none")
+        return ServerFacts(
+            engine=self.engine,
+            version=self.version,
+            model=self.model,
+            context_length=512,
+            prefix_cache=False,
+            method=method,
+            k=self.k or None,
+            settings={"dtype": "float32"},
+        )
+
+    def answer(self, ask):
+        self.asked.append(ask)
+        if self.lives <= 0:
+            return self._failed(ask)
+        self.lives -= 1
+        tokens = writes(ask.prompt, ask.limit) if self.returns_ids else ()
+        if self.odd is not None and tokens:
+            tokens = (*tokens[: self.odd], 3, *tokens[self.odd + 1 :])
+        length = ask.limit
+        rounds = (length - 1) // 2 if self.k else None
+        return Answer(
+            ask=ask,
+            sent=0.0,
+            arrivals=tuple(0.01 * (n + 1) for n in range(length)),
+            chunks=(1,) * length,
+            tokens=tokens if self.returns_ids else None,
+            text="" if self.returns_ids else "x" * length,
+            finish="length",
+            prompt_tokens=len(ask.prompt),
+            cached_tokens=0,
+            in_flight=1,
+            proposed=(self.k,) * rounds if rounds is not None else None,
+            accepted=(1,) * rounds if rounds is not None else None,
+        )
+
+    def _failed(self, ask):
+        return Answer(
+            ask=ask,
+            sent=0.0,
+            arrivals=(),
+            chunks=(),
+            tokens=(),
+            text="",
+            finish="",
+            prompt_tokens=0,
+            cached_tokens=None,
+            in_flight=1,
+            error=Fault.UNREACHABLE,
+            reason="connection refused",
+        )
+
+    def echo(self, prompts):
+        self.echoed += prompts
+
+    def tokenize(self, text):
+        raise EngineError("no such route", hint="none")
+
+    def apply_template(self, messages):
+        raise EngineError("no such route", hint="none")
+
+    def margin(self, ids):
+        self.questions.append(list(ids))
+        return 0.0005
+
+    def flush(self):
+        return False
+
+    def counters(self):
+        return Counters()
+
+    def close(self):
+        pass
+
+
+def fake_drive(server, asks, *, concurrency, fillers=(), **more):
+    for ask in asks:
+        yield server.answer(ask)
+
+
+class FakeEngine:
+    """Starts a `FakeServer` for each `Start`, made by `make`; keeps the starts."""
+
+    def __init__(self, make=lambda start, number: None):
+        self.make, self.starts, self.servers = make, [], []
+
+    @contextmanager
+    def started(self, start, log_folder):
+        self.starts.append(start)
+        k = start.speculation.k if start.speculation else 0
+        server = self.make(start, len(self.starts)) or FakeServer()
+        server.k = k
+        self.servers.append(server)
+        yield SimpleNamespace(
+            url=f"http://{len(self.servers) - 1}",
+            command="fake --port 1",
+            whole_command="fake --port 1 --api-key secret",
+            settings={"threads": "1"},
+            ready_seconds=2.0,
+        )
+
+    def connect(self, url, engine=None):
+        return self.servers[int(url.removeprefix("http://"))]
+
+    @property
+    def arms(self):
+        """k of each start, 0 without speculation."""
+        return [start.speculation.k if start.speculation else 0 for start in self.starts]

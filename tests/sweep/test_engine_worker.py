@@ -1,0 +1,294 @@
+"""Sweeps on a serving engine: what is started, asked and kept, and what a fault costs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from sweep.engine import FakeEngine, FakeServer, fake_drive, writes
+
+from draftbench.errors import EngineError, RunFolderError
+from draftbench.records import Candidate, DraftingMode
+from draftbench.run_folder.folder import PrivateStart, RunFolder
+from draftbench.run_folder.run import read_run
+from draftbench.sweep import engine_preparation, engine_worker
+from draftbench.sweep.options import ServingOptions
+
+DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
+
+
+@pytest.fixture
+def served(small, monkeypatch, tmp_path):
+    """A sweep on servers of this process; `on` is the engine or the user's servers."""
+    for module in (engine_worker, engine_preparation):
+        monkeypatch.setattr(module, "drive", fake_drive)
+
+    def sweep(*drafts, on=None, out="run", ks=(2, 4, 8), **changes):
+        on = on if on is not None else FakeEngine()
+        serving = dict(changes.pop("serving", {}))
+        if isinstance(on, FakeEngine):
+            monkeypatch.setattr(engine_worker, "started", on.started)
+            monkeypatch.setattr(engine_worker, "connect", on.connect)
+            serving.setdefault("engine", "vllm")
+        else:
+            urls = dict(zip(("http://spec", "http://plain"), on, strict=False))
+            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: urls[url])
+            names = dict(zip(("server", "baseline"), urls, strict=False))
+            serving |= {**names, "engine": None}
+        changes = {"measure": "best", "measure_requests": 2, **changes}
+        folder = small.sweep(*drafts, out=out, ks=ks, serving=ServingOptions(**serving), **changes)
+        return SimpleNamespace(run=read_run(folder), folder=folder, engine=on)
+
+    return sweep
+
+
+def rows_of(run, k, repeat=0, load="closed", concurrency=1):
+    return [
+        row
+        for row in run.served
+        if (row.k, row.repeat, row.load, row.concurrency) == (k, repeat, load, concurrency)
+    ]
+
+
+def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(served):
+    found = served(measure="all")
+    assert found.engine.arms == [0, 2, 4, 8, 2, 4, 8, 0]
+    assert {t.origin for t in found.run.trajectories} == {"engine"}
+    for text in found.folder.private_texts():
+        assert text.tokens == writes(text.prompt, 10)
+    assert len(found.run.trajectories) == len(rows_of(found.run, 0)) == 2
+    assert len(rows_of(found.run, 0, repeat=1)) == 2
+
+
+def test_drafts_are_replayed_along_what_the_server_wrote(served):
+    run = served(measure="none").run
+    assert [replay.candidate for replay in run.replays] == [DRAFT, DRAFT, LOOKUP, LOOKUP]
+    assert all(len(replay.accept) == 9 for replay in run.replays[:2])
+    # A text that counts up repeats nothing, and vLLM fills up with the last token.
+    assert {replay.matched for replay in run.replays[2:]} == {(0,) * 9}
+    assert {replay.proposed for replay in run.replays[2:]} == {(8,) * 9}
+
+
+def test_best_starts_one_k_and_then_what_is_predicted_to_be_faster(served):
+    """Every k takes the same time here and accepts the same, so a second start is not needed where
+    none is predicted to be faster; it is never more than all of them.
+    """
+    arms = served("ngram", controls=False, ks=(2, 4, 8)).engine.arms
+    assert arms[0] == arms[-1] == 0
+    assert 1 <= len(arms[1:-1]) <= 3
+
+
+def test_each_load_is_asked_of_every_arm(served):
+    run = served("ngram", measure="all", ks=(2,), batches=(1, 4)).run
+    for k, repeat in ((0, 0), (0, 1), (2, 0)):
+        for concurrency in (1, 4):
+            assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2
+
+
+def test_starts_are_repeated(served):
+    found = served("ngram", measure="all", ks=(2, 4), serving={"restarts": 2})
+    assert found.engine.arms == [0, 2, 2, 4, 4, 0]
+    assert len({facts.server for facts in found.run.engines}) == 6
+
+
+def test_what_was_started_is_kept_without_secrets_and_whole_in_the_private_part(served):
+    found = served("ngram", measure="none")
+    assert {facts.command for facts in found.run.engines} == {"fake --port 1"}
+    assert all(facts.started and facts.ready_seconds == 2.0 for facts in found.run.engines)
+    starts = list(found.folder.records(PrivateStart))
+    assert [start.command for start in starts] == ["fake --port 1 --api-key secret"] * 2
+    assert "secret" not in (found.folder.path / "observations" / "enginefacts.jsonl").read_text()
+
+
+def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
+    server = served("ngram", measure="none").engine.servers[0]
+    sampled = {tuple(prompt) for prompt in server.echoed}
+    assert len(sampled) == 2
+    warm = [ask for ask in server.asked if not ask.key[0]]
+    assert warm
+    assert not sampled & {tuple(ask.prompt) for ask in warm}
+
+
+def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):
+    """0.0005 is within float32's noise, 0.001; the question is the text up to the difference."""
+    engine = FakeEngine(lambda start, n: FakeServer(odd=3 if start.speculation else None))
+    found = served("ngram", on=engine, measure="all", ks=(2,))
+    spec, plain = rows_of(found.run, 2), rows_of(found.run, 0, repeat=1)
+    assert [(row.first_difference, row.tie) for row in spec] == [(3, True)] * 2
+    assert [(row.first_difference, row.tie) for row in plain] == [(None, None)] * 2
+    texts = {tuple(text.prompt): text.tokens for text in found.folder.private_texts()}
+    questions = engine.servers[-1].questions
+    assert sorted(questions) == sorted([*prompt, *t[:3]] for prompt, t in texts.items())
+
+
+def test_where_the_plain_server_leaves_itself_is_the_measure_of_a_tie(served):
+    class Unsure(FakeServer):
+        def margin(self, ids):
+            return 0.4 if len(ids) % 1 == 0 else None
+
+    def make(start, number):
+        return Unsure(odd=3 if start.speculation else 5 if number > 2 else None)
+
+    run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
+    assert {row.tie for row in rows_of(run, 2)} == {True}
+    # Without a difference of the plain server's, 0.4 is no tie in float32.
+    make_sure = FakeEngine(lambda start, n: Unsure(odd=3 if start.speculation else None))
+    run = served("ngram", on=make_sure, measure="all", ks=(2,), out="sure").run
+    assert {row.tie for row in rows_of(run, 2)} == {False}
+
+
+def test_seeds_are_derived_sent_and_recorded_above_temperature_0(served):
+    sampled = {"temperature": 0.7, "samples": 2, "mode": DraftingMode.GREEDY}
+    found = served("ngram", measure="none", **sampled)
+    sent = {ask.key: ask.sampling.seed for ask in found.engine.servers[0].asked if ask.key[0]}
+    kept = {(t.request, t.sample): t.sampling.seed for t in found.run.trajectories}
+    assert kept == sent
+    assert len(set(kept.values())) == 4
+    assert None not in kept.values()
+    again = served("ngram", measure="none", out="again", **sampled).run
+    assert {(t.request, t.sample): t.sampling.seed for t in again.trajectories} == kept
+    assert all(row.first_difference is None for row in found.run.served)
+
+
+def test_a_finished_sweep_starts_nothing_and_one_that_was_cut_only_what_is_missing(served):
+    first = served("ngram", measure="all", ks=(2, 4))
+    kept = first.run.served
+    engine = FakeEngine()
+    again = served("ngram", on=engine, measure="all", ks=(2, 4))
+    assert (engine.arms, again.run.served) == ([], kept)
+    log = first.folder.path / "observations" / "served.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"k":4' not in line))
+    resumed = served("ngram", on=engine, measure="all", ks=(2, 4))
+    assert engine.arms == [4]
+    assert sorted(map(repr, (r.digest for r in resumed.run.served))) == sorted(
+        map(repr, (r.digest for r in kept))
+    )
+
+
+@pytest.mark.parametrize("changed", [{"version": "2.0"}, {"model": "another"}])
+def test_a_run_is_not_continued_with_another_engine(served, changed):
+    first = served("ngram", measure="all", ks=(2, 4))
+    log = first.folder.path / "observations" / "served.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(RunFolderError, match=f"{next(iter(changed.values()))}"):
+        served("ngram", on=FakeEngine(lambda *_: FakeServer(**changed)), measure="all", ks=(2, 4))
+
+
+def test_a_server_that_dies_costs_what_it_had_still_to_answer(served):
+    def make(start, number):
+        # Two answers of the warm-up, then one request.
+        return FakeServer(lives=3 if start.speculation and start.speculation.k == 4 else 10**6)
+
+    found = served(
+        "ngram", on=FakeEngine(make), measure="all", ks=(2, 4, 8), requests=5, measure_requests=5
+    )
+    assert found.engine.arms == [0, 2, 4, 8, 0]
+    answered = [row for row in rows_of(found.run, 4) if row.error is None]
+    lost = [row for row in rows_of(found.run, 4) if row.error]
+    assert (len(answered), len(lost)) == (1, engine_worker.MOST_LOST)
+    assert {row.error for row in lost} == {"unreachable"}
+    assert len(rows_of(found.run, 8)) == 5
+    (failed,) = found.run.failures
+    assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
+    assert "does not answer any more" in failed.reason
+    again = served("ngram", measure="all", ks=(2, 4, 8), requests=5, measure_requests=5)
+    assert again.engine.arms == [4]
+    assert again.run.failures == ()
+    assert len([row for row in rows_of(again.run, 4) if row.error is None]) == 5
+
+
+def test_a_server_that_does_not_start_ends_its_arm_alone(served):
+    def make(start, number):
+        if start.speculation and start.speculation.k == 2:
+            raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
+
+    found = served("ngram", on=FakeEngine(make), measure="all", ks=(2, 4))
+    assert rows_of(found.run, 2) == []
+    assert len(rows_of(found.run, 4)) == 2
+    assert [failure.reason for failure in found.run.failures] == [
+        "vllm ended before it answered: no kernel image"
+    ]
+
+
+def test_without_a_plain_server_there_is_nothing_to_measure_on(served):
+    def make(start, number):
+        raise EngineError("vllm ended before it answered", hint="see its log")
+
+    with pytest.raises(EngineError, match="ended before"):
+        served("ngram", on=FakeEngine(make))
+
+
+def test_two_servers_of_the_users_take_turns_request_by_request(served):
+    order = []
+
+    class Named(FakeServer):
+        def answer(self, ask):
+            order.append((self.k, ask.key[0]))
+            return super().answer(ask)
+
+    spec, plain = Named(k=4, method="ngram"), Named()
+    found = served("ngram", on=[spec, plain])
+    assert {facts.started for facts in found.run.engines} == {False}
+    turns = [each for each in order if each[1]][-4:]
+    assert [k for k, _ in turns] == [0, 4, 0, 4]
+    assert turns[0][1] == turns[1][1]
+    assert len(rows_of(found.run, 4)) == len(rows_of(found.run, 0, repeat=1)) == 2
+    assert len({row.process for row in rows_of(found.run, 4) + rows_of(found.run, 0, 1)}) == 1
+    assert rows_of(found.run, 4)[0].candidate == LOOKUP
+
+
+def test_one_server_that_drafts_writes_the_responses_itself(served):
+    run = served("ngram", on=[FakeServer(k=4, method="ngram")]).run
+    assert len(run.trajectories) == len(rows_of(run, 4)) == len(run.served) == 2
+    assert len(run.replays) == 2
+
+
+def test_drafts_are_replayed_over_a_server_that_does_not_draft(served):
+    run = served(on=[FakeServer()]).run
+    assert {row.k for row in run.served} == {0}
+    assert {replay.candidate for replay in run.replays} == {DRAFT, LOOKUP}
+
+
+def test_a_server_without_token_ids_is_timed_alone(served):
+    server = FakeServer(k=4, returns_ids=False)
+    run = served(on=[server], controls=False).run
+    assert run.replays == ()
+    assert len(rows_of(run, 4)) == 2
+    assert all(isinstance(ask.prompt, str) for ask in server.asked if ask.key[0])
+
+
+def test_a_draft_of_another_vocabulary_is_refused(served, small):
+    run = served(str(small.models / "foreign"), "ngram", measure="none").run
+    (failed,) = run.failures
+    assert (failed.candidate.draft, failed.stage) == ("foreign", "pair")
+
+
+def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
+    found = served(
+        str(small.models / "draft"), measure="all", ks=(2,), quants=("none", "int8"), controls=False
+    )
+    assert found.engine.arms == [0, 2, 0]
+    assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
+    assert "draft:int8 is replayed only: vllm does not serve it at this level" in small.notes
+
+
+def test_requests_are_sent_at_poisson_times(served):
+    found = served("ngram", measure="all", ks=(2,), serving={"arrivals": "poisson:2"})
+    assert len(rows_of(found.run, 2, load="open")) == 2
+    for server in found.engine.servers[1:]:
+        times = sorted(ask.arrival for ask in server.asked if ask.arrival is not None)
+        assert times[0] == 0 < times[1]
+
+
+def test_what_only_an_engine_drafts_is_served_and_not_replayed(served):
+    found = served("suffix", measure="all", ks=(2, 4), controls=False)
+    assert found.run.replays == ()
+    assert found.engine.arms == [0, 2, 4, 0]
+    assert found.engine.starts[1].speculation.method == "suffix"
+
+
+def test_a_run_can_be_redacted_and_read(served):
+    folder = served("ngram", measure="none").folder
+    folder.redact()
+    assert len(read_run(RunFolder(folder.path)).served) == 4
