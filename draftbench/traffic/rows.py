@@ -225,17 +225,18 @@ def _timestamp(value: Any) -> str | None:
 
 def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> str | None:
     if path is not None:
-        answer = at(row, path)
+        found = at(row, path)
+        answer = _said(found)
+        if answer is None and found is not None and not _is_api_answer(decoded(found)):
+            raise BadRowError("the logged response is not a text")
     else:
-        found = {place: at(row, place) for place in _ANSWERS}
-        choices = decoded(found["choices"])  # or those of a question, not an API's answer
-        found["choices"] = choices if isinstance(choices, list) else None
-        values = sorted(found.values(), key=lambda value: not isinstance(value, str))
+        places = {place: at(row, place) for place in _ANSWERS}
+        choices = decoded(places["choices"])  # or those of a question, not an API's answer
+        places["choices"] = choices if isinstance(choices, list) else None
+        values = sorted(places.values(), key=lambda value: not isinstance(value, str))
         answer = next((text for text in map(_said, values) if text is not None), answer)
     if answer is None:
         return None
-    if not isinstance(answer, str):
-        raise BadRowError("the logged response is not a text")
     if len(answer.encode()) > MAX_TEXT:
         raise BadRowError("the logged response is longer than 1 MiB")
     return answer

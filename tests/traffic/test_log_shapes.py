@@ -281,6 +281,14 @@ def test_an_api_s_answer_kept_as_text_is_read_as_what_it_holds(answer):
     text = json.dumps(answer)
     for kept_as in (answer, text, json.dumps(text)):
         assert read({"prompt": "a", "response": kept_as}).response == "Hi"
+        assert read({"prompt": "a", "log": {"said": kept_as}}, response="log.said").response == "Hi"
+
+
+def test_a_named_answer_that_holds_no_text_is_a_bad_row():
+    with pytest.raises(BadRowError, match="the logged response is not a text"):
+        read({"prompt": "a", "said": {"score": 1}}, response="said")
+    called = {"choices": [{"message": {"content": None, "tool_calls": []}}]}
+    assert read({"prompt": "a", "said": called}, response="said").response is None
 
 
 def test_a_plain_prompt_can_be_a_message():
