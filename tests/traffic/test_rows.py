@@ -130,6 +130,7 @@ def test_the_segment_named_by_the_user_replaces_the_usual_places():
     assert request({"prompt": "a", "segment": "s", "team": "t"}, segment="team").segment == "t"
     assert request({"prompt": "a", "segment": "s"}, segment="team").segment is None
     assert request({"prompt": "a", "category": "c"}).segment == "c"
+    assert request({"prompt": "a", "segment.version": 2, "category": "c"}).segment == "c"
 
 
 @pytest.mark.parametrize(
