@@ -8,14 +8,15 @@ TensorRT-LLM and `num_assistant_tokens` of transformers are k; `num_steps` of SG
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import textwrap
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from draftbench.errors import UsageError, did_you_mean
+from draftbench.export import versions
 from draftbench.export.setting import Setting
+from draftbench.export.versions import Version, too_old, version_of
 from draftbench.models.engine_rules import (
     ENGINES,
     llama_cpp_draft,
@@ -28,17 +29,6 @@ from draftbench.models.engine_rules import (
 )
 from draftbench.records import DraftingMode
 
-Version = tuple[int, int]
-_OLDEST, _NEWEST = (0, 0), (10**9, 0)
-# vLLM's first versions with what is written here, by its wheels on PyPI.
-_VLLM_NGRAM, _VLLM_DRAFT, _VLLM_RATES, _VLLM_SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
-_VLLM_PER_CHANNEL = _VLLM_SCHEDULE = (0, 24)
-_VLLM_VOCABULARIES, _VLLM_PARALLEL = (0, 25), (0, 26)
-# Its default runner, the second, serves draft models and n-grams from these on.
-_VLLM_DRAFT_RUNNER, _VLLM_NGRAM_RUNNER = (0, 31), (0, 32)
-# llama.cpp's version is its build; those between the old flags and the new ones were not seen.
-_OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
-_RENAMING = {"before-rename": _OLDEST, "after-rename": (_NEW_BUILD, 0)}
 _BITS = {"int8": 8, "int4": 4}
 # int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
 _GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
@@ -99,7 +89,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         UsageError: an engine or a version that cannot serve this, or that is not known.
     """
     engine = known_engine(engine)
-    rules, number = ENGINES[engine], _version(engine, version)
+    rules, number = ENGINES[engine], version_of(engine, version)
     sizes, contexts = setting.vocabularies, setting.contexts
     if sizes and (refusal := refusal_by_size(rules, *sizes)):
         raise UsageError(
@@ -119,7 +109,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         "transformers": _transformers,
     }
     written = writers[engine](setting, number)
-    name = rules.name if version in (None, *_RENAMING) else f"{rules.name} {version}"
+    name = rules.name if version in (None, *versions.RENAMING) else f"{rules.name} {version}"
     differences, notes = list(setting.differences), written.notes
     if contexts and (cut := shorter_context(rules, *contexts)):
         notes.append(f"{rules.name}: {cut}")
@@ -171,33 +161,6 @@ def _to_send(setting: Setting) -> str:
     return f"send temperature {asked.temperature:g}, {', '.join(words)}, as measured"
 
 
-def _version(engine: str, version: str | None) -> Version:
-    if version is None:
-        return _NEWEST
-    if engine == "llamacpp":
-        build = re.fullmatch(r"b(\d{1,9})", version)
-        number = int(build[1]) if build else -1
-        if 0 <= number <= _OLD_BUILD or number >= _NEW_BUILD:
-            return number, 0
-        if version not in _RENAMING:
-            raise UsageError(
-                f"llama.cpp's flags are not known for `{version}`",
-                hint=f"give --engine-version {' or '.join(_RENAMING)} (until April 2026, from May "
-                "on), or a build like b11368",
-            )
-        return _RENAMING[version]
-    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", version)
-    if not numbers:
-        raise UsageError(f"`{version}` is not a version", hint="for example 0.26 or 1.4.0rc1")
-    return int(numbers[1]), int(numbers[2])
-
-
-def _too_old(engine: str, oldest: str, feature: str) -> UsageError:
-    return UsageError(
-        f"{engine} before {oldest} has no {feature}", hint=f"use {engine} {oldest} or newer"
-    )
-
-
 def _vllm(setting: Setting, version: Version) -> _Written:
     """The JSON of `--speculative-config`."""
     words = ["vllm", "serve", setting.target]
@@ -205,7 +168,7 @@ def _vllm(setting: Setting, version: Version) -> _Written:
         words += ["--revision", setting.target_revision]
     notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINES["vllm"].form]
     lengths: dict[str, object] = {"num_speculative_tokens": setting.k}
-    scheduled = bool(setting.schedule) and version >= _VLLM_SCHEDULE
+    scheduled = bool(setting.schedule) and version >= versions.VLLM_SCHEDULE
     if scheduled:
         lengths = {
             "num_speculative_tokens": setting.longest,
@@ -213,21 +176,21 @@ def _vllm(setting: Setting, version: Version) -> _Written:
         }
         notes += _vllm_schedule(setting, version)
     if setting.survival:
-        if version < _VLLM_RATES:
-            raise _too_old("vLLM", "0.21", "acceptance by position to play back")
+        if version < versions.VLLM_RATES:
+            raise too_old("vLLM", "0.21", "acceptance by position to play back")
         lengths["rejection_sample_method"] = "synthetic"
         lengths["synthetic_acceptance_rates"] = list(setting.survival)
     if setting.draft is not None:
         fields = {**vllm_draft(setting.draft, translated=bool(setting.sizes)), **lengths}
         more, mode = _vllm_draft(setting, version, fields)
         return _Written(json.dumps(fields), [*notes, *more], mode, scheduled)
-    if version < _VLLM_NGRAM:
-        raise _too_old("vLLM", "0.10", "n-gram configurations of this form")
+    if version < versions.VLLM_NGRAM:
+        raise too_old("vLLM", "0.10", "n-gram configurations of this form")
     shortest, longest = setting.lookup
     fields = {"method": "ngram", **lengths}
     fields |= {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
     match = "vLLM before 0.32 takes the first match in the prompt, the run measured the last"
-    if version >= _VLLM_NGRAM_RUNNER:
+    if version >= versions.VLLM_NGRAM_RUNNER:
         match = (
             "vLLM's default runner takes the last match in the prompt, as was measured; before "
             "0.32, and with VLLM_USE_V2_MODEL_RUNNER=0, it is the first"
@@ -239,10 +202,10 @@ def _vllm_draft(
     setting: Setting, version: Version, fields: dict[str, object]
 ) -> tuple[list[str], DraftingMode]:
     """Adds the fields of a draft model: what to know of them, and the mode that vLLM drafts in."""
-    if version < _VLLM_DRAFT:
-        raise _too_old("vLLM", "0.15", "draft models on its current engine")
+    if version < versions.VLLM_DRAFT:
+        raise too_old("vLLM", "0.15", "draft models on its current engine")
     greedy = setting.mode is DraftingMode.GREEDY
-    if setting.sizes and not (greedy and version >= _VLLM_VOCABULARIES):
+    if setting.sizes and not (greedy and version >= versions.VLLM_VOCABULARIES):
         raise UsageError(
             f"vLLM refuses this pair: its vocabularies have {setting.sizes} entries",
             hint="from 0.25 it maps them where the draft is greedy; sweep with --mode greedy",
@@ -252,12 +215,12 @@ def _vllm_draft(
         fields["revision"] = setting.draft_revision
     if setting.quant == "fp8":
         # One scale a row, as was measured; "fp8" is one for the whole matrix.
-        by_row = version >= _VLLM_PER_CHANNEL
+        by_row = version >= versions.VLLM_PER_CHANNEL
         fields["quantization"] = "fp8_per_channel" if by_row else "fp8"
         if not by_row:
             notes.append("fp8 has one scale a matrix there, the run measured one a row")
     mode = DraftingMode.GREEDY
-    if version >= _VLLM_SAMPLING:
+    if version >= versions.VLLM_SAMPLING:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
         mode = mode if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
     if setting.sizes:
@@ -265,7 +228,7 @@ def _vllm_draft(
             f"the vocabularies have {setting.sizes} entries: vLLM drafts from what they share, on "
             "its older runner alone"
         )
-    elif version >= _VLLM_DRAFT_RUNNER:
+    elif version >= versions.VLLM_DRAFT_RUNNER:
         notes.append(
             "vLLM's default runner captures no CUDA graphs for a draft model (0.31 to 0.33): a "
             "small draft costs more there than its passes here"
@@ -276,11 +239,11 @@ def _vllm_draft(
 def _vllm_schedule(setting: Setting, version: Version) -> list[str]:
     """What vLLM makes of draft lengths by load."""
     parallel = "drops the schedule for `num_speculative_tokens` under data parallelism"
-    if version < _VLLM_PARALLEL:
+    if version < versions.VLLM_PARALLEL:
         parallel = "before 0.26 may hang with a schedule under data parallelism"
     last = setting.schedule[-1][1]
     notes = [f"vLLM keeps the last draft length beyond {last} requests, and {parallel}"]
-    if setting.draft is not None and not setting.sizes and version >= _VLLM_DRAFT_RUNNER:
+    if setting.draft is not None and not setting.sizes and version >= versions.VLLM_DRAFT_RUNNER:
         notes.append(
             f"vLLM's default runner (0.31 to 0.33) drafts {setting.longest} tokens with a draft "
             "model at every load and verifies only the schedule's: VLLM_USE_V2_MODEL_RUNNER=0 "
@@ -327,19 +290,19 @@ def _sglang(setting: Setting, version: Version) -> _Written:
 
 def _llamacpp(setting: Setting, version: Version) -> _Written:
     """The llama-server command, with the flags of its build."""
-    renamed = version >= (_NEW_BUILD, 0)
+    renamed = version >= (versions.NEW_BUILD, 0)
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), str(setting.lookup[0])
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes = [ENGINES["llamacpp"].form if renamed else older]
     more = ["-np", str(setting.load)]  # 4 without it
     if setting.survival:
-        if version < (_RATES_BUILD, 0):
-            raise _too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
+        if version < (versions.RATES_BUILD, 0):
+            raise too_old("llama.cpp", f"b{versions.RATES_BUILD}", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
         notes.append(
-            f"--spec-synth-rates (pull request 27711, August 2026) is in b{_RATES_BUILD} and not "
-            "in b10644: earlier builds do not start with it"
+            "--spec-synth-rates (pull request 27711, August 2026) is in "
+            f"b{versions.RATES_BUILD} and not in b10644: earlier builds do not start with it"
         )
     if setting.load > 1:
         notes.append(
@@ -361,13 +324,13 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         words += ["--spec-draft-p-min", "0"]
     else:
         words += ["-md", file, "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
-    if setting.mode is not DraftingMode.GREEDY and version >= (_SAMPLING_BUILD, 0):
+    if setting.mode is not DraftingMode.GREEDY and version >= (versions.SAMPLING_BUILD, 0):
         # It reads temperature and seed of a request, not top-k or top-p.
         words += ["--spec-draft-sampling", "probabilistic"]
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
         notes.append(
-            f"--spec-draft-sampling is known from b{_SAMPLING_BUILD} on (October 2026); earlier "
-            "builds do not start with it: give --engine-version after-rename for them"
+            f"--spec-draft-sampling is known from b{versions.SAMPLING_BUILD} on (October 2026); "
+            "earlier builds do not start with it: give --engine-version after-rename for them"
         )
     words += [*more, *(["-ngl", "99", "-ngld", "99"] if setting.on_gpu else [])]
     notes.append(
@@ -440,7 +403,7 @@ def _transformers(setting: Setting, version: Version) -> _Written:
     round.
     """
     if version < (4, 45):
-        raise _too_old("transformers", "4.45", "`assistant_confidence_threshold`")
+        raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
     notes = [ENGINES["transformers"].form]
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
     target, draft = (

@@ -288,7 +288,7 @@ ENGINES = {
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
             Source("generation_config.json", "0.5.23 arg_groups/fields/serving.py", "0.5.23"),
-            Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", ""),
+            Source("48 requests at once", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
             Source("no rejection sampling", "0.5.23 arg_groups/speculative_hook.py", ""),
             Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
             Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
