@@ -137,7 +137,8 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
     """Rounds that took more or less than their timed passes, which is all that predictions count
     where nothing was decoded; what the baseline's steps did alike cancels in a speed-up.
     """
-    if decided.concurrency > 1:
+    served = any(each.predictor.served for each in decided.alternatives)
+    if decided.concurrency > 1 and not served:
         text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in decided.alternatives):
             text += ", and requests of a batch share rounds, so measured intervals are approximate"

@@ -2,10 +2,10 @@
 
 An engine does not say what of a round is drafting and what verifying: c, v and o stay unknown. It
 gives the seconds of whole rounds at the k's that it was started with, and those of a target step,
-which is a round at k = 0. Between two started k's a round takes no less than at the smaller and no
-more than at the larger, since it does more: the straight line between is taken, and half the
-distance to the nearer end as the standard deviation of its bends. Beyond the largest k that was
-started, the line through the last two continues with the same rule.
+which is a round at k = 0. From there the first drafted token costs more than each further one (the
+draft's own overhead), so the straight line through two started k's is taken, below and beyond them
+too. A round takes no less than one with a smaller k and no more than one with a larger: half of
+what is left between these is the standard deviation of a bend.
 
 One start differs from the next (memory, threads, what else runs): every start has a factor of its
 own, by the scatter between starts of one kind where there are several, else by `START_DOUBT`.
@@ -73,21 +73,23 @@ class RoundCosts:
             axis=-1,
         )
 
-    def _between(self, k: int) -> tuple[float | Floats, float | Floats]:
+    def _between(self, k: int) -> tuple[Floats, Floats]:
         """Seconds at a k that was not started, and the standard deviation of the bend there."""
         known = sorted(self.seconds)
         below = max(each for each in known if each < k)
         above = min((each for each in known if each > k), default=None)
+        low = np.asarray(self.seconds[below])
+        # With a single start the line begins at the target step.
+        lined = self.started if len(self.started) > 1 else (0, *self.started)
+        first = max((each for each in lined[:-1] if each < k), default=lined[0])
+        second = lined[lined.index(first) + 1]
+        start, end = np.asarray(self.seconds[first]), np.asarray(self.seconds[second])
+        slope = np.maximum(end - start, 0.0) / (second - first)
         if above is None:
-            before = max(each for each in known if each < below)
-            slope = np.maximum(
-                (np.asarray(self.seconds[below]) - self.seconds[before]) / (below - before), 0.0
-            )
             further = slope * (k - below)
-            return self.seconds[below] + further, further / 2
-        low, high = np.asarray(self.seconds[below]), np.asarray(self.seconds[above])
-        high = np.maximum(low, high)
-        value = low + (high - low) * (k - below) / (above - below)
+            return low + further, further / 2
+        high = np.maximum(low, np.asarray(self.seconds[above]))
+        value = np.clip(start + slope * (k - first), low, high)
         return value, np.minimum(value - low, high - value) / 2
 
     @cached_property

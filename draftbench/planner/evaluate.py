@@ -203,7 +203,11 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     if not decoded:
         return None
     sizes = [abs(error) for _, error in decoded]
-    alone = [abs(e) for each, _ in decoded if (e := each.passes_only_error()) is not None]
+    alone = [
+        abs(error)
+        for each, _ in decoded
+        if each.predictor.served is None and (error := each.passes_only_error()) is not None
+    ]
     return PredictionError(
         median=median(sizes),
         worst=max(sizes),

@@ -20,7 +20,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
-    known = any(each.predictor.costs is not None for each in decided.alternatives)
+    known = any(each.predictor.timed for each in decided.alternatives)
     plain_rate, rate, plain_time, time = _rates_and_times(leader)
 
     def per_dollar(rate: float | None) -> float | None:
@@ -73,7 +73,11 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
         return "; ".join(notes) or None
     predictor = decided.leader.predictor
     known = any(seconds is not None for seconds in predictor.overheads.values())
-    bare = None if known or foreign else "of passes alone: nothing was decoded there"
+    bare = (
+        None
+        if known or foreign or predictor.served
+        else "of passes alone: nothing was decoded there"
+    )
     return "; ".join(note for note in (predictor.note, bare) if note) or None
 
 

@@ -76,6 +76,11 @@ class Predictor:
             self._rounds[k] = expected_rounds(self.laws, k)
         return self._rounds[k]
 
+    @property
+    def timed(self) -> bool:
+        """Whether anything says what a round costs."""
+        return self.costs is not None or self.served is not None
+
     def reaches(self, k: int) -> bool:
         """Whether the rounds at k are known: a draft that only an engine runs was served at a
         largest k.

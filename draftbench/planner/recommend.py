@@ -10,6 +10,7 @@ from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
+from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
@@ -79,6 +80,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         latency=latency(leader) if leader else None,
         crossover_between=between,
         failures=run.failures,
+        engine=engine_name(run) if run.manifest.question.engine else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
     )
     return msgspec.structs.replace(
@@ -122,16 +124,21 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
 
 def next_start(run: Run, candidate: Candidate, concurrency: int = 1) -> int | None:
     """The k that a serving engine should be started with next, None where another start would
-    change nothing: first one in the middle of those asked (of a draft that only the engine runs the
-    largest, which shows the hazards of all smaller), then whichever is predicted best, until that
-    one was started or one within timing noise of it was.
+    change nothing.
+
+    First one in the middle of those asked, then the largest: two k's show what a drafted token
+    costs. A draft that only the engine runs begins with the largest, which shows the hazards of all
+    smaller ones. Then whichever is predicted best, until it was started or no start is predicted to
+    be better by more than timing noise.
     """
     ks = draft_lengths(run)
     predictor = predictor_of(run, candidate, batch=concurrency)
     started = predictor.served.started if predictor.served else ()
-    if not started:
-        replayed = any(replay.candidate == candidate for replay in run.replays)
-        return min(ks, key=lambda k: abs(k * k - ks[0] * ks[-1])) if replayed else ks[-1]
+    middle, largest = min(ks, key=lambda k: abs(k * k - ks[0] * ks[-1])), ks[-1]
+    replayed = any(replay.candidate == candidate for replay in run.replays)
+    for k in (middle, largest) if replayed else (largest, middle):
+        if len(started) < 2 and k not in started:
+            return k
     speeds = {}
     for k in filter(predictor.reaches, ks):
         served = predictor.served if k in started else None

@@ -263,6 +263,7 @@ class Recommendation(Record, frozen=True):
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
+    engine: str | None = None  # the serving engine with its version; None: built-in decoder
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
 
     @property

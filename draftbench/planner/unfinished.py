@@ -6,7 +6,7 @@ have it: of those only responses and replays are counted.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.records import LOOKUP, SELF, Candidate
@@ -30,8 +30,9 @@ def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
     for candidate in run.candidates:
         if candidate in failed:
             continue
-        stage = _not_decoded(run, candidate, costs)
-        if replayed[candidate] < responses:
+        engine = run.manifest.question.engine is not None
+        stage = _not_served(run, candidate) if engine else _not_decoded(run, candidate, costs)
+        if replayed[candidate] < responses and (replayed[candidate] or not engine):
             stage = f"replayed on {replayed[candidate]} of {responses} responses"
         if stage is not None:
             missing.append(f"{candidate} {stage}")
@@ -42,6 +43,23 @@ def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
     if not missing:
         return None
     return f"this run is not finished ({'; '.join(missing)}): the same command resumes it"
+
+
+def _not_served(run: Run, candidate: Candidate) -> str | None:
+    """At which of the k's that an engine was started with requests are missing."""
+    effort = run.manifest.effort
+    if effort is None or effort.measure in ("replay", "none"):
+        return None
+    wanted = len(to_decode(run.trajectories, effort.measure_requests))
+    done: defaultdict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
+    for row in run.served:
+        if row.candidate == candidate:
+            done[row.k, row.concurrency].add((row.request, row.sample))
+    for (k, concurrency), keys in sorted(done.items()):
+        if len(keys) < wanted:
+            load = "" if concurrency == 1 else f" at concurrency {concurrency}"
+            return f"served on {len(keys)} of {wanted} responses at k = {k}{load}"
+    return None if done else "not served"
 
 
 def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:

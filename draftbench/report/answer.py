@@ -109,6 +109,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     else:
         of = "" if decoded == answer.requests else f"{decoded} of "
         rests_on = f"measured on {of}{requests}"
+    rests_on += f" in {answer.engine}" if answer.engine else ""
     included = "prefills included" if answer.objective == "latency" else "decode only"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     return f"{included}, {rests_on}{asked}"
@@ -131,10 +132,10 @@ def certainty(answer: Recommendation) -> list[str]:
         notes.append("No acceptance, however high, would make it pay.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
-    return [*notes, *_limits_kept(answer)]
+    return [*notes, *limits_kept(answer)]
 
 
-def _limits_kept(answer: Recommendation) -> list[str]:
+def limits_kept(answer: Recommendation) -> list[str]:
     """How many requests kept the limits, without and with speculation."""
     if answer.slo_kept is None:
         return []
@@ -160,8 +161,17 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
         name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
         rows.append([arrow, shortened(name, longest), str(each.k), marked, *figures, _memory(each)])
     legend = "τ accepted length; c draft step / target step"
+    if answer.engine:
+        legend = "τ accepted length"
     head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
+    head, rows = _known_columns(head, rows)
     return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
+
+
+def _known_columns(head: list[str], rows: list[list[Cell]]) -> tuple[list[str], list[list[Cell]]]:
+    """Without the columns in which nothing is known, as c and memory of an engine's models."""
+    known = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
+    return [head[at] for at in known], [[row[at] for at in known] for row in rows]
 
 
 def _ranked_by(answer: Recommendation, each: Evaluation) -> Estimate | None:
@@ -186,7 +196,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Why the others lost", notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
-        latency(answer.latency) if answer.latency else Section(""),
+        latency(answer.latency, answer.engine) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
         Section("Rules of thumb", notes=advice(answer)),
     ]
@@ -204,6 +214,7 @@ def speed_ups(answer: Recommendation) -> Section:
     if error is not None and abs(error) >= 0.0005:
         measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
     requests = counted(answer.requests, "request")
+    costs = "the rounds of other starts" if answer.engine else "pass timings"
     rows = [
         (
             "cross-validated, decides",
@@ -211,7 +222,7 @@ def speed_ups(answer: Recommendation) -> Section:
             "chosen on some, evaluated on others",
         ),
         ("expected", leader.speedup_expected, "the prediction, corrected by what was measured"),
-        ("predicted", leader.speedup_predicted, f"{requests}, from replay and pass timings"),
+        ("predicted", leader.speedup_predicted, f"{requests}, from replay and {costs}"),
         ("measured", leader.speedup_measured, measured),
         ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),
         ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),
@@ -315,8 +326,11 @@ def advice(answer: Recommendation) -> list[str]:
     return [f"{one.sentence} ({one.source})" for one in answer.advice]
 
 
-def latency(waits: Latency) -> Section:
+def latency(waits: Latency, engine: str | None = None) -> Section:
     """Percentiles in milliseconds without and with speculation, and what became worse."""
+    covered = "Queueing and prefill of other requests are not included."
+    if engine:
+        covered = f"As the client of {engine} saw them, queueing and other prefills included."
     rows, worse = [], []
     for field in Side.__struct_fields__:
         before: Distribution = getattr(waits.plain, field)
@@ -333,7 +347,7 @@ def latency(waits: Latency) -> Section:
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     notes = [
         f"Milliseconds, {waits.configuration}, concurrency {waits.concurrency}; a chunk is what "
-        "one round delivers. Queueing and prefill of other requests are not included.",
+        f"one round delivers. {covered}",
         f"Time per output token of a request, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
         "that without speculation.",
     ]

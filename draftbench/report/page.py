@@ -237,7 +237,9 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
         "Load and latency",
         lead,
         _drawn(chart, beside=numbers) if chart else numbers,
-        folded("What a request waits for, measured", _titled(latency(waits))) if waits else None,
+        folded("What a request waits for, measured", _titled(latency(waits, answer.engine)))
+        if waits
+        else None,
     )
 
 

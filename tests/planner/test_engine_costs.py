@@ -13,6 +13,7 @@ from draftbench.planner.engine_costs import START_DOUBT, RoundCosts, round_costs
 from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import next_start, recommend
 from draftbench.records import Candidate, EngineFacts
+from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
 COSTS = RoundCosts({0: 1.0, 2: 1.4, 6: 2.2}, {})
@@ -23,8 +24,24 @@ def test_a_started_k_takes_what_was_measured():
 
 
 @pytest.mark.parametrize(("k", "seconds"), [(1, 1.2), (4, 1.8), (8, 2.6)])
-def test_others_lie_on_the_line_through_their_neighbours(k, seconds):
+def test_others_lie_on_the_line_through_two_started_ones(k, seconds):
     assert COSTS.at(k) == pytest.approx(seconds)
+
+
+def test_the_first_drafted_token_may_cost_more_than_each_further_one():
+    # 1.6 + (k - 2) · .1, where a line from the target step would say 1.3 at k = 1.
+    costs = RoundCosts({0: 1.0, 2: 1.6, 6: 2.0}, {})
+    assert costs.at(1) == pytest.approx(1.5)
+    assert costs.at(4) == pytest.approx(1.8)
+
+
+def test_no_round_takes_less_than_a_target_step():
+    costs = RoundCosts({0: 1.0, 4: 1.1, 8: 2.1}, {})
+    assert costs.at(1) == 1.0
+
+
+def test_a_single_start_is_on_a_line_from_the_target_step():
+    assert RoundCosts({0: 1.0, 4: 1.4}, {}).at(2) == pytest.approx(1.2)
 
 
 def test_no_round_is_known_where_nothing_with_a_draft_was_started():
@@ -131,17 +148,22 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     assert answer.runner == "vllm 0.32.0"
     assert answer.leading_evaluation.speedup_measured.value == pytest.approx(0.8 / 0.48)
     assert answer.leading_evaluation.draft_cost_ratio is None
+    text = render(answer, "table", 88)
+    assert "measured on 10 requests in vllm 0.32.0" in text
+    assert "memory" not in text
     assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)
 
 
-def test_the_first_start_is_in_the_middle_then_the_best_predicted_until_it_was_started():
-    plain, at_two = answers(0, 0.5, 0.1, (1,) * 9), answers(2, 0.5, 0.12, (1, 3, 3, 2))
-    # sqrt(1 · 4) = 2. Then by rounds of replay: k = 1 4 rounds of .11 s, k = 2 3 of .12, k = 4 2 of
-    # .14: .44, .36 and .28 s.
+def test_the_middle_k_and_the_largest_are_started_then_the_best_predicted():
+    # sqrt(1 · 4) = 2. By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
+    plain, at_two = answers(0, 0.5, 0.1, (1,) * 9), answers(2, 0.5, 0.14, (1, 3, 3, 2))
     assert next_start(engine_run(*plain), SMALL) == 2
     assert next_start(engine_run(*plain, *at_two), SMALL) == 4
-    at_four = answers(4, 0.5, 0.14, (1, 5, 3))
-    assert next_start(engine_run(*plain, *at_two, *at_four), SMALL) is None
+    cheap = answers(4, 0.5, 0.16, (1, 5, 3))
+    assert next_start(engine_run(*plain, *at_two, *cheap), SMALL) is None
+    # At k = 1 the line would say .09 s and a target step takes .10: .40 against .48 and .60.
+    two, dear = answers(2, 0.5, 0.16, (1, 3, 3, 2)), answers(4, 0.5, 0.30, (1, 5, 3))
+    assert next_start(engine_run(*plain, *two, *dear), SMALL) == 1
 
 
 def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
@@ -153,3 +175,4 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
     assert predictor.rounds(1).rounds == pytest.approx([4.0, 4.0])
     assert not predictor.reaches(5)
+    assert next_start(engine_run(*plain, *own), eagle) == 2

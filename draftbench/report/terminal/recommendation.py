@@ -14,6 +14,7 @@ from draftbench.report.answer import (
     candidates,
     every_section,
     headline,
+    limits_kept,
     named,
     reasons,
     schedule,
@@ -141,7 +142,7 @@ def _below(answer: Recommendation) -> list[str]:
     if answer.runner_up is not None:
         reason = answer.evaluation_of(answer.runner_up).reason
         lines += [f"Runner-up: {named(answer.runner_up)}, {reason}."] if reason else []
-    lines += filter(None, [schedule(answer)])
+    lines += [*filter(None, [schedule(answer)]), *limits_kept(answer)]
     rest = [caveat for caveat in answer.caveats if not caveat.decisive and caveat.kind in _URGENT]
     rest.sort(key=lambda caveat: _URGENT.index(caveat.kind))
     return [*lines, *(f"Caveat: {caveat.text}" for caveat in rest[:_MOST_CAVEATS])]
