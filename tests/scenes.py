@@ -188,7 +188,7 @@ def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any
         "sample": 0,
         "mode": DraftingMode.GREEDY,
         "repeat": 0,
-        "server": "s1" if k else "s0",
+        "server": f"s{k}",
         "process": "p1",
         "load": "closed",
         "concurrency": 1,

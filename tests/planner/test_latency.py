@@ -95,7 +95,8 @@ def test_several_tokens_of_a_round_share_the_time_of_their_piece():
 
 def test_the_share_that_kept_has_wilsons_interval():
     """9 of 10: (0.596, 0.982), as in Brown, Cai and DasGupta (2001)."""
-    rows = [served(None, 0, 0.1, 0.2) for _ in range(9)] + [served(None, 0, 9.0, 9.1)]
+    rows = [served(None, 0, 0.1, 0.2, request=f"r{n}") for n in range(9)]
+    rows.append(served(None, 0, 9.0, 9.1, request="late"))
     kept = slo_kept(run_of(manifest(engine="vllm"), rows), None, 1, Slo(ttft=1.0))
     assert kept.plain.value == pytest.approx(0.9)
     assert (kept.plain.low, kept.plain.high) == pytest.approx((0.596, 0.982), abs=1e-3)
