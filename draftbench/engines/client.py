@@ -54,23 +54,22 @@ class Http:
         self.url = _checked(url)
         self.limits = limits or Limits()
         self._token = os.environ.get(TOKEN_VARIABLE) or None
+        if self._token and not (self._token.isascii() and self._token.isprintable()):
+            raise EngineError(
+                f"{TOKEN_VARIABLE} holds no token that can be sent",
+                hint="a token is one line of ASCII characters",
+            )
         local = httpx2.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
         headers = {"Accept-Encoding": "identity", "Connection": "close"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        try:
-            self._client = httpx2.AsyncClient(
-                headers=headers,
-                transport=transport,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-                timeout=httpx2.Timeout(self.limits.idle_seconds, connect=10.0),
-                trust_env=not local,  # a proxy leads out of this machine
-            )
-        except (ValueError, UnicodeError) as error:
-            raise EngineError(
-                f"{TOKEN_VARIABLE} holds no token that can be sent",
-                hint="a token is one line of ASCII characters",
-            ) from error
+        self._client = httpx2.AsyncClient(
+            headers=headers,
+            transport=transport,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+            timeout=httpx2.Timeout(self.limits.idle_seconds, connect=10.0),
+            trust_env=not local,  # a proxy leads out of this machine
+        )
         self.loop = loop_factory()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import httpx2
+
 from draftbench.engines.client import AnswerError, Http
 from draftbench.engines.engine import Fault, Limits, Server
 from draftbench.engines.llama_cpp import LlamaCpp
@@ -24,9 +26,15 @@ _OWNERS = {
 
 
 def connect(
-    url: str, engine: str | None = None, *, model: str | None = None, limits: Limits | None = None
+    url: str,
+    engine: str | None = None,
+    *,
+    model: str | None = None,
+    limits: Limits | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Server:
-    """The server at an address. `engine` and `model` are found out where they are not given.
+    """The server at an address. `engine` and `model` are found out where they are not given;
+    `transport` replaces the network.
 
     A token is taken from the environment (DRAFTBENCH_API_KEY).
 
@@ -38,7 +46,7 @@ def connect(
             f"unknown engine `{without_controls(engine)}`",
             hint=did_you_mean(engine, KINDS, f"choose one of {', '.join(KINDS)}"),
         )
-    http = Http(url, limits=limits)
+    http = Http(url, limits=limits, transport=transport)
     try:
         return _identified(http, engine, model)
     except BaseException:

@@ -124,8 +124,10 @@ class Counters:
             return None if now is None or then is None or now < then else now - then
 
         positions = None
-        if self.by_position is not None and before.by_position is not None:
-            pairs = tuple(zip_longest(self.by_position, before.by_position, fillvalue=0))
+        # llama-server names the positions from the first draft on.
+        then = () if before.by_position is None and before.kept == 0 else before.by_position
+        if self.by_position is not None and then is not None:
+            pairs = tuple(zip_longest(self.by_position, then, fillvalue=0))
             if all(now >= then for now, then in pairs):
                 positions = tuple(now - then for now, then in pairs)
         sums = {f.name: difference(f.name) for f in fields(self) if f.name != "by_position"}

@@ -1,0 +1,176 @@
+"""Records what a running vLLM or llama-server answers, for the tests of the adapters:
+
+    python scripts/record_engines.py URL FILE
+
+asks the server at URL everything that an adapter asks and writes the raw exchanges to FILE
+(tests/engines/recorded/NAME.json). The tests read them as if the server answered once more, so
+after an engine's update record again and run `pytest tests/engines/test_recorded.py`.
+
+The recordings of the project are made of (see the names of the files):
+
+    llama-server -m T.gguf -md D.gguf --spec-type draft-simple --spec-draft-n-max 4 --metrics -np 1
+    python -m vllm.entrypoints.openai.api_server --model draftbench/embedded/target --dtype float32
+        --enable-per-request-metrics --per-request-spec-decode-metrics detailed
+        --speculative-config '{"method": "draft_model", "model": "…/distilled",
+                               "num_speculative_tokens": 4}'
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from draftbench.engines.client import AnswerError
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Answer, Ask, Counters, Server, ServerFacts
+from draftbench.records import Sampling
+
+# Python for the embedded family; the characters of the last are several tokens each.
+TEXTS = (
+    "import os\n\ndef main(argv):\n",
+    'if __name__ == "__main__":\n    main()\n',
+    "names = ['🪿', '𓀀', '🪿', '𓀀', '🪿', '",
+)
+
+
+@dataclass
+class Scene:
+    """What one visit to a server yields."""
+
+    facts: ServerFacts
+    prompts: list[list[int]]
+    answers: dict[str, Answer]
+    counted: Counters
+    margin: float | None
+    best: list[int] | None
+    refused: AnswerError
+
+
+def visit(server: Server) -> Scene:
+    """Everything that an adapter asks of a server, in a fixed order."""
+    facts = server.facts()
+    prompts = [server.tokenize(text) for text in TEXTS]
+    server.echo(prompts[:2])
+    asks = {
+        "greedy": Ask(("greedy", 0), prompts[0], 24, Sampling(seed=1)),
+        "sampled": Ask(
+            ("sampled", 0), prompts[0], 24, Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=2)
+        ),
+        "stop string": Ask(("stop string", 0), prompts[0], 24, Sampling(seed=1), stop=("(",)),
+        "end": Ask(("end", 0), prompts[1], 48, Sampling(seed=3)),
+        "characters": Ask(("characters", 0), prompts[2], 24, Sampling(seed=1)),
+        "log p": Ask(("log p", 0), prompts[0], 8, Sampling(seed=1), log_p=True),
+        "one token": Ask(("one token", 0), prompts[0], 1, Sampling(seed=1)),
+    }
+    if server.engine == "vllm" and facts.k != 0:
+        del asks["sampled"]  # vLLM 0.32 on a CPU dies of a top-k beside speculation
+    before = server.counters()
+    answers = {a.ask.key[0]: a for a in drive(server, list(asks.values()), concurrency=1)}
+    counted = server.counters().since(before)
+    margin = server.margin(prompts[0])
+    greedy = answers["greedy"]
+    ids = [*prompts[0], *(greedy.tokens or ())]
+    try:
+        best = server.best_tokens(ids, len(prompts[0]))
+    except AnswerError:
+        raise
+    except Exception:  # llama-server scores no prompt
+        best = None
+    try:
+        server.http.json(
+            server.route, server.question(Ask(("", 0), prompts[0] * 5000, 1, Sampling())), type=dict
+        )
+        raise AssertionError("a prompt beyond every context was accepted")
+    except AnswerError as error:
+        refused = error
+    return Scene(facts, prompts, answers, counted, margin, best, refused)
+
+
+class Recorder(httpx2.AsyncBaseTransport):
+    """Passes requests through and keeps what came back, pieces joined."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[dict[str, Any]] = []
+        self._inner = httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        exchange = {
+            "method": request.method,
+            "path": request.url.path,
+            "status": response.status_code,
+            "content": "",
+        }
+        self.exchanges.append(exchange)
+        stream = response.stream
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async for piece in stream:  # type: ignore[union-attr]
+                exchange["content"] += piece.decode()
+                yield piece
+
+        kind = response.headers.get("content-type", "")
+        exchange["type"] = kind
+        return httpx2.Response(
+            response.status_code, headers={"content-type": kind}, content=pieces()
+        )
+
+
+def shortened(path: str, content: str) -> str:
+    """What was answered without what no adapter reads, such as the server's environment."""
+    if path == "/server_info" and "vllm_config" in content:
+        return json.dumps({"vllm_config": json.loads(content)["vllm_config"]})
+    if path == "/metrics":
+        kept = re.compile(
+            "spec_decode|tokens_total|tokens_predicted_total|cached|cache_(hits|config)"
+        )
+        return "".join(f"{line}\n" for line in content.splitlines() if kept.search(line))
+    return content
+
+
+class Player(httpx2.AsyncBaseTransport):
+    """Answers with recorded exchanges, which must be asked for in their order."""
+
+    def __init__(self, exchanges: list[dict[str, Any]]) -> None:
+        self._coming = iter(exchanges)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        exchange = next(self._coming)
+        asked = request.method, request.url.path
+        assert asked == (exchange["method"], exchange["path"])
+        return httpx2.Response(
+            exchange["status"],
+            headers={"content-type": exchange["type"]},
+            content=exchange["content"].encode(),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record what a running server answers.")
+    parser.add_argument("url")
+    parser.add_argument("file", type=Path)
+    arguments = parser.parse_args()
+    recorder = Recorder()
+    server = connect(arguments.url, transport=recorder)
+    scene = visit(server)
+    server.close()
+    for name, answer in scene.answers.items():
+        print(f"{name}: {answer.output_tokens} tokens, {answer.error or answer.finish}")
+    recorded = {
+        "engine": server.engine,
+        "version": scene.facts.version,
+        "exchanges": recorder.exchanges,
+    }
+    arguments.file.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,439 @@
+"""What each engine is asked, field by field, and how what it says of itself is read."""
+
+import httpx2
+import msgspec
+import pytest
+from engines.scripted_server import SHAPES, VERSION, ScriptedServer
+
+from draftbench.engines.client import AnswerError, Http
+from draftbench.engines.connect import KINDS, connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Ask, Fault, Reading, ServerFacts
+from draftbench.errors import EngineError
+from draftbench.records import Sampling
+
+GREEDY = Ask(("r", 0), [5, 6, 7], 9, Sampling(seed=3))
+DRAWN = Ask(
+    ("r", 0),
+    [5, 6],
+    9,
+    Sampling(temperature=0.7, top_k=40, top_p=0.9, min_p=0.05, seed=2**33),
+    stop=("\n\n", "END"),
+    log_p=True,
+)
+
+
+@pytest.fixture
+def adapter():
+    made = []
+
+    def make(engine, answer=None):
+        def respond(request):
+            return httpx2.Response(404) if answer is None else answer
+
+        made.append(KINDS[engine](Http("http://x", transport=httpx2.MockTransport(respond)), "m"))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+OPENAI = {
+    "model": "m", "prompt": [5, 6, 7], "max_tokens": 9, "n": 1, "temperature": 0.0, "top_k": 0,
+    "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0.0, "seed": 3, "stop": [], "stream": True,
+    "stream_options": {"include_usage": True},
+}  # fmt: skip
+BODIES = {
+    "openai": OPENAI,
+    "vllm": OPENAI
+    | {"return_token_ids": True, "add_special_tokens": False, "ignore_eos": False, "min_tokens": 0},
+    "tensorrt_llm": OPENAI
+    | {
+        "detokenize": False, "include_stop_str_in_output": True, "add_special_tokens": False,
+        "ignore_eos": False, "min_tokens": 0,
+    },
+    "sglang": {
+        "input_ids": [5, 6, 7],
+        "sampling_params": {
+            "max_new_tokens": 9, "n": 1, "temperature": 0.0, "top_k": -1, "top_p": 1.0,
+            "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+            "frequency_penalty": 0.0, "sampling_seed": 3, "stop": [], "ignore_eos": False,
+            "min_new_tokens": 0,
+        },
+        "stream": True, "return_prompt_token_ids": True, "return_logprob": False,
+    },
+    "llama.cpp": {
+        "prompt": [5, 6, 7], "n_predict": 9, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+        "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0, "xtc_probability": 0.0,
+        "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0, "repeat_penalty": 1.0,
+        "repeat_last_n": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": 3,
+        "stop": [], "ignore_eos": False, "cache_prompt": False, "return_tokens": True,
+        "stream": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", BODIES)
+def test_every_sampling_field_is_sent_neutral_values_included(adapter, engine):
+    body = adapter(engine).question(GREEDY)
+    salts = [body.pop(name) for name in ("cache_salt", "extra_key") if name in body]
+    assert body == BODIES[engine]
+    assert len(salts) == (engine in ("vllm", "sglang"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_two_requests_share_a_prefix_in_the_cache(adapter, engine):
+    name = {"vllm": "cache_salt", "sglang": "extra_key"}[engine]
+    server = adapter(engine)
+    assert server.question(GREEDY)[name] != server.question(GREEDY)[name]
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ("openai", {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 2**33}),
+        ("vllm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 0, "seed": 2**33}),
+        ("tensorrt_llm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 1}),
+        ("sglang", {"return_logprob": True}),
+        ("llama.cpp", {"top_k": 40, "n_probs": 1, "post_sampling_probs": True, "seed": 2}),
+    ],
+)
+def test_a_request_s_own_settings_are_sent(adapter, engine, expected):
+    # A seed of llama.cpp has 32 bits, of which the last value means a random one.
+    body = adapter(engine).question(DRAWN)
+    assert {name: body[name] for name in expected} == expected
+    if engine == "sglang":
+        params = body["sampling_params"]
+        assert (params["top_k"], params["min_p"], params["stop"]) == (40, 0.05, ["\n\n", "END"])
+
+
+@pytest.mark.parametrize("engine", BODIES)
+def test_text_goes_out_where_no_ids_are_at_hand(adapter, engine):
+    body = adapter(engine).question(Ask(("r", 0), "def f", 9, Sampling()))
+    assert body["text" if engine == "sglang" else "prompt"] == "def f"
+
+
+FACTS = {
+    "vllm": ServerFacts("vllm", VERSION, "org/target", 4096, k=4),
+    "llama.cpp": ServerFacts(
+        "llama.cpp", VERSION, "org/target", 4096, True, 2, method="draft-simple", k=4
+    ),
+    "sglang": ServerFacts("sglang", VERSION, "org/target", 4096, False, 48, "STANDALONE", 4),
+    "tensorrt_llm": ServerFacts("tensorrt_llm", VERSION, "org/target"),
+    "openai": ServerFacts("openai", None, "org/target", 4096),
+}
+
+
+@pytest.mark.parametrize("engine", SHAPES)
+def test_a_server_s_facts_are_what_it_says_of_itself(engine):
+    with ScriptedServer(engine, k=4) as play:
+        server = connect(play.url)
+        assert server.facts() == FACTS[engine]
+        server.close()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
+def test_a_server_that_does_not_speculate_says_so(engine):
+    with ScriptedServer(engine) as play:
+        server = connect(play.url)
+        facts = server.facts()
+        server.close()
+    assert (facts.method, facts.k) == ("none", 0)
+
+
+@pytest.mark.parametrize("engine", SHAPES)
+def test_prompts_that_are_read_as_sent_pass_the_echo(engine):
+    with ScriptedServer(engine) as play:
+        server = connect(play.url)
+        server.echo([[5, 6, 7], [5, 9]])
+        server.close()
+    assert len(play.bodies) == 2
+    assert not any(body.get("stream") for body in play.bodies)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_prompt_that_was_read_with_another_id_is_an_error(engine):
+    with ScriptedServer(engine, faults={1: "wrong ids"}) as play:
+        server = connect(play.url)
+        with pytest.raises(AnswerError, match="other token ids than were sent") as caught:
+            server.echo([[5, 6, 7], [5, 9]])
+        server.close()
+    assert caught.value.fault is Fault.OTHER_IDS
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt_llm"])
+def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
+    class Adding(ScriptedServer):
+        def answer(self, body):
+            body["prompt"].insert(0, 1)
+            return super().answer(body)
+
+    with Adding(engine) as play:
+        server = connect(play.url)
+        with pytest.raises(AnswerError) as caught:
+            server.echo([[5, 6, 7]])
+        server.close()
+    assert caught.value.fault is Fault.OTHER_IDS
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt_llm"])
+def test_two_beginnings_of_a_prompt_are_an_error_before_anything_is_sent(engine):
+    with ScriptedServer(engine) as play:
+        server = connect(play.url)
+        with pytest.raises(EngineError, match="beginning-of-sequence token twice"):
+            server.echo([[1, 1, 6], [1, 1, 9]])
+        server.close()
+    assert play.bodies == []
+
+
+def test_equal_first_tokens_of_prompts_that_begin_differently_are_no_beginning():
+    with ScriptedServer() as play:
+        server = connect(play.url)
+        server.echo([[6, 6, 7], [5, 9]])
+        server.close()
+
+
+def test_a_server_without_ids_is_no_vllm_that_can_be_driven():
+    class Old(ScriptedServer):
+        def events(self, body, wrong):
+            for event in super().events(body, wrong):
+                for choice in event["choices"] if event != "[DONE]" else ():
+                    choice["prompt_token_ids"] = choice["token_ids"] = None
+                yield event
+
+    with Old() as play:
+        server = connect(play.url)
+        with pytest.raises(EngineError, match="does not return token ids") as caught:
+            server.echo([[5, 6]])
+        server.close()
+    assert "0.10.2" in caught.value.hint
+
+
+def test_fields_that_a_black_box_refuses_are_left_out_where_they_are_neutral():
+    with ScriptedServer("openai", refuses=frozenset({"top_k"})) as play:
+        server = connect(play.url)
+        server.echo(["some text"])
+        plain = Ask(("r", 0), "text", 4, Sampling())
+        drawn = Ask(("r", 1), "text", 4, Sampling(temperature=1.0, top_k=5))
+        good, bad = drive(server, [plain, drawn], concurrency=1)
+        server.close()
+    assert good.error is None
+    assert (bad.error, bad.reason) == (
+        Fault.REFUSED,
+        "the server takes neither `top_k` nor `min_p`",
+    )
+
+
+def test_a_black_box_that_counts_nothing_is_refused():
+    class Silent(ScriptedServer):
+        def events(self, body, wrong):
+            yield from ({**e, "usage": None} for e in super().events(body, wrong) if e != "[DONE]")
+
+    with Silent("openai") as play:
+        server = connect(play.url)
+        with pytest.raises(EngineError, match="does not say how many tokens it wrote"):
+            server.echo(["text"])
+        server.close()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
+def test_texts_become_tokens_and_chats_become_prompts(engine):
+    with ScriptedServer(engine) as play:
+        server = connect(play.url)
+        assert server.tokenize("ab") == [97, 98]
+        chat = [{"role": "user", "content": "hi"}]
+        assert server.apply_template(chat) == (
+            str(chat) if engine == "llama.cpp" else [*map(ord, str(chat))]
+        )
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "arguments"),
+    [
+        ("llama.cpp", "best_tokens", ([1, 2], 1)),
+        ("openai", "best_tokens", ([1, 2], 1)),
+        ("openai", "tokenize", ("a",)),
+        ("tensorrt_llm", "apply_template", ([],)),
+    ],
+)
+def test_what_an_engine_cannot_do_is_an_error_that_names_a_way(adapter, engine, method, arguments):
+    with pytest.raises(EngineError, match=f"of kind `{engine}` cannot") as caught:
+        getattr(adapter(engine), method)(*arguments)
+    assert "--target" in caught.value.hint
+
+
+def test_vllm_names_the_best_token_of_every_position(adapter):
+    # Scored are 11, 12, 13 after 10; what comes after all but the last is written.
+    scores = [
+        None,
+        {"11": {"logprob": -0.1, "rank": 1}},
+        {"12": {"logprob": -2.0, "rank": 7}, "40": {"logprob": -0.2, "rank": 1}},
+    ]
+    choice = {"token_ids": [13], "prompt_logprobs": scores}
+    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
+    assert server.best_tokens([10, 11, 12, 13], 1) == [11, 40, 13]
+    assert server.best_tokens([10, 11, 12, 13], 2) == [40, 13]
+
+
+def test_of_two_tied_tokens_vllm_s_first_is_the_best(adapter):
+    tied = {"12": {"logprob": -0.7, "rank": 2}, "40": {"logprob": -0.7, "rank": 1}}
+    choice = {"token_ids": [13], "prompt_logprobs": [None, tied]}
+    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
+    assert server.best_tokens([10, 12, 13], 1) == [40, 13]
+
+
+@pytest.mark.parametrize("scores", [None, [None], [None, None], [None, {}]])
+def test_scores_of_other_positions_than_asked_are_an_error(adapter, scores):
+    choice = {"token_ids": [13], "prompt_logprobs": scores}
+    server = adapter("vllm", httpx2.Response(200, json={"choices": [choice]}))
+    with pytest.raises(AnswerError):
+        server.best_tokens([10, 12, 13], 1)
+
+
+def sglang_scores(ids, best):
+    return {
+        "text": "", "output_ids": [1],
+        "meta_info": {
+            "completion_tokens": 1,
+            "input_token_logprobs": [[None, ids[0], None], *([-1.0, i, None] for i in ids[1:])],
+            "input_top_logprobs": [None, *([[-0.5, i, None]] for i in best)],
+        },
+    }  # fmt: skip
+
+
+def test_sglang_names_the_best_token_of_every_position(adapter):
+    answer = httpx2.Response(200, json=sglang_scores([11, 12, 13], [12, 99]))
+    assert adapter("sglang", answer).best_tokens([10, 11, 12, 13], 2) == [12, 99]
+
+
+def test_sglang_s_scores_of_other_ids_are_an_error(adapter):
+    answer = httpx2.Response(200, json=sglang_scores([11, 50, 13], [12, 99]))
+    with pytest.raises(AnswerError, match="scored other positions"):
+        adapter("sglang", answer).best_tokens([10, 11, 12, 13], 2)
+
+
+def test_the_margin_is_between_the_two_best_tokens(adapter):
+    vllm = {
+        "choices": [
+            {
+                "text": "a",
+                "logprobs": {
+                    "token_logprobs": [-0.5],
+                    "top_logprobs": [{"token_id:1": -0.5, "token_id:2": -1.75}],
+                },
+            }
+        ]
+    }
+    llama = {
+        "completion_probabilities": [
+            {"id": 1, "logprob": -0.5, "top_logprobs": [{"logprob": -0.5}, {"logprob": -1.75}]}
+        ]
+    }
+    sglang = {
+        "text": "a",
+        "output_ids": [1],
+        "meta_info": {
+            "completion_tokens": 1,
+            "output_top_logprobs": [[[-0.5, 1, None], [-1.75, 2, None]]],
+        },
+    }
+    for engine, answer in (("vllm", vllm), ("llama.cpp", llama), ("sglang", sglang)):
+        server = adapter(engine, httpx2.Response(200, json=answer))
+        assert server.margin([5, 6]) == 1.25
+
+
+@pytest.mark.parametrize(("status", "emptied"), [(200, True), (404, False)])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_prefix_cache_is_emptied_where_the_server_can(adapter, engine, status, emptied):
+    assert adapter(engine, httpx2.Response(status)).flush() is emptied
+
+
+def read(server, *events, limit=9):
+    reading = Reading(Ask(("r", 0), [5, 6, 7], limit, Sampling()))
+    for event in events:
+        server.read(msgspec.json.encode(event), reading)
+    return reading
+
+
+def test_sglang_s_events_hold_all_ids_again_or_the_new_ones_alone(adapter):
+    def event(ids, count, text):
+        return {"text": text, "output_ids": ids, "meta_info": {"completion_tokens": count}}
+
+    again = read(adapter("sglang"), event([1], 1, "a"), event([1, 2, 3], 3, "abc"))
+    alone = read(adapter("sglang"), event([1], 1, "a"), event([2, 3], 3, "bc"))
+    assert again.tokens == alone.tokens == [1, 2, 3]
+    assert "".join(again.text) == "".join(alone.text) == "abc"
+
+
+def test_sglang_s_ids_that_do_not_add_up_are_garbage(adapter):
+    with pytest.raises(AnswerError, match="do not add up"):
+        read(adapter("sglang"), {"output_ids": [1], "meta_info": {"completion_tokens": 4}})
+
+
+def test_sglang_s_abort_is_a_failure_with_its_reason(adapter):
+    finish = {"type": "abort", "message": "out of pages"}
+    meta = {"completion_tokens": 0, "finish_reason": finish}
+    with pytest.raises(AnswerError, match="out of pages") as caught:
+        read(adapter("sglang"), {"output_ids": [], "meta_info": meta})
+    assert caught.value.fault is Fault.FAILED
+
+
+def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids():
+    class Short(ScriptedServer):
+        def events(self, body, wrong):
+            for event in super().events(body, wrong):
+                if event != "[DONE]" and event.get("usage"):
+                    event["usage"]["completion_tokens"] += 1
+                yield event
+
+    with Short("tensorrt_llm", end=9) as play:
+        server = connect(play.url)
+        (answer,) = drive(server, [Ask(("r", 0), [5, 6], 50, Sampling())], concurrency=1)
+        server.close()
+    assert (answer.tokens, answer.output_tokens, answer.error) == (None, 4, None)
+
+
+def llama(content, tokens, predicted, **more):
+    return {"content": content, "tokens": tokens, "tokens_predicted": predicted, **more}
+
+
+def test_ids_that_llama_server_leaves_out_of_a_character_are_found_by_its_text(adapter):
+    server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": [9284, 103, 123]}))
+    reading = read(server, llama("a", [64], 1), llama("🪿", [123], 4), llama("b", [65], 5))
+    server.http.run(server.settle(reading))
+    assert reading.tokens == [64, 9284, 103, 123, 65]
+
+
+@pytest.mark.parametrize("found", [[103, 123], [9284, 103, 7], [1, 2, 3, 123], []])
+def test_ids_that_are_not_found_again_are_unknown(adapter, found):
+    server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": found}))
+    reading = read(server, llama("a", [64], 1), llama("🪿", [123], 4))
+    server.http.run(server.settle(reading))
+    assert (reading.tokens, reading.count) == (None, 4)
+
+
+def test_ids_of_a_character_that_the_limit_cut_are_unknown(adapter):
+    server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": [1]}))
+    reading = read(server, llama("a", [64], 1), llama("", [], 3, stop=True, stop_type="limit"))
+    server.http.run(server.settle(reading))
+    assert (reading.tokens, reading.count, reading.finish) == (None, 3, "length")
+
+
+@pytest.mark.parametrize(
+    "events", [[llama("a", [1, 2], 1)], [llama("a", [1], 5), llama("", [], 3)]]
+)
+def test_llama_server_s_ids_that_do_not_add_up_are_garbage(adapter, events):
+    with pytest.raises(AnswerError, match="do not add up"):
+        read(adapter("llama.cpp"), *events)
+
+
+def test_llama_server_s_probability_of_a_drafted_token_is_none(adapter):
+    own = {"id": 1, "prob": 0.25, "top_probs": [{"prob": 0.5}]}
+    drafted = {"id": 2, "prob": 1.0, "top_probs": []}
+    events = [llama("a", [1], 1, completion_probabilities=[own])]
+    assert read(adapter("llama.cpp"), *events).log_p == [pytest.approx(-1.3862943611)]
+    events += [llama("b", [2], 2, completion_probabilities=[drafted]), llama("c", [3], 3)]
+    assert read(adapter("llama.cpp"), *events).log_p is None
