@@ -1,7 +1,7 @@
 """Writes the embedded models as GGUF files, so that a real llama-server can be tried with models of
 a few megabytes.
 
-    python scripts/embedded_gguf.py OUT [f32|f16]
+    python scripts/embedded_gguf.py OUT [f32|f16|bf16|q8_0|q4_0]
 
 makes OUT/target.gguf, draft.gguf, distilled.gguf and foreign.gguf. Matrices get the type named
 (default f32: the weights are stored in bfloat16, which f32 holds exactly); vectors stay f32.
@@ -13,99 +13,82 @@ import json
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
 FAMILY = ("target", "draft", "distilled", "foreign")
-TYPES = {"f32": np.float32, "f16": np.float16}
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+KINDS = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0)}
 
 
-def write(source: Path, path: Path, matrix: type[np.floating]) -> None:
-    """One model with its tokenizer as a GGUF file."""
-    config = json.loads((source / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(f"draftbench {source.name}")
+def write_family(folder: Path, kind: Kind = Kind.F32) -> list[Path]:
+    """All of the embedded models; their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.gguf" for name in FAMILY]
+    for name, path in zip(FAMILY, paths, strict=True):
+        write(path, Path(str(files("draftbench") / "embedded" / name)), kind)
+    return paths
+
+
+def write(path: Path, folder: Path, kind: Kind) -> None:
+    """The model of a directory with its tokenizer as a GGUF file."""
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name(folder.name)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(config["head_dim"])
     writer.add_vocab_size(config["vocab_size"])
-    _add_tokenizer(writer, source, config)
+    _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()), config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    for name, stored in load_file(source / "model.safetensors").items():
-        weights = stored.to(torch.float32).numpy()
-        place, _, part = name.removesuffix(".weight").partition("layers.")
-        number, _, layer = part.partition(".")
-        if (count := heads.get(layer.rpartition(".")[2])) is not None:
-            weights = _interleaved(weights, count)
-        new = f"blk.{number}.{NAMES[layer]}" if layer else NAMES[place]
-        writer.add_tensor(
-            f"{new}.weight", weights.astype(matrix if weights.ndim > 1 else np.float32)
-        )
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        weight, turned = tensor.to(torch.float32).numpy(), heads.get(name.split(".")[-2])
+        weight = weight if turned is None else interleaved(weight, turned)
+        own = kind if weight.ndim > 1 else Kind.F32
+        stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
+        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, source: Path, config: dict[str, object]) -> None:
-    """Byte-level BPE that splits text as GPT-2's does."""
-    stored = json.loads((source / "tokenizer.json").read_text())
-    ids = stored["model"]["vocab"]
-    special = {token["id"] for token in stored["added_tokens"]}
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp rotates neighbouring pairs, transformers the two halves of a head: its converter
+    stores the rows of q and k in the order 0, h, 1, h + 1, … (h half a head).
+    """
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, stored: dict[str, Any], config: dict[str, Any]) -> None:
+    """Byte-level BPE, with text split as GPT-2 splits it."""
+    ids, special = stored["model"]["vocab"], {token["content"] for token in stored["added_tokens"]}
     words = sorted(ids, key=ids.get)
-    kinds = [
-        gguf.TokenType.CONTROL if ids[word] in special else gguf.TokenType.NORMAL for word in words
-    ]
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(words)
-    writer.add_token_types(kinds)
+    writer.add_token_types([control if word in special else normal for word in words])
     writer.add_token_merges([" ".join(pair) for pair in stored["model"]["merges"]])
-    writer.add_bos_token_id(config["eos_token_id"])  # never added, but id 11 without it
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
-    writer.add_add_eos_token(False)
-
-
-def _interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
-    """Rotary pairs side by side, as llama.cpp reads them, where transformers has them in halves."""
-    rows, columns = weights.shape
-    halves = weights.reshape(heads, 2, rows // heads // 2, columns)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
-
-
-def main() -> None:
-    if len(sys.argv) not in (2, 3) or (kind := (sys.argv[2:] or ["f32"])[0]) not in TYPES:
-        sys.exit(__doc__)
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in FAMILY:
-        path = folder / f"{name}.gguf"
-        write(Path(str(files("draftbench") / "embedded" / name)), path, TYPES[kind])
-        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    main()
+    kind = (sys.argv[2:] or ["f32"])[0]
+    if len(sys.argv) not in (2, 3) or kind not in KINDS:
+        sys.exit(__doc__)
+    for path in write_family(Path(sys.argv[1]), KINDS[kind]):
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

@@ -34,7 +34,7 @@ from draftbench.safe_files import without_controls, write_whole
 __all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "started"]
 
 HOST = "127.0.0.1"
-GRACE_SECONDS = 20.0  # until a server that was asked to end is killed
+GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
 _LOG_BYTES = 16 << 10  # of its end that are read
 _FEW_CORES = 16

@@ -24,7 +24,7 @@ folder, command, stop, *forks = sys.argv[1:]
 settings = start.Start("llama.cpp", "t", command=command, stop_command=stop)
 with start.started(settings, Path(folder)) as server:
     if forks and os.fork() == 0:
-        time.sleep(20)
+        time.sleep(8)
         os._exit(0)
     print("ready", flush=True)
     time.sleep(600)
@@ -102,7 +102,7 @@ def test_a_server_ends_although_a_fork_of_draftbench_holds_its_pipe(draftbench):
     processes = running.servers()
     assert len(processes) == 2
     running.end(signal.SIGKILL)
-    assert all_gone(processes, 10)
+    assert all_gone(processes, 5)
 
 
 @pytest.mark.slow

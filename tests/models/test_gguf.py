@@ -1,9 +1,7 @@
 """The embedded draft rewritten as a GGUF file → the same model, tokenizer and facts."""
 
-import json
+from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
@@ -18,54 +16,9 @@ from draftbench.models.source import ModelSource, end_tokens
 BUILD = Build(torch.float32, "none", "cpu")
 IDS = torch.arange(5, 45)
 
-
-def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp rotates neighbouring pairs, transformers the two halves of a head: its converter
-    stores the rows of q and k in the order 0, h, 1, h + 1, … (h half a head).
-    """
-    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
-    return halves.swapaxes(1, 2).reshape(weight.shape)
-
-
-def write(path, folder, kind):
-    """The model of a directory as a GGUF file with its matrices of this kind."""
-    source = ModelSource(str(folder))
-    config = source.config
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_name("draft")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
-    tokens = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types([control if t == "<|endoftext|>" else normal for t in tokens])
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
-    writer.add_eos_token_id(0)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for name, tensor in source.load(torch.float32, "cpu").state_dict().items():
-        if name == "lm_head.weight":  # tied: it is the embedding
-            continue
-        weight, turned = tensor.numpy(), heads.get(name.split(".")[-2])
-        weight = weight if turned is None else interleaved(weight, turned)
-        own = kind if weight.ndim > 1 else Kind.F32
-        stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
-        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=own)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from embedded_gguf import write
 
 
 @pytest.fixture(scope="session")
