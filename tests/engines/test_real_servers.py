@@ -73,7 +73,10 @@ def test_llama_server_writes_the_built_in_decoders_tokens(tmp_path, target, draf
     drafts = draft and speculation(name, 4, lookup=(4, 2))
     start = Start(
         *("llama.cpp", f"{tmp_path}/target.gguf", drafts),
-        command=LLAMA, context_length=512, concurrency=2, threads=1,
+        command=LLAMA,
+        context_length=512,
+        concurrency=2,
+        threads=1,
     )
     with started(start, tmp_path) as server:
         drafted = 0
