@@ -1,33 +1,26 @@
-"""Every shape of log is read as what was asked, and means the same whatever wraps it."""
+"""Every shape of log is read as what was asked: its prompt, its settings and its answer."""
 
-import csv
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_shapes import (
     ANSWER,
     CHAT,
-    COMPLETION,
     DEFAULT,
     GREEDY,
     SAMPLED,
     SHAPES,
     SPAN,
-    SPAN_MESSAGES,
-    SPAN_SETTINGS,
     TOLD,
     USER,
     page,
 )
-from scenes import query
 
 from draftbench.records import Sampling
-from draftbench.traffic import load
-from draftbench.traffic.forms import BODIES, PARTS, UnknownFormError
+from draftbench.traffic.forms import UnknownFormError
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
@@ -55,172 +48,6 @@ def test_the_page_of_logs_says_what_becomes_of_each_shape():
     assert written == page(), "run scripts/log_shapes.py"
     assert len(SHAPES) >= 40
     assert all(f"\n| {name} | " in written for name in SHAPES)
-
-
-BODY = st.fixed_dictionaries(
-    {"model": st.just("m")},
-    optional={
-        "temperature": st.sampled_from([0, 0.5, 1]),
-        "top_p": st.sampled_from([0.5, 1]),
-        "max_tokens": st.sampled_from([-1, 1, 9]),
-        "stop": st.sampled_from([".", ["a", "b"]]),
-        "seed": st.integers(0, 9),
-        "n": st.integers(1, 3),
-        "frequency_penalty": st.sampled_from([0, 0.0, 0.5]),
-        "logit_bias": st.sampled_from([{}, {"5": 1}]),
-        "regex": st.sampled_from([None, "a+"]),
-        "format": st.sampled_from(["", "json", {"type": "object"}]),
-        "truncation": st.sampled_from(["auto", "disabled"]),
-        "options": st.just({"temperature": 0.3, "num_predict": 4}),
-        "extra_body": st.sampled_from([{}, {"top_k": 5}, {"extra_body": {"min_p": 0.1}}]),
-        "system": st.just("Be brief"),
-    },
-)
-CONTENT = st.sampled_from(
-    [
-        {"messages": [USER]},
-        {"messages": [USER, ANSWER, USER]},
-        {"prompt": "Once"},
-        {"input": [USER]},
-        {"input": "Hello", "instructions": "Be brief"},
-        {"text": "Once"},
-        {"text": "Once", "sampling_params": {"temperature": 0.7}},
-        {"inputs": "Once"},
-        {"inputs": "Once", "parameters": {"top_k": 3}},
-    ]
-)
-
-
-def nested(place, body):
-    for name in reversed(place.split(".")):
-        body = {name: body}
-    return body
-
-
-def table(path, row):
-    """A row as a table without types has it: texts and JSON texts."""
-    with path.open("w", newline="") as file:
-        cells = csv.DictWriter(file, row)
-        cells.writeheader()
-        cells.writerow({k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items()})
-    return path
-
-
-def kept(thing):
-    """An object as OpenTelemetry's exporters write one: a list of keys and typed values."""
-    match thing:
-        case bool():
-            return {"boolValue": thing}
-        case int():
-            return {"intValue": str(thing)}
-        case float():
-            return {"doubleValue": thing}
-        case str():
-            return {"stringValue": thing}
-        case list():
-            return {"arrayValue": {"values": [kept(part) for part in thing]}}
-        case dict():
-            return {"kvlistValue": {"values": attributes(thing)}}
-    return {}
-
-
-def attributes(thing):
-    return [{"key": name, "value": kept(value)} for name, value in thing.items()]
-
-
-# What a log can do to the body of a call: a row, and the path to its prompt where it needs one.
-WRAPPERS = {
-    **{place: lambda body, place=place: nested(place, body) for place in (*BODIES, *PARTS)},
-    **{
-        f"{place}, JSON text": lambda body, place=place: nested(place, json.dumps(body))
-        for place in BODIES
-    },
-    "JSON text of JSON text": lambda body: {"request": json.dumps(json.dumps(body))},
-    "dotted columns": lambda body: {f"request.body.{name}": body[name] for name in body},
-    "a table's row": lambda body: {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
-    },
-    "typed attributes": lambda body: {"body": attributes(body)},
-    "LiteLLM": lambda body: (
-        {name: body[name] for name in body if name in ("model", *PROMPTS)}
-        | {"model_parameters": {k: v for k, v in body.items() if k not in ("model", *PROMPTS)}}
-    ),
-}
-PROMPTS = (
-    *("messages", "prompt", "input", "text", "inputs", "system", "instructions"),
-    *("parameters", "sampling_params", "options"),
-)
-
-
-def outcome(row, **fields):
-    try:
-        return read(row, **fields)
-    except (BadRowError, NotRepresentableError) as error:
-        return str(error)
-
-
-@given(body=BODY, content=CONTENT, wrapper=st.sampled_from(sorted(WRAPPERS)))
-def test_a_request_means_the_same_whatever_wraps_it(body, content, wrapper):
-    bare = body | content
-    assert outcome(WRAPPERS[wrapper](bare)) == outcome(bare)
-
-
-@given(body=BODY, content=CONTENT, place=st.sampled_from(["a.b", "request.body", "data"]))
-def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, place):
-    bare = body | content
-    prompt = next(iter(content))
-    assert outcome(nested(place, bare), prompt=f"{place}.{prompt}") == outcome(bare)
-
-
-@pytest.mark.parametrize(
-    ("path", "row"),
-    [
-        ("request_body.messages", {"request_body": CHAT}),
-        ("request_body.messages", {"request_body": json.dumps(CHAT)}),
-        ("messages", {"messages": [USER], "model": "m", "model_parameters": SAMPLED}),
-        ("input", {"input": [USER], "modelParameters": SAMPLED}),
-        ("data.messages", {"data": CHAT}),
-        ("request", {"request": json.dumps(CHAT)}),
-        ("deep.call", {"deep": {"call": CHAT}}),
-        ("a.b.messages", {"a": {"b": {"messages": [USER]}, "parameters": SAMPLED}}),
-        ("a.b.messages", {"a": SAMPLED | {"b": {"messages": [USER]}}}),
-        ("a.call", {"a": SAMPLED | {"call": {"messages": [USER]}}}),
-        ("x.y.chat", {"x": json.dumps(SAMPLED | {"y": {"chat": [USER]}})}),
-        ("data.chat", {"data.chat": [USER], "data.temperature": 0.7, "data.max_tokens": 9}),
-        ("chat", {"chat": [USER], "request": SAMPLED}),
-        ("a.chat", {"a": SAMPLED | {"chat": [USER]}, "temperature": 0.1}),  # the nearest
-        (
-            "gen_ai.prompt",
-            {
-                "gen_ai.prompt": json.dumps([USER]),
-                "gen_ai.request.temperature": 0.7,
-                "gen_ai.request.max_tokens": 9,
-            },
-        ),
-        (
-            "attributes.gen_ai.prompt",
-            {"attributes": {"gen_ai.prompt": json.dumps([USER]), **SPAN_SETTINGS}},
-        ),
-        (
-            "attributes.gen_ai.input.messages",
-            {"attributes": {"gen_ai.input.messages": SPAN_MESSAGES, **SPAN_SETTINGS}},
-        ),
-    ],
-)
-def test_a_path_to_the_prompt_finds_the_parameters_around_it(path, row):
-    assert read(row, prompt=path) == read(CHAT)
-
-
-@pytest.mark.parametrize(
-    ("path", "row"),
-    [
-        ("request.body.q", {"request": {"body": {"q": "Once"}}}),
-        ("q", {"q": "Once", "model": "m"}),
-        ("a.q", {"a": {"q": "Once"}, "gen_ai.request.model": "m"}),
-    ],
-)
-def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row):
-    assert read(row, prompt=path).sampling.temperature == 1.0
 
 
 def test_a_path_to_turns_asks_the_first():
@@ -496,29 +323,6 @@ def test_the_shortest_body_of_an_api_is_a_request(row, prompt, asks):
 @pytest.mark.parametrize("endless", [-1, -2.0, "-2", "inf", "Infinity"])
 def test_a_number_of_tokens_below_0_is_no_limit(name, endless):
     assert read({"body": {"model": "m", "messages": [USER], name: endless}}).max_tokens is None
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"request_body": CHAT, "response_body": COMPLETION},
-        {"messages": [USER], "options": {"temperature": 0.7, "num_predict": 9}, "model": "m"},
-        {"input": [USER], "modelParameters": SAMPLED, "output": ANSWER},
-        {"turns": ["Hello"], "category": "writing"},
-        {"prompt": "Once", "output_tokens": 9},
-        {"prompt": "42", "temperature": 0.7, "seed": 7, "stop": ["x"], "segment": "007"},
-        {"messages": [USER], "choices": [{"message": ANSWER}], "n": 2, "tags": {"segment": "a"}},
-        {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"messages": [USER], "frequency_penalty": 0, "presence_penalty": 0.0, "typical_p": 1},
-        {"messages": [USER], "logit_bias": {}, "ignore_eos": False, "bad_words": []},
-        {"messages": [USER], "response_format": {"type": "text"}, "tool_choice": "none"},
-        {"messages": [USER], "chat_template_kwargs": {"a": 1}, "enable_thinking": True},
-        SPAN,
-    ],
-)
-def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
-    (request,) = load(query(table(tmp_path / "log.csv", row))).requests
-    assert msgspec.structs.replace(request, source="log:1") == read(row)
 
 
 @pytest.mark.parametrize(
