@@ -93,7 +93,7 @@ def test_every_record_is_a_row():
 
 
 def test_a_candidates_figures_have_their_intervals_beside_them():
-    found = notebook.candidates(notebook.read(SAMPLE))
+    found = notebook.candidates(notebook.read(REFERENCE))
     assert {"draft", "quant", "k", "alpha", "alpha_low", "alpha_high"} <= set(found.columns)
     known = found.dropna(subset=["alpha"])
     assert (known.alpha_low <= known.alpha).all()

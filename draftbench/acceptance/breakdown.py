@@ -45,36 +45,42 @@ GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One group of positions, of the split `by`. Above temperature 0 a position may belong to a
     group with a probability, so `positions` is expected. `confidence` is the mean of max q: for a
-    well-calibrated greedy draft it is near α at temperature 0.
+    well-calibrated greedy draft it is near α at temperature 0. Requests of unequal length say as
+    much as `equal_requests` of one length.
     """
 
     by: str
     name: str
     requests: int
+    equal_requests: float
     positions: float
     confidence: float
     alpha: Estimate | None
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one segment at one temperature: α needs two of them. `positions` are those
-    where the draft could draft.
+    """The requests of one segment at one temperature: α needs five of them. `positions` are those
+    where the draft could draft, `equal_requests` as those of a group.
     """
 
     segment: str
     temperature: float
     requests: int
+    equal_requests: float
     positions: float
     alpha: Estimate | None
 
 
 class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one group at one k; `by` is segment or temperature."""
+    """The requests of one group at one k, which say as much as `equal_requests` of one length; `by`
+    is segment or temperature.
+    """
 
     by: str
     name: str
     k: int
     requests: int
+    equal_requests: float
     tokens_per_round: Estimate | None
 
 
@@ -135,6 +141,7 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                         by=by,
                         name=name,
                         requests=int((sample.addends[:, 1] > 0).sum()),
+                        equal_requests=round(sample.equal_requests, 1),
                         positions=positions,
                         confidence=confidence / positions,
                         alpha=estimate(sample),
@@ -175,6 +182,7 @@ def rounds_by_group(
                         name=name,
                         k=k,
                         requests=len(tokens.requests),
+                        equal_requests=round(tokens.equal_requests, 1),
                         tokens_per_round=estimate(tokens),
                     )
                 )
@@ -262,6 +270,7 @@ def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
             segment=segment,
             temperature=temperature,
             requests=len(sample.requests),
+            equal_requests=round(sample.equal_requests, 1),
             positions=float(
                 sum(min(r.draftable, len(r.accept)) for _, r in cells[segment, temperature])
             ),

@@ -109,7 +109,7 @@ class Sample:
 
     `addends` [requests, m] are summed over requests with `weights` [requests]; `combine` turns sums
     [..., m] into the figure [...], NaN where it is undefined. A ratio has m = 2: numerator and
-    denominator.
+    denominator. `denominator` is the column that says how much of the figure a request is.
     """
 
     figure: Figure
@@ -117,12 +117,18 @@ class Sample:
     weights: Floats
     addends: Floats
     combine: Callable[[Floats], Floats]
+    denominator: int = -1
 
     @property
     def value(self) -> float | None:
         """The pooled figure: combined weighted sums over all requests; None where undefined."""
         value = float(self.combine(self.weights @ self.addends))
         return value if np.isfinite(value) else None
+
+    @property
+    def equal_requests(self) -> float:
+        """How many requests of equal length say as much, by the denominators."""
+        return equal_requests(self.weights * self.addends[:, self.denominator])
 
 
 def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None:
@@ -172,7 +178,8 @@ def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -
 def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """The product-limit estimate: a round that was cut counts as long as it was observed."""
     columns = np.concatenate([rounds.survived, rounds.reached], axis=1)
-    return pooled(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
+    sample = pooled(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
+    return replace(sample, denominator=rounds.k)  # tries of the first position
 
 
 def hazard(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
@@ -185,6 +192,12 @@ def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) 
     """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
     accepted = rounds.survived[:, position - 1]
     return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
+
+
+def by_tokens(trajectories: Sequence[Trajectory]) -> Sample:
+    """Tokens after the first of each request, which are what its rounds are counted over."""
+    tokens = np.array([trajectory.output_tokens - 1.0 for trajectory in trajectories])
+    return ratio(TOKENS_PER_ROUND, trajectories, tokens, tokens)
 
 
 def per_request_mean(sample: Sample) -> Sample:
@@ -205,6 +218,12 @@ def ratio(
 ) -> Sample:
     """A figure that is a quotient of two sums over responses [responses]."""
     return pooled(figure, trajectories, np.stack([numerator, denominator], axis=1))
+
+
+def equal_requests(lengths: Floats) -> float:
+    """How many equal lengths vary as little in their mean as these: (Σd)² / Σd² (Kish 1965)."""
+    squares = float((lengths**2).sum())
+    return float(lengths.sum()) ** 2 / squares if squares else 0.0
 
 
 def quotient(sums: Floats) -> Floats:

@@ -67,6 +67,7 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one candidate, computed from its replays. `mode` is None for prompt lookup.
+    Requests of unequal length say as much as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
     each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
@@ -76,6 +77,7 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     mode: DraftingMode | None
     requests: int
+    equal_requests: float
     responses: int  # how many responses
     alpha: FigureEstimate | None
     at_each_k: tuple[FigureEstimate, ...]  # every definition at every k
@@ -193,6 +195,7 @@ def _figures(
         candidate=str(candidate),
         mode=next((replay.mode for _, replay in model_pairs(pairs)), None),
         requests=len({trajectory.request for trajectory in trajectories}),
+        equal_requests=round(definitions.by_tokens(trajectories).equal_requests, 1),
         responses=len(trajectories),
         alpha=None if alpha is None else described(alpha, None),
         at_each_k=tuple(

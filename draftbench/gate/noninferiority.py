@@ -22,19 +22,17 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import (
+    MIN_REQUESTS,
     Estimate,
     estimate,
     jackknife_error,
     paired_difference,
     paired_ratio,
     student_probability,
-    widening,
 )
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
-# Fewer requests say nothing unless nothing at all changed.
-MIN_REQUESTS = 5
 # A sample so many times larger is no advice.
 _FAR = 1000
 
@@ -123,10 +121,7 @@ def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
     if np.array_equal(old.addends, new.addends):
         return Gain(Estimate(0.0, 0.0, 0.0), 0.0, count)
     error = jackknife_error(change)
-    if count < MIN_REQUESTS:
-        return Gain(None, error, count)
-    reach = widening(count) * _NORMAL.inv_cdf(1 - TAIL)
-    return Gain(estimate(change, level=2 * _NORMAL.cdf(reach) - 1), error, count)
+    return Gain(estimate(change, level=LEVEL), error, count)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
@@ -40,10 +43,14 @@ def notes_on(
             "some responses, and save a new baseline if the change is intended"
         )
     missing = len(old.requests) - len(pairs)
+    equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
+    few = f"only {result.requests} requests"
+    if result.requests >= FEW_REQUESTS:
+        few += f", of lengths so unequal that they say as much as {equal:.0f}"
+    few += f": with fewer than {FEW_REQUESTS}, intervals are rough"
     timed = "each time comes from one process; restarts can differ by more than these intervals"
     caveats = {
-        f"only {result.requests} requests: with fewer than {FEW_REQUESTS}, intervals tend to be "
-        "too narrow": result.requests < FEW_REQUESTS,
+        few: equal < FEW_REQUESTS,
         f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
         "no alpha: prompt lookup has no acceptance rate per position": (
             not (old.alpha_definition and new.alpha_definition)

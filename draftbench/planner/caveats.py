@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
@@ -118,13 +119,18 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     missing = unfinished(run, None if evaluator.foreign else evaluator.source)
     if missing:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
-    counts = [("few-requests", len({t.request for t in run.trajectories}), "replayed")]
+    replayed = by_tokens(run.trajectories)
+    counts = [("few-requests", len(replayed.requests), replayed.equal_requests, "replayed")]
     if leader and leader.measured:
-        counts.append(("few-decoded", len(leader.measured.speedup.requests), "decoded"))
-    for kind, count, word in counts:
-        if count < FEW_REQUESTS:
+        # By their number: as many as a sweep decodes unasked are enough, whatever their lengths.
+        decoded = len(leader.measured.speedup.requests)
+        counts.append(("few-decoded", decoded, decoded, "decoded"))
+    for kind, count, equal, word in counts:
+        if equal < FEW_REQUESTS:
             short = f"only {count} {'request was' if count == 1 else 'requests were'} {word}"
-            effect = f"under {FEW_REQUESTS}, intervals are too narrow"
+            if count >= FEW_REQUESTS:
+                short += f", of lengths so unequal that they say as much as {equal:.0f}"
+            effect = f"under {FEW_REQUESTS}, intervals are rough"
             if kind == "few-decoded" and count < FEW_DECODED:
                 effect = f"under {FEW_DECODED}, they do not correct the prediction"
             yield Caveat(kind, f"{short}; {effect}", decisive=True, short=short)

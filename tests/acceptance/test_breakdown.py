@@ -49,14 +49,14 @@ def at(temperature: float) -> Sampling:
 
 
 def test_segments_and_temperatures_split_requests() -> None:
-    pairs = alike([1.0, 0.0], "abc", segment="chat")
-    pairs += alike([1.0] * 4, "de", segment="code", sampling=at(0.7))
+    pairs = alike([1.0, 0.0], "abcde", segment="chat")
+    pairs += alike([1.0] * 4, "fghij", segment="code", sampling=at(0.7))
     assert rates(pairs, "segment") == {"chat": 0.5, "code": 1.0}
     assert rates(pairs, "temperature") == {"0": 0.5, "0.7": 1.0}
     code = groups(pairs, "segment")["code"]
-    assert (code.requests, code.positions) == (2, 8)
+    assert (code.requests, code.equal_requests, code.positions) == (5, 5, 20)
     assert code.confidence == pytest.approx(0.9)
-    assert list(rates(alike([1.0], "ab"), "segment")) == ["no segment"]
+    assert list(rates(alike([1.0], "abcde"), "segment")) == ["no segment"]
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_a_difference_that_some_requests_contradict_has_no_reading() -> None:
 
 def test_a_position_follows_a_rejected_token_as_likely_as_that_was_rejected() -> None:
     # Behind 0.25 stands 0.5, behind that 1; nothing stands before the first position.
-    pairs = alike([0.25, 0.5, 1.0], "ab")
+    pairs = alike([0.25, 0.5, 1.0], "abcde")
     after = groups(pairs, "after")
     assert rates(pairs, "after") == {
         "an accepted token": pytest.approx((0.25 * 0.5 + 0.5 * 1) / 0.75),
         "a rejected token": pytest.approx((0.75 * 0.5 + 0.5 * 1) / 1.25),
     }
-    assert after["an accepted token"].positions == pytest.approx(2 * 0.75)
-    assert after["a rejected token"].positions == pytest.approx(2 * 1.25)
+    assert after["an accepted token"].positions == pytest.approx(5 * 0.75)
+    assert after["a rejected token"].positions == pytest.approx(5 * 1.25)
 
 
 def test_confidence_stands_beside_what_was_accepted() -> None:
-    pairs = alike([1.0, 0.0, 1.0, 1.0], "ab", confidence=(0.96, 0.5, 0.96, 1.0))
+    pairs = alike([1.0, 0.0, 1.0, 1.0], "abcde", confidence=(0.96, 0.5, 0.96, 1.0))
     assert rates(pairs, "confidence") == {"0.4 to 0.6": 0.0, "0.95 to 1": 1.0}
     assert groups(pairs, "confidence")["0.95 to 1"].confidence == pytest.approx(2.92 / 3)
 
@@ -111,7 +111,7 @@ def test_positions_that_the_draft_cannot_reach_are_in_no_group() -> None:
 
 
 def test_groups_use_the_overlap_where_the_report_does() -> None:
-    pairs = alike([1.0, 0.0], "ab", mode=DraftingMode.SAMPLED, overlap=(0.8, 0.6))
+    pairs = alike([1.0, 0.0], "abcde", mode=DraftingMode.SAMPLED, overlap=(0.8, 0.6))
     assert rates(pairs, "segment")["no segment"] == pytest.approx(0.7)
 
 
@@ -143,18 +143,18 @@ def crossings(pairs: list[Pair]) -> dict[tuple[str, float], Crossing]:
 
 def test_every_segment_stands_at_every_temperature_that_it_was_asked_at() -> None:
     found = crossings([
-        *alike([1.0, 0.0], "ab", segment="code"),
-        *alike([0.0, 0.0, 0.0, 1.0], "cd", segment="code", sampling=at(1.0)),
-        *alike([1.0], "e", segment="chat", sampling=at(1.0)),
+        *alike([1.0, 0.0], "abcde", segment="code"),
+        *alike([0.0, 0.0, 0.0, 1.0], "fghij", segment="code", sampling=at(1.0)),
+        *alike([1.0], "klmn", segment="chat", sampling=at(1.0)),
     ])  # fmt: skip
     assert list(found) == [("chat", 1.0), ("code", 0.0), ("code", 1.0)]
     cold, hot = found["code", 0.0], found["code", 1.0]
     assert cold.alpha is not None
     assert hot.alpha is not None
-    assert (cold.alpha.value, cold.requests, cold.positions) == (0.5, 2, 4)
-    assert (hot.alpha.value, hot.requests, hot.positions) == (0.25, 2, 8)
-    # One request has no interval and so no figure.
-    assert (found["chat", 1.0].requests, found["chat", 1.0].alpha) == (1, None)
+    assert (cold.alpha.value, cold.requests, cold.positions) == (0.5, 5, 10)
+    assert (hot.alpha.value, hot.requests, hot.positions) == (0.25, 5, 20)
+    # Four requests have no interval and so no figure.
+    assert (found["chat", 1.0].requests, found["chat", 1.0].alpha) == (4, None)
 
 
 @pytest.mark.parametrize(("segment", "temperature"), [("chat", 1.0), ("code", 0.0)])
@@ -164,7 +164,8 @@ def test_a_table_of_one_row_or_column_is_left_out(segment: str, temperature: flo
 
 
 def test_rounds_are_those_of_the_group_at_each_k() -> None:
-    pairs = alike([1.0] * 4, "ab", segment="code") + alike([0.0] * 4, "cd", segment="chat")
+    pairs = alike([1.0] * 4, "abcde", segment="code")
+    pairs += alike([0.0] * 4, "fghij", segment="chat")
     laws = [law_of(*pair) for pair in pairs]
     rounds = {k: expected_rounds(laws, k) for k in (1, 3)}
     found = [
@@ -175,8 +176,8 @@ def test_rounds_are_those_of_the_group_at_each_k() -> None:
     # Four tokens after the first: refused each takes a round; accepted they take two rounds of two
     # at k = 1 and one of four at k = 3.
     assert found == [
-        ("segment", "chat", 1, 2, 1.0),
-        ("segment", "chat", 3, 2, 1.0),
-        ("segment", "code", 1, 2, 2.0),
-        ("segment", "code", 3, 2, 4.0),
+        ("segment", "chat", 1, 5, 1.0),
+        ("segment", "chat", 3, 5, 1.0),
+        ("segment", "code", 1, 5, 2.0),
+        ("segment", "code", 3, 5, 4.0),
     ]

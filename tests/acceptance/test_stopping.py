@@ -90,7 +90,7 @@ def test_by_hand_the_unsure_token_costs_a_step_but_is_not_drafted() -> None:
 
 def test_rules_begin_with_fixed_k_whose_figures_are_exact() -> None:
     changes = {"confidence": (0.9, 0.4, 0.9), "limit": 9, "draftable": 9}
-    pairs = [replayed([1.0, 0.0, 1.0], name, **changes) for name in "abc"]
+    pairs = [replayed([1.0, 0.0, 1.0], name, **changes) for name in "abcde"]
     fixed, stopping = stopping_rules(pairs, 2, (0.5,))
     assert (fixed.k, fixed.threshold, stopping.threshold) == (2, None, 0.5)
     figures = (fixed.tokens_per_round, fixed.draft_steps_per_round, fixed.accepted_per_drafted)
@@ -101,7 +101,7 @@ def test_rules_begin_with_fixed_k_whose_figures_are_exact() -> None:
 
 
 def test_rounds_without_a_draft_are_rounds() -> None:
-    (fixed,) = stopping_rules([replayed([0.0] * 3, name) for name in "abc"], 1, ())
+    (fixed,) = stopping_rules([replayed([0.0] * 3, name) for name in "abcde"], 1, ())
     assert fixed.draft_steps_per_round is not None
     # The limit leaves no room to draft at the last of three rounds.
     assert fixed.draft_steps_per_round.value == pytest.approx(2 / 3)

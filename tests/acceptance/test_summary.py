@@ -1,4 +1,4 @@
-"""Every figure of a run of three requests, by hand."""
+"""Every figure of a run of six requests, by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TINY, NGRAM = Candidate(draft="tiny"), Candidate(draft="ngram")
 
 
 def run(accepts: dict[Candidate, Sequence[Sequence[float]]], *more: LookupReplay) -> Run:
-    """Three requests of five tokens, far from a limit: acceptance per request, by candidate."""
+    """Six requests of five tokens, far from a limit: acceptance of three by candidate, twice."""
     replays = [
         replay(accept, request=str(i), candidate=candidate, draftable=20)
         for candidate, each in accepts.items()
-        for i, accept in enumerate(each)
+        for i, accept in enumerate([*each, *each])
     ]
-    responses = [trajectory(str(i), 5, limit=20) for i in range(3)]
+    responses = [trajectory(str(i), 5, limit=20) for i in range(6)]
     return run_of(manifest(), [*responses, *replays, *more])
 
 
@@ -37,13 +37,13 @@ def only(report: AcceptanceReport) -> CandidateAcceptance:
 def test_every_definition_of_one_run_by_hand() -> None:
     right, wrong = [1.0] * 4, [0.0, 1.0, 1.0, 1.0]
     card = only(acceptance_report(run({SMALL: [right, right, wrong]}), [SMALL], (2,), 0.02))
-    assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 3)
+    assert (card.candidate, card.mode, card.requests) == ("small", DraftingMode.GREEDY, 6)
     assert card.alpha is not None
     assert card.alpha.figure == "acceptance rate (emitted tokens)"
     assert card.alpha.pooled is not None
     assert card.alpha.pooled.value == pytest.approx(11 / 12)
     # Right: rounds at 1 (2 accepted) and 4 (1 accepted, 1 cut). Wrong: at 1 (none) and 2 (two
-    # accepted; its third token is the response's last). In all 6 rounds of 2 drafted tokens.
+    # accepted; its third token is the response's last). Twice 6 rounds of 2 drafted tokens.
     assert pooled(card, 2) == pytest.approx(
         {
             "accepted/drafted": 8 / 12,
@@ -68,8 +68,8 @@ def test_the_width_decides_how_many_requests_are_needed() -> None:
         alpha = only(acceptance_report(run({SMALL: half}), [SMALL], (1,), width)).alpha
         assert alpha is not None
         needed.append(alpha.requests_needed)
-    # Requests' own α 0.5, 1, 0: s² = 1/4, (1.96 / (0.1 · 0.5))² / 4 = 384.1, and four times that.
-    assert needed == [385, 1537]
+    # Requests' own α 0.5, 1, 0 twice: s² = 1/5, (1.96 / (0.1 · 0.5))² / 5 = 307.3, and four times.
+    assert needed == [308, 1230]
 
 
 def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
@@ -77,8 +77,8 @@ def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
     report = acceptance_report(seen, [SMALL, TINY], (1,), 0.02)
     rows = [(d.candidate, d.against, d.figure, d.k, d.requests) for d in report.differences]
     assert rows == [
-        ("small", "tiny", "acceptance rate (emitted tokens)", None, 3),
-        ("small", "tiny", "tokens per round", 1, 3),
+        ("small", "tiny", "acceptance rate (emitted tokens)", None, 6),
+        ("small", "tiny", "tokens per round", 1, 6),
     ]
     # small: rounds at 1 and 3. tiny: its wrong token is never tried at k = 1.
     values = [(d.value.value, d.value.low, d.value.high) for d in report.differences if d.value]
@@ -101,7 +101,7 @@ def test_alpha_of_another_basis_is_not_compared() -> None:
 
 
 def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
-    lookups = [lookup((0, 2, 2, 0), (0, 2, 1, 0), window=2, request=str(i)) for i in range(3)]
+    lookups = [lookup((0, 2, 2, 0), (0, 2, 1, 0), window=2, request=str(i)) for i in range(6)]
     seen = run({SMALL: [[1.0] * 4] * 3}, *lookups)
     report = acceptance_report(seen, [SMALL, NGRAM], (1, 2, 3), 0.02)
     assert [(d.figure, d.k) for d in report.differences] == [

@@ -25,12 +25,12 @@ def along(request, draft, accept):
 
 @pytest.fixture
 def make_run(tmp_path, embedded):
-    """Three requests of four tokens, two drafts; `small` is wrong at the second position."""
+    """Six requests of four tokens, two drafts; `small` is wrong at the second position."""
 
     def make(*, private=True, target=embedded / "target"):
         folder = RunFolder.create(tmp_path / "run", manifest(target=str(target)))
         writer = folder.writer()
-        for request in "abc":
+        for request in "abcdef":
             fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}
             facts = {"prompt_tokens": 1, "output_tokens": 4, "limit": 20, "finish": "stop"}
             seen = {"origin": "target", "margins": (5.0,) * 4, "argmax": (1,) * 4}
@@ -86,7 +86,7 @@ def test_the_flag_shows_tokens_in_the_targets_words(command, make_run, embedded)
     outcome = command("acceptance", make_run(), "--show-text", "--format", "json")
     # At the run's longest k; at k = 1 the wrong token would never be tried.
     (found,) = json.loads(outcome.out)["disagreements"]["small"]
-    assert (found["drafted"], found["target"], found["rounds_lost"]) == (300, 11, 3.0)
+    assert (found["drafted"], found["target"], found["rounds_lost"]) == (300, 11, 6.0)
     assert (found["drafted_text"], found["target_text"]) == (
         tokenizer.decode([300]),
         tokenizer.decode([11]),
@@ -97,7 +97,7 @@ def test_tokens_are_ids_where_the_tokenizer_is_gone(command, make_run, tmp_path)
     run = make_run(target=tmp_path / "gone")
     outcome = command("acceptance", run, "--k", "2", "--show-text")
     assert outcome.code == 0
-    assert "#300     #11         3          3.0  100.0%" in outcome.out
+    assert "#300     #11         6          6.0  100.0%" in outcome.out
     assert outcome.err.startswith("note: tokens are shown as ids: no model at")
 
 

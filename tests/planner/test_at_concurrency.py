@@ -17,7 +17,7 @@ STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8
 @pytest.fixture
 def loaded(scene):
     """All tokens accepted, by a draft whose step takes .1 s at any load."""
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     for batch, steps in STEPS.items():
         scene.times(steps, DRAFT, batch=batch)
     return scene
@@ -74,7 +74,7 @@ def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
 
 
 def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     for batch in (1, 8):
         scene.times(TARGET, DRAFT, batch=batch)
     assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
@@ -141,7 +141,7 @@ def test_throughput_and_cost_choose_the_concurrency_too(loaded):
 
 def test_latency_counts_what_the_drafts_prefill_takes(scene):
     # k = 2, decoding: small 4.1 s, big 4.6 s; big reads the prompt in 0.1 s, small in 3 s.
-    scene.requests(2, ALL, SMALL, BIG)
+    scene.requests(5, ALL, SMALL, BIG)
     scene.times(TARGET, {1: 0.1, 2: 0.15})
     scene.times(TARGET, {1: 0.2, 2: 0.25}, BIG)
     scene.prefills(2.0, 3.0)
@@ -161,7 +161,7 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene):
 
 
 def test_latency_is_unknown_where_prefills_were_not_timed(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
     assert (found.decision, found.leader) == ("inconclusive", None)
@@ -178,7 +178,7 @@ def test_a_cost_without_a_price_is_refused():
 def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
     # has 3 · 100 logits of 4 bytes a row.
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, DRAFT)
     scene.facts(None)
     scene.facts("small")
@@ -193,7 +193,7 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
 
 def test_memory_counts_both_models_their_caches_and_the_logits(scene):
     # 100 tokens of the longest request; at k = 3 a verify pass has 4 · 5 logits of 4 bytes a row.
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.request("long", 30, prompt_tokens=70)
     scene.facts(None, weight_bytes=4000, kv_bytes_per_token=20, vocab_size=5)
     scene.facts("small", weight_bytes=1000, kv_bytes_per_token=10)
@@ -206,7 +206,7 @@ def test_memory_counts_both_models_their_caches_and_the_logits(scene):
 
 
 def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, DRAFT)
     found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
     assert found.choice is None
@@ -214,9 +214,9 @@ def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
 
 
 def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
-    # Of two equal requests small accepts all of one (4.1 s) and nothing of the other: at k = 2
+    # Of equal requests small accepts all of four (4.1 s) and nothing of the other: at k = 2
     # six rounds of 1.2 + 0.2, one of 1.1 + 0.1 and a plain one, 10.6 s, 1.325 times plain.
-    for name, accept in (("a", ALL), ("b", NONE)):
+    for name, accept in (*((f"r{at}", ALL) for at in range(4)), ("b", NONE)):
         scene.request(name)
         scene.replay(name, accept)
         scene.replay(name, ALL, BIG)
@@ -225,7 +225,7 @@ def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
     found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
     assert found.choice == Configuration("big", "none", 2)
     small = evaluation(found, "small")
-    assert "1.32 times that of plain decoding (the largest of 2, predicted)" in small.reason
+    assert "1.32 times that of plain decoding (the largest of 5, predicted)" in small.reason
     assert "25% over --max-p99-ratio (1.06)" in small.reason
 
 
@@ -233,7 +233,7 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     # Two rows: plain 1.6 s a round, k = 1 four rounds of 2.56 s; the round that ran alone is not
     # counted. 8 / 12.8 against 8 / 10.24 tokens a second.
     loaded.times({1: 1.6, 2: 2.0, 3: 2.4}, DRAFT, batch=2)
-    for name in ("r0", "r1"):
+    for name in (f"r{at}" for at in range(5)):
         loaded.batch_run(name, 0, (0,) * 8, (1.6,) * 8)
         loaded.batch_run(name, 1, (1,) * 5, (2.56,) * 4 + (99.0,), active=(2,) * 4 + (1,))
     found = recommend(loaded.observed(1), DecisionOptions(concurrency=(2,)))

@@ -35,7 +35,7 @@ def read(folder, text):
 def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_said(scene):
     # Two rows of one token are two tokens, as timed at one row: 1.1 s of the target, .15 of the
     # draft. Two rows of three are six: from 2.0 s at five on to 2.2 s at ten.
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
     scene.decode("r0", 0, 8.8)
@@ -49,7 +49,7 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
 
 @pytest.mark.parametrize("batch", [1, 9])
 def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     for rows in (2, 4):
         scene.times(TARGET, CHEAP, batch=rows)
     found = costs_in(scene.observed(1)).at(SMALL, batch, (1,))
@@ -58,7 +58,7 @@ def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
 
 
 def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times({1: 9.0, 2: 9.0, 3: 9.0}, {1: 9.0, 2: 9.0})
     scene.facts("small", fingerprint="a")
     own = scene.observed(1, 2)
@@ -78,7 +78,7 @@ def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
     [({"target": "u"}, "another target"), ({"target_quant": "int8"}, "at int8"), ({}, "no times")],
 )
 def test_costs_of_something_else_are_refused(scene, changes, meant):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     own = scene.observed(1)
     with pytest.raises(UsageError, match=meant):
         costs_of_run(scene.observed(1, **changes), own, "`other`")
@@ -105,7 +105,7 @@ def test_tokens_per_second_are_those_of_all_rows(tmp_path):
 def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, tmp_path):
     # At k = 2: passes of 0.08, 0.08 and 0.06 and five draft steps, against 8 steps of 0.05. `big`
     # is not in the file.
-    scene.requests(2, ALL, SMALL, BIG)
+    scene.requests(5, ALL, SMALL, BIG)
     scene.times({1: 9.0}, {1: 9.0})
     scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, BIG)
     scene.decode("r0", 0, 8.0)
@@ -129,7 +129,7 @@ def test_a_draft_too_slow_for_a_fast_target_is_not_used(scene, tmp_path, share):
     # and 2 of 4 tokens, 3.4 tokens with the target's own; however a round's 3.4 / 12.2 s divide
     # among four draft steps and the pass over five tokens, the answer is the same.
     accept = [1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0]
-    for name in ("r0", "r1"):
+    for name in (f"r{at}" for at in range(5)):
         scene.request(name, 18, limit=100, finish="stop")
         scene.replay(name, accept, draftable=100)
     seconds = 3.4 / 12.2

@@ -181,7 +181,7 @@ def test_a_choice_that_hangs_on_one_request_of_two_is_best_as_often_as_that_is_d
     assert found.regret == pytest.approx(0.25 * (1 - 10 / 16), abs=0.03)
 
 
-def noisy(scene, requests=2):
+def noisy(scene, requests=5):
     """A draft step of 0.1 s at one visit of three and 2 s at two: redrawn, its median is 0.1 s
     where two or three of three draws are that visit, with probability 7/27, and is then spread to
     2 · (0.1 / 2)^2.69, nothing. Four rounds of 1.1 + 0 s beat 8 s of plain decoding, rounds with
@@ -202,7 +202,7 @@ def test_a_prediction_is_as_sure_as_its_timing_samples(scene):
 
 
 def test_a_measurement_has_no_timing_samples_to_draw(scene):
-    noisy(scene, requests=5)
+    noisy(scene)
     scene.decodes(5, 1, 4.0)
     found = recommend(scene.observed(1))
     assert (found.decision, found.probability_best) == ("speculate", 1.0)

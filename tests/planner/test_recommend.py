@@ -48,7 +48,7 @@ def undecoded(scene, step):
 
 
 def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "speculate"
@@ -58,14 +58,14 @@ def test_a_cheap_draft_that_is_right_is_recommended_at_its_best_k(scene):
     assert two.speedup_predicted.value == pytest.approx(8 / 4.1)
     assert (one.best, two.best, two.reason) == (False, True, None)
     assert one.reason.startswith("slower: ")
-    assert (found.requests, found.output_tokens) == (2, 18)
+    assert (found.requests, found.output_tokens) == (5, 45)
 
 
 def test_more_acceptance_loses_when_it_is_too_dear(scene):
     # small at k = 1: proposals at 1, 3, 4, 5, 7, the first and fourth right, one plain step:
     # 5 · 1.1 + 1 + 5 · 0.1 = 7 s, and after both full rounds 0.05 s more. big: 4 · (1.1 + 1) s.
-    scene.requests(2, [1.0, 0, 0, 0, 1, 0, 0, 0])
-    scene.requests(2, ALL, BIG)
+    scene.requests(5, [1.0, 0, 0, 0, 1, 0, 0, 0])
+    scene.requests(5, ALL, BIG)
     scene.times(TARGET, CHEAP)
     scene.times(TARGET, DEAR, BIG)
     found = recommend(scene.observed(1))
@@ -81,7 +81,7 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene):
 
 
 def test_do_not_speculate_is_an_answer(scene):
-    scene.requests(2, ALL, BIG)
+    scene.requests(5, ALL, BIG)
     scene.times(TARGET, DEAR, BIG)
     found = recommend(scene.observed(1))
     assert (found.decision, found.choice) == ("do_not_speculate", None)
@@ -90,7 +90,7 @@ def test_do_not_speculate_is_an_answer(scene):
 
 
 def test_the_asked_speedup_is_the_bar_and_must_be_passed(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
     run = scene.observed(2)
     reached = evaluation(recommend(run)).speedup_expected.high
@@ -116,7 +116,7 @@ def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for
 
 
 def test_unknown_cost_leaves_acceptance_and_says_why(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.facts("small", has_kernel=False, caveats=("simulated",))
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1))
@@ -138,9 +138,9 @@ def test_unknown_cost_leaves_acceptance_and_says_why(scene):
 
 
 def test_the_control_is_never_recommended(scene):
-    scene.requests(2, ALL, SELF_DRAFT)
+    scene.requests(5, ALL, SELF_DRAFT)
     scene.times(TARGET, None, SELF_DRAFT)
-    scene.decodes(2, 1, 2.0, SELF_DRAFT)
+    scene.decodes(5, 1, 2.0, SELF_DRAFT)
     found = recommend(scene.observed(1))
     control = evaluation(found, "self")
     assert control.speedup_measured.value == pytest.approx(4.0)
@@ -149,7 +149,7 @@ def test_the_control_is_never_recommended(scene):
 
 
 def test_prompt_lookup_may_win_and_takes_no_memory(scene):
-    for name in ("a", "b"):
+    for name in "abcde":
         scene.request(name)
         scene.lookup(name, [2] * 8, [2] * 8)
     scene.times(TARGET, None, NGRAM)
@@ -161,14 +161,14 @@ def test_prompt_lookup_may_win_and_takes_no_memory(scene):
 
 
 def test_memory_is_weights_and_cache_at_the_longest_context(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.request("long", 30, prompt_tokens=70)
     scene.facts("small", weight_bytes=5000, kv_bytes_per_token=3)
     assert evaluation(recommend(scene.observed(1))).memory_bytes == 5000 + 100 * 3
 
 
 def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
-    scene.requests(2, ALL, SMALL, BIG)
+    scene.requests(5, ALL, SMALL, BIG)
     scene.times(TARGET, {1: 0.105, 2: 0.15})
     scene.times(TARGET, CHEAP, BIG)
     scene.facts("small", weight_bytes=100)
@@ -204,7 +204,7 @@ def test_a_measurement_overrules_its_prediction(scene):
 
 
 def test_a_draft_of_which_nothing_was_decoded_expects_its_prediction(scene):
-    scene.requests(2, ALL, SMALL, BIG)
+    scene.requests(5, ALL, SMALL, BIG)
     for candidate in (SMALL, BIG):
         scene.times(TARGET, CHEAP, candidate)
     scene.decodes(2, 2, 5.0)
@@ -215,7 +215,7 @@ def test_a_draft_of_which_nothing_was_decoded_expects_its_prediction(scene):
 
 def test_the_prediction_error_is_taken_on_the_measured_requests(scene):
     # "r0" accepts all (k = 1: 8 / 4.95), "r1" nothing (8 / 9.4); only "r1" was decoded, at 8 / 10.
-    scene.requests(1, ALL)
+    scene.requests(5, ALL)
     scene.request("r1")
     scene.replay("r1", NONE)
     scene.times(TARGET, CHEAP)
@@ -231,7 +231,7 @@ def test_the_prediction_error_is_taken_on_the_measured_requests(scene):
 def test_median_and_worst_error_ignore_the_sign(scene):
     # Measured 10 % less and 20 % more time than predicted. One k a draft, so that the baseline
     # alone (no overhead) prices the rounds.
-    scene.requests(2, ALL, SMALL, BIG)
+    scene.requests(5, ALL, SMALL, BIG)
     for candidate in (SMALL, BIG):
         scene.times(TARGET, CHEAP, candidate)
     scene.decodes(2, 1, 4.95 * 0.9)
@@ -242,15 +242,15 @@ def test_median_and_worst_error_ignore_the_sign(scene):
 
 def test_counters_of_the_decoding_runs_stand_beside_the_replayed_ones(scene):
     # Counted: 2 proposed and 2 accepted in one round. Replayed: 5 of 5 in three rounds.
-    scene.requests(2, ALL)
-    scene.decodes(2, 2, 4.0)
+    scene.requests(5, ALL)
+    scene.decodes(5, 2, 4.0)
     found = evaluation(recommend(scene.observed(2)))
     assert found.mean_accepted_length_measured.value == pytest.approx(3.0)
     assert found.mean_accepted_length.value == pytest.approx(1 + 5 / 3)
 
 
 def test_the_json_is_the_contract(scene):
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
     answer = recommend(scene.observed(2))
     document = msgspec.json.decode(msgspec.json.encode(answer))
@@ -267,7 +267,7 @@ def test_the_json_is_the_contract(scene):
 
 def test_the_ks_worth_measuring_are_the_best_and_its_neighbours_whatever_was_decoded(scene):
     # Passes of 4 and more tokens cost 6 s: k = 2 is best.
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     assert promising_ks(scene.observed(1, 2), SMALL) == []
     scene.times(TARGET | {4: 6.0, 9: 6.0}, CHEAP)
     scene.decode("r0", 8, 99.0)
@@ -313,14 +313,14 @@ def test_what_decides_is_seen_by_requests_that_did_not_choose(scene):
     assert deciding == found.levels[0].speedup_deciding == found.speedup_predicted_cross_fitted
 
 
-def test_one_request_has_a_speedup_without_an_interval(scene):
-    scene.requests(1, ALL)
+def test_four_requests_have_a_speedup_without_an_interval(scene):
+    scene.requests(4, ALL)
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(2))
     assert found.speedup_without_interval == pytest.approx(8 / 4.1)
     assert (found.speedup_deciding, found.probability_best, found.break_even) == (None,) * 3
     assert found.evaluations[0].probability_best is None
-    scene.requests(2, ALL)
+    scene.requests(5, ALL)
     assert recommend(scene.observed(2)).speedup_without_interval is None
 
 

@@ -61,7 +61,7 @@ def facts(draft: str | None, size: int = 100) -> ModelFacts:
     return scenes.facts(named(draft), weight_bytes=size, parameters=size // 4, runner="cpu")
 
 
-def perfect(draft: str = "small", requests: int = 2) -> list[Any]:
+def perfect(draft: str = "small", requests: int = 10) -> list[Any]:
     """Requests of two segments in turn, a draft that is always right and costs a tenth of a step;
     decoding takes 8 s without and 4 s with it.
     """
@@ -89,8 +89,8 @@ def loaded(draft: str = "small") -> list[Any]:
 
 
 def untimed() -> list[Any]:
-    """Two requests that a perfect draft replayed, and nothing else."""
-    return [r for n in "01" for r in (trajectory(n), replay(n, (1.0,) * (LENGTH - 1)))]
+    """Ten requests that a perfect draft replayed, and nothing else."""
+    return [r for n in "0123456789" for r in (trajectory(n), replay(n, (1.0,) * (LENGTH - 1)))]
 
 
 def lookup(request: str, window: int = 8) -> LookupReplay:

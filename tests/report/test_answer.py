@@ -35,7 +35,7 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(undecoded(hand.perfect()))) == (
-        "Speed-up 2.29× (2.29–2.29), decode only, predicted for 2 requests, never decoded"
+        "Speed-up 2.29× (2.29–2.29), decode only, predicted for 10 requests, never decoded"
     )
 
 
@@ -44,7 +44,7 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
         r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
     ]
     assert speed_up(hand.answer(records)).endswith(
-        "predicted for 2 requests, 1 decoded request too few to correct it"
+        "predicted for 10 requests, 1 decoded request too few to correct it"
     )
 
 
@@ -123,10 +123,10 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     records = hand.loaded()
     assert loads(hand.answer(records)).rows == ()
     found = loads(hand.answer(records, batches=(1, 2)))
-    # At one row 8 tokens in 8 s, or in 3.5 as predicted; at two nothing pays.
+    # At one row 8 tokens in 8 s, or in 4; at two nothing pays.
     assert found.rows[0][:2] == ["1", "small, k = 2"]
     assert found.rows[1][:2] == ["2", "do not speculate (best: small, k = 1)"]
-    assert found.rows[0][3:] == ["1 → 2.29", "1000 → 438"]
+    assert found.rows[0][3:] == ["1 → 2", "1000 → 500"]
     assert found.head[3:] == ["tokens/s without → with", "ms/token"]
     assert found.notes[0].startswith("tokens/s: of all requests together while they decode")
     asked = {"objective": "cost", "price_per_hour": 3.6}

@@ -89,8 +89,9 @@ def test_a_run_without_times_draws_acceptance_alone(hand, drawn):
 
 def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
     drafts = [f"d{at}" for at in range(9)]
-    records = [hand.trajectory(n, segment=n) for n in "01"]
-    records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in "01"]
+    names = "0123456789"
+    records = [hand.trajectory(n, segment=str(int(n) % 2)) for n in names]
+    records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in names]
     charts = drawn(records)
     assert len(charts) == 2
     table = charts["tokens-per-round-by-group"].table
@@ -105,7 +106,7 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
     hot = Sampling(temperature=0.7)
     records = [hand.facts(None)]
     for at, (segment, sampling) in enumerate(
-        [("chat", Sampling()), ("chat", Sampling()), ("code", hot), ("code", hot), ("code", hot)]
+        [*[("chat", Sampling())] * 5, *[("code", hot)] * 6, ("rare", hot)]
     ):
         # At k = 2 rounds of 3, 3 and 2 tokens; without acceptance eight of one.
         accept = (1.0,) * 8 if segment == "chat" else (0.0,) * 8
@@ -114,13 +115,14 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
     chart = drawn(records)["tokens-per-round-by-group"]
     rows = [row for row in chart.table.rows if row[3] == "small"]
     assert [[*row[:3], shown(row[4])] for row in rows] == [
-        ["segment", "chat", "2", "2.67 ±0.00"],
-        ["segment", "code", "3", "1.00 ±0.00"],
-        ["temperature", "0", "2", "2.67 ±0.00"],
-        ["temperature", "0.7", "3", "1.00 ±0.00"],
+        ["segment", "chat", "5", "2.67 ±0.00"],
+        ["segment", "code", "6", "1.00 ±0.00"],
+        ["segment", "rare", "1", "–"],
+        ["temperature", "0", "5", "2.67 ±0.00"],
+        ["temperature", "0.7", "7", "1.00 ±0.00"],
     ]
-    assert {shown(row[4]) for row in chart.table.rows if row[3] == "ngram"} == {"1.00 ±0.00"}
-    assert "temperature 0.7 (3)" in words(chart)
+    assert {shown(row[4]) for row in chart.table.rows if row[3] == "ngram"} == {"1.00 ±0.00", "–"}
+    assert "temperature 0.7 (7)" in words(chart)
 
 
 def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):

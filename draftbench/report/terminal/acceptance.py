@@ -44,7 +44,7 @@ _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
     "last position. ±: half of a 95 % interval. `--all` shows everything."
 )
-_FEW = f"under {FEW_REQUESTS} requests the intervals are too narrow"
+_FEW = f"under {FEW_REQUESTS} requests of equal length an interval is rough"
 _STOPPING = (
     "Rounds are exact; what would be drafted after a wrong token is unknown. Whether a rule gains "
     "time takes a decoding run to tell."
@@ -165,9 +165,19 @@ def _findings(report: AcceptanceReport) -> list[str]:
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
-    if min((c.requests for c in report.candidates), default=0) < FEW_REQUESTS:
-        lines.append(_FEW)
-    return lines
+    few = {words: None for c in report.candidates for words in _few(c)}
+    return [*lines, *few]
+
+
+def _few(c: CandidateAcceptance) -> list[str]:
+    """Whether all requests, or those of a segment, are too few or too unequal."""
+    if c.equal_requests < FEW_REQUESTS:
+        equal = round(c.equal_requests)
+        unequal = "" if equal == c.requests else f", which say as much as {equal}"
+        return [f"{_FEW}: {c.requests} here{unequal}"]
+    segments = {g.name: g.equal_requests for g in c.rounds_by_group if g.by == "segment"}
+    few = [f"{name} ({count:.0f})" for name, count in segments.items() if count < FEW_REQUESTS]
+    return [f"{_FEW}: {', '.join(few)}"] if few else []
 
 
 def _faults(c: CandidateAcceptance) -> list[str]:
@@ -184,7 +194,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
         notes = [f"{means} ({c.alpha.figure}, {c.mode} drafting){enough}"]
     notes += _faults(c)
-    notes += [_FEW] if c.requests < FEW_REQUESTS else []
+    notes += _few(c)
     positions = enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     return [
         Section(

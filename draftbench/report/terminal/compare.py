@@ -62,9 +62,9 @@ def _candidate(change: CandidateChange) -> Section:
 def _reading(row: FigureChange) -> str:
     difference, ratio = row.difference, row.ratio
     if difference is None or ratio is None:
-        if row.a is None or row.b is None:
-            return "–"
-        return "too few requests" if row.requests else "not comparable"
+        if row.requests:
+            return "too few requests"
+        return "–" if row.a is None or row.b is None else "not comparable"
     if difference.low == difference.high == 0:
         return "the same"
     if row.k_a != row.k_b and not row.figure.startswith("S "):

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
-from draftbench.acceptance.intervals import RESAMPLES, estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, estimate
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
 from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
 from draftbench.report.terminal.text import plain, shown
@@ -229,7 +229,7 @@ class RunningFigures:
                 ("α", self._rates, ""),
                 ("τ", self._lengths, f" at k = {self.k}"),
             )
-            if sum(len(sample.requests) for sample in samples.get(candidate, ())) > 1
+            if sum(len(sample.requests) for sample in samples.get(candidate, ())) >= MIN_REQUESTS
         )
         _, sums = self._speeds.get((candidate, self._rows), ("", {}))
         rates = [

@@ -52,6 +52,7 @@ CHAT = Group(
     by="segment",
     name="chat\x1b[31m",
     requests=40,
+    equal_requests=40.0,
     positions=1234.0,
     confidence=0.81,
     alpha=about(0.7),
@@ -63,6 +64,7 @@ CARD = CandidateAcceptance(
     candidate=NAME,
     mode=DraftingMode.GREEDY,
     requests=40,
+    equal_requests=40.0,
     responses=80,
     alpha=reading("acceptance rate (emitted tokens)", "α", None, 0.7),
     at_each_k=(
@@ -80,7 +82,14 @@ CARD = CandidateAcceptance(
     breakdown=BREAKDOWN,
     stopping=(stopping(None, 2.1, 1.9, 0.6), stopping(0.4, 2.0, 1.5, 0.8)),
     rounds_by_group=(
-        GroupRounds(by="temperature", name="0.7", k=2, requests=20, tokens_per_round=about(1.8)),
+        GroupRounds(
+            by="temperature",
+            name="0.7",
+            k=2,
+            requests=20,
+            equal_requests=20.0,
+            tokens_per_round=about(1.8),
+        ),
     ),
     trees=(
         TreeFigures(
@@ -143,10 +152,24 @@ def test_lost_parts_leave_no_empty_tables() -> None:
         assert title not in shown
 
 
-@pytest.mark.parametrize(("requests", "warned"), [(29, True), (30, False)])
-def test_few_requests_carry_a_warning(requests: int, warned: bool) -> None:
-    shown = render(changed(requests=requests), "table", 100)
-    assert ("under 30 requests the intervals are too narrow" in shown) is warned
+@pytest.mark.parametrize(
+    ("requests", "equal", "warning"),
+    [(29, 29.0, "29 here"), (40, 29.4, "40 here, which say as much as 29"), (40, 30.0, None)],
+)
+def test_few_or_unequal_requests_carry_a_warning(requests, equal, warning) -> None:
+    shown = render(changed(requests=requests, equal_requests=equal), "table", 100)
+    rough = "under 30 requests of equal length an interval is rough"
+    assert (f"{rough}: {warning}" in shown) if warning else (rough not in shown)
+
+
+def test_a_segment_of_few_requests_is_named() -> None:
+    one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
+    groups = tuple(
+        GroupRounds(name=name, equal_requests=equal, **one)
+        for name, equal in (("chat", 12.3), ("code", 31.0))
+    )
+    shown = render(changed(rounds_by_group=groups), "table", 100)
+    assert "an interval is rough: chat (12)" in shown
 
 
 def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
@@ -221,7 +244,14 @@ def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() ->
     title = "small:int4: segment × temperature"
     assert title not in render(REPORT, "table", 100)
     crossings = tuple(
-        Crossing(segment="chat", temperature=heat, requests=n, positions=40.0 * n, alpha=alpha)
+        Crossing(
+            segment="chat",
+            temperature=heat,
+            requests=n,
+            equal_requests=float(n),
+            positions=40.0 * n,
+            alpha=alpha,
+        )
         for heat, n, alpha in ((0.0, 5, about(0.97)), (0.7, 1, None))
     )
     broken = msgspec.structs.replace(BREAKDOWN, crossings=crossings)

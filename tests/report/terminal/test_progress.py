@@ -68,9 +68,9 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small", "big"], [1, 2])
-        watcher.kept([hand.trajectory(r) for r in ("r1", "r2")])
+        watcher.kept([hand.trajectory(f"r{at}") for at in range(5)])
         watcher.stage("small: replay", 4)
-        watcher.kept([hand.replay(r, (1.0,) * 8) for r in ("r1", "r2")])
+        watcher.kept([hand.replay(f"r{at}", (1.0,) * 8) for at in range(5)])
         # Eight tokens: 8 s without a draft, 4 s with k = 2.
         watcher.kept([hand.decode("r1", 0, 8.0), hand.decode("r1", 2, 4.0)])
         clock[0] = 3.0
@@ -127,13 +127,15 @@ def running():
     return RunningFigures([1, 2])
 
 
-def test_one_request_has_no_interval_and_no_figure(running, hand):
-    running.add([hand.trajectory("r1"), hand.replay("r1", (1.0,) * 8)])
+def test_four_requests_have_no_interval_and_no_figure(running, hand):
+    for at in range(4):
+        running.add([hand.trajectory(f"r{at}"), hand.replay(f"r{at}", (1.0,) * 8)])
     assert running.words("small") == []
 
 
 def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(running, hand):
     accepted = {"r1": (1.0, 0.5) * 4, "r2": (0.25,) * 8, "r3": (1.0,) * 8}
+    accepted |= {f"{name} again": accept for name, accept in accepted.items()}
     in_parts = RunningFigures([1, 2])
     for figures in (running, in_parts):
         figures.add([hand.trajectory(request) for request in accepted])
@@ -141,7 +143,7 @@ def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(runni
     running.add(replays)
     for replay in replays:
         in_parts.add([replay])
-    # (6 + 2 + 8) / 24 positions
+    # Twice (6 + 2 + 8) / 24 positions.
     assert running.words("small")[0].startswith("α 0.67")
     assert in_parts.words("small") == running.words("small")
 
