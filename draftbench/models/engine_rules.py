@@ -331,7 +331,11 @@ ENGINES = {
         levels=("none",),
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
-            ("other_tokenizer", "accepts", "it compares nothing, but will accept little: {}"),
+            (
+                "other_tokenizer",
+                "accepts",
+                "it compares nothing; what differs is seldom accepted: {}",
+            ),
             ("always", "accepts", "same tokenizer"),
         ),
         option=_tensorrt_llm_option,
@@ -354,7 +358,11 @@ ENGINES = {
         rules=(
             ("recurrent", "refuses", "it assists no model with {}, as the target has"),
             ("other_size", "with an option", "{} rows: it takes the tokenizers for different ones"),
-            ("other_word", "accepts", "it compares sizes alone, but will accept little: {}"),
+            (
+                "other_word",
+                "accepts",
+                "it compares sizes alone; what differs is seldom accepted: {}",
+            ),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda facts, special: f"generate({transformers_draft(two_tokenizers=special)})",

@@ -11,6 +11,7 @@ from draftbench.models import check, prequantized
 from draftbench.models.check import check_models, memory_here
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
+from tests.models.conftest import WORDS
 
 PLENTY = 10**12
 
@@ -136,6 +137,31 @@ def test_transformers_assists_no_recurrent_target(workshop):
     ):
         assert pair.engines[-1].engine == "transformers"
         assert pair.engines[-1].standing == standing
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "refusing", "wanting"),
+    [
+        # Each as the engine itself answered: vLLM 0.32, transformers 5.23, SGLang 0.5.23's
+        # `_validate_vocab_compatibility`, and llama-server b11669 with files of such vocabularies.
+        ({"rows": 152064}, {"rows": 151936}, ["SGLang"], ["vLLM", "transformers"]),
+        # A base draft for an instruct target: another end token, which nothing adds.
+        ({}, {"eos_token": "w0"}, [], []),
+        # One token more, where the target's file has padding.
+        ({"rows": 512}, {"rows": 512, "words": [*WORDS, "more"]}, ["SGLang", "llama.cpp"], []),
+    ],
+)
+def test_each_engine_answers_for_files_as_it_does_itself(
+    workshop, target, draft, refusing, wanting
+):
+    pair = pair_of(workshop.source("target", **target), workshop.source("draft", **draft))
+    assert pair.obstacles == ()
+    found = {answer.engine: answer.standing for answer in pair.engines}
+    assert found == {
+        **dict.fromkeys(found, "accepts"),
+        **dict.fromkeys(refusing, "refuses"),
+        **dict.fromkeys(wanting, "with an option"),
+    }
 
 
 def test_this_machine_has_memory():
