@@ -1,0 +1,400 @@
+"""Figures that other tools recorded of a speculating server → the same few counts of every one, and
+from these the figures that they support.
+
+What is read: the result of `vllm bench serve`, a scrape of `/metrics` or two (before and after),
+and rows of requests: AIPerf's records, guidellm's report, logged answers of vLLM, SGLang and
+llama-server. Rows are requests, so their figures have intervals; sums have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.definitions import (
+    ACCEPTED_PER_DRAFTED,
+    MEAN_ACCEPTED_LENGTH,
+    SURVIVAL,
+    TOKENS_PER_ROUND,
+    Figure,
+    Sample,
+    quotient,
+)
+from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.engines.client import AnswerError
+from draftbench.engines.counters import read_counters
+from draftbench.errors import UsageError
+from draftbench.records import Record
+from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
+
+MOST_BYTES = 512 << 20
+_HINT = (
+    "it reads the result of `vllm bench serve`, a scrape of /metrics, AIPerf's records, guidellm's "
+    "report, and answers of vLLM, SGLang or llama-server as JSON lines"
+)
+
+
+class Counted(Record, frozen=True):
+    """Rounds of one request, or of all of a run: those that drafted, and what they proposed and
+    accepted; `by_position` counts rounds that accepted so many tokens at least. `steps` are all
+    target passes after the first token, where they follow. None: not recorded.
+    """
+
+    rounds: int
+    drafted: int | None
+    accepted: int
+    by_position: tuple[int, ...] | None = None
+    tokens: int | None = None  # of the output
+    steps: int | None = None
+
+
+class Value(Record, frozen=True):
+    """A figure by its definition here; `called` is the tool's name for it, None where it has none.
+    An interval is over requests, and unknown where only sums were recorded.
+    """
+
+    name: str
+    symbol: str
+    formula: str
+    called: str | None
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Imported(Record, frozen=True):
+    """What a file of another tool supports, and what it cannot know."""
+
+    form: str
+    requests: int | None  # None: sums over an unknown number of them
+    without: int  # rows that hold no counts of speculation
+    rounds: int
+    drafted: int | None
+    accepted: int
+    k: int | None  # the largest draft length that was seen
+    figures: tuple[Value, ...]
+    smaller_k: dict[str, float]  # mean accepted length to expect at each smaller k
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How one tool records a request: where, how it is read, and its names for the figures."""
+
+    name: str
+    path: tuple[str, ...]  # of the object that holds the counts, within a row
+    needs: tuple[str, ...]
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], Counted]
+    called: Mapping[Figure, str]
+    notes: tuple[str, ...] = ()
+
+
+def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+    """vLLM's object, AIPerf's, and guidellm's copy of vLLM's."""
+    rounds, accepted = found["num_spec_steps"], found["num_accepted_draft_tokens"]
+    histogram = found["acceptance_histogram"]
+    counts = (
+        {int(j): n for j, n in histogram.items()}
+        if isinstance(histogram, Mapping)
+        else dict(enumerate(histogram))
+    )
+    by_position = tuple(
+        sum(n for j, n in counts.items() if j >= position)
+        for position in range(1, max(counts, default=0) + 1)
+    )
+    tokens = _first(found, row, "completion_tokens", ("usage", "completion_tokens"),
+                    ("output_metrics", "text_tokens"))  # fmt: skip
+    # A step without a proposal emits one token and is not among the recorded ones.
+    plain = 0 if tokens is None else max(tokens - 1 - rounds - accepted, 0)
+    return Counted(
+        rounds=rounds,
+        drafted=found["num_draft_tokens"],
+        accepted=accepted,
+        by_position=by_position,
+        tokens=tokens,
+        steps=None if tokens is None else rounds + plain,
+    )
+
+
+def _sglang(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+    histogram = found.get("spec_correct_drafts_histogram") or ()
+    return Counted(
+        rounds=found["spec_verify_ct"],
+        drafted=found.get("spec_num_proposed_drafts"),
+        accepted=found["spec_num_correct_drafts"],
+        by_position=tuple(sum(histogram[j:]) for j in range(1, len(histogram))) or None,
+        tokens=found.get("completion_tokens"),
+        steps=found["spec_verify_ct"],
+    )
+
+
+def _llama_cpp(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+    tokens, accepted = found["predicted_n"], found["draft_n_accepted"]
+    steps = max(tokens - 1 - accepted, 0)
+    return Counted(
+        rounds=steps, drafted=found["draft_n"], accepted=accepted, tokens=tokens, steps=steps
+    )
+
+
+_VLLM_NAMES = {
+    MEAN_ACCEPTED_LENGTH: "mean_acceptance_length",
+    ACCEPTED_PER_DRAFTED: "draft_acceptance_rate",
+    SURVIVAL: "from acceptance_histogram",
+}
+_VLLM_PAST_END = (
+    "vLLM counts tokens that it accepts past the end of a response: accepted and mean accepted "
+    "length are a little above what the response shows"
+)
+_VLLM_NEEDS = ("num_spec_steps", "num_accepted_draft_tokens", "acceptance_histogram")
+FORMS = (
+    _Form("AIPerf records", ("spec_decode_acceptance",), _VLLM_NEEDS, _steps, _VLLM_NAMES,
+          (_VLLM_PAST_END,)),
+    _Form("guidellm report", ("response_metrics", "speculative_decoding"), _VLLM_NEEDS, _steps,
+          _VLLM_NAMES, (_VLLM_PAST_END,)),
+    _Form("vLLM answers", ("metrics", "speculative_decoding"), _VLLM_NEEDS, _steps, _VLLM_NAMES,
+          (_VLLM_PAST_END,)),
+    _Form(
+        "SGLang answers", ("meta_info",), ("spec_verify_ct", "spec_num_correct_drafts"), _sglang,
+        {ACCEPTED_PER_DRAFTED: "spec_accept_rate"},
+        ("SGLang's spec_accept_length is completion tokens over passes, the first token included: "
+         "it is not the mean accepted length here",
+         "its proposed tokens are passes times a fixed length, too many where drafting adapts"),
+    ),
+    _Form(
+        "llama-server answers", ("timings",), ("predicted_n", "draft_n", "draft_n_accepted"),
+        _llama_cpp, {ACCEPTED_PER_DRAFTED: "draft_n_accepted / draft_n"},
+        ("llama-server does not count rounds in an answer: they are its tokens less the first and "
+         "the accepted ones, passes without a proposal included, and off by one where a response "
+         "ends inside a proposal",),
+    ),
+)  # fmt: skip
+
+
+def read_figures(paths: Sequence[Path]) -> Imported:
+    """What one file, or two scrapes of `/metrics`, say of acceptance.
+
+    Raises:
+        UsageError: a file that cannot be read, or that no form fits.
+    """
+    texts = [_text(path) for path in paths]
+    if all(_is_scrape(text) for text in texts):
+        return _of_scrapes(paths, texts)
+    if len(paths) > 1:
+        raise UsageError(
+            "only scrapes of /metrics are read two at a time, before and after",
+            hint="name one file of records",
+        )
+    rows = list(_rows(texts[0], paths[0]))
+    bench = [row for row in rows if "spec_decode_num_drafts" in row]
+    if bench:
+        return _of_bench(bench)
+    found: dict[str, list[Counted]] = {}
+    without = 0
+    for row in rows:
+        form = next((form for form in FORMS if _inside(row, form) is not None), None)
+        if form is None:
+            without += 1
+            continue
+        try:
+            counted = form.read(_inside(row, form) or {}, row)
+        except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+            raise UsageError(
+                f"`{paths[0]}` has a row of {form.name} that is not as it writes them: {error!r}",
+                hint=_HINT,
+            ) from error
+        found.setdefault(form.name, []).append(msgspec.convert(counted, Counted))
+    if not found:
+        raise UsageError(f"`{paths[0]}` holds no counts of speculation", hint=_HINT)
+    if len(found) > 1:
+        raise UsageError(f"`{paths[0]}` mixes {' and '.join(found)}", hint="give each its own file")
+    [(name, counts)] = found.items()
+    form = next(form for form in FORMS if form.name == name)
+    return _imported(form.name, counts, form.called, form.notes, len(counts), without)
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return read_limited(path, MOST_BYTES)
+    except UnreadableError as error:
+        raise UsageError(f"cannot read `{path}`: {error}", hint=_HINT) from error
+
+
+def _is_scrape(text: bytes) -> bool:
+    start = text.lstrip()[:1]
+    return start == b"#" or (start not in (b"{", b"[") and b"spec_decode" in text)
+
+
+def _rows(text: bytes, path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON document or of JSON lines; a report's requests."""
+    try:
+        try:
+            documents = [msgspec.json.decode(json_without_controls(text))]
+        except msgspec.DecodeError:
+            lines = [line for line in text.splitlines() if line.strip()]
+            documents = [msgspec.json.decode(json_without_controls(line)) for line in lines]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"`{path}` is not JSON, nor JSON lines: {error}", hint=_HINT) from error
+    for document in documents:
+        each = document if isinstance(document, list) else [document]
+        for row in each:
+            if not isinstance(row, dict):
+                continue
+            benchmarks = row.get("benchmarks")
+            if isinstance(benchmarks, list):  # guidellm's report
+                yield from _of_report(benchmarks)
+            else:
+                yield row
+
+
+def _of_report(benchmarks: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+    for benchmark in benchmarks:
+        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
+        done = requests.get("successful") if isinstance(requests, dict) else None
+        yield from (row for row in done or () if isinstance(row, dict))
+
+
+def _inside(row: Mapping[str, Any], form: _Form) -> Mapping[str, Any] | None:
+    found: Any = row
+    for name in form.path:
+        found = found.get(name) if isinstance(found, dict) else None
+    fits = isinstance(found, dict) and all(name in found for name in form.needs)
+    return found if fits else None
+
+
+def _first(
+    found: Mapping[str, Any], row: Mapping[str, Any], own: str, *paths: tuple[str, str]
+) -> int | None:
+    """A count in the object itself, or else in a part of its row."""
+    values = [found.get(own)]
+    for part, name in paths:
+        inside = row.get(part)
+        values.append(inside.get(name) if isinstance(inside, dict) else None)
+    return next((value for value in values if isinstance(value, int)), None)
+
+
+def _of_scrapes(paths: Sequence[Path], texts: Sequence[bytes]) -> Imported:
+    try:
+        scrapes = [read_counters(text.decode()) for text in texts]
+    except (UnicodeDecodeError, AnswerError) as error:
+        raise UsageError(f"`{paths[0]}` is no scrape of /metrics: {error}", hint=_HINT) from error
+    counters, notes = scrapes[-1], ["sums since the server started: scrape before and after"]
+    if len(scrapes) == 2:
+        counters, notes = scrapes[1].since(scrapes[0]), []
+    elif len(scrapes) > 2:
+        raise UsageError("name two scrapes of /metrics, before and after", hint=_HINT)
+    if not counters.rounds or counters.kept is None:
+        raise UsageError(
+            "these scrapes count no speculation between them",
+            hint="scrape before and after the traffic, in this order, without a restart between",
+        )
+    counts = Counted(
+        rounds=counters.rounds,
+        drafted=counters.drafted,
+        accepted=counters.kept,
+        by_position=counters.by_position,
+    )
+    called = {
+        MEAN_ACCEPTED_LENGTH: "1 + num_accepted_tokens / num_drafts",
+        ACCEPTED_PER_DRAFTED: "num_accepted_tokens / num_draft_tokens",
+        SURVIVAL: "num_accepted_tokens_per_pos / num_drafts",
+    }
+    return _imported("scrapes of /metrics", [counts], called, notes, None, 0)
+
+
+def _of_bench(rows: Sequence[Mapping[str, Any]]) -> Imported:
+    """`vllm bench serve --save-result`; several results are added up."""
+    counts, requests = [], 0
+    for row in rows:
+        rounds = row["spec_decode_num_drafts"]
+        shares = row.get("spec_decode_per_position_acceptance_rates") or ()
+        counts.append(
+            Counted(
+                rounds=rounds,
+                drafted=row["spec_decode_draft_tokens"],
+                accepted=row["spec_decode_accepted_tokens"],
+                by_position=tuple(round(share * rounds) for share in shares) or None,
+            )
+        )
+        requests += row.get("completed") or 0
+    called = {
+        MEAN_ACCEPTED_LENGTH: "spec_decode_acceptance_length",
+        ACCEPTED_PER_DRAFTED: "spec_decode_acceptance_rate, which is in percent",
+        SURVIVAL: "spec_decode_per_position_acceptance_rates",
+    }
+    notes = [_VLLM_PAST_END, "its counters hold all that the server answered meanwhile"]
+    return _imported("vllm bench serve", counts, called, notes, None, 0)
+
+
+def _imported(
+    form: str,
+    counts: Sequence[Counted],
+    called: Mapping[Figure, str],
+    notes: Sequence[str],
+    requests: int | None,
+    without: int,
+) -> Imported:
+    """Figures as ratios of sums, with intervals over requests where there are requests."""
+    known = [each for each in counts if each.rounds]
+    if not known:
+        raise UsageError("no round is recorded that drafted anything", hint=_HINT)
+
+    def figure(of: Figure, pairs: Sequence[tuple[float, float]], suffix: str = "") -> Value:
+        table = np.array(pairs, dtype=np.float64)
+        names = tuple(map(str, range(len(table))))
+        sample = Sample(of, names, np.ones(len(table)), table, quotient)
+        interval: Estimate | None = estimate(sample) if requests is not None else None
+        return Value(
+            name=of.name + suffix,
+            symbol=of.symbol,
+            formula=of.formula,
+            called=called.get(of),
+            value=sample.value or 0.0,
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+        )
+
+    figures = [figure(MEAN_ACCEPTED_LENGTH, [(c.rounds + c.accepted, c.rounds) for c in known])]
+    if all(c.drafted for c in known):
+        figures.append(figure(ACCEPTED_PER_DRAFTED, [(c.accepted, c.drafted or 0) for c in known]))
+    if all(c.steps and c.tokens for c in known):
+        rates = [((c.tokens or 1) - 1, c.steps or 0) for c in known]
+        figures.append(figure(TOKENS_PER_ROUND, rates))
+    k, smaller = None, {}
+    if all(c.by_position is not None for c in known):
+        k = max(len(c.by_position or ()) for c in known)
+        shares = []
+        for position in range(k):
+            reached = [(*(c.by_position or ()), *(0,) * k)[position] for c in known]
+            pairs = [(n, c.rounds) for n, c in zip(reached, known, strict=True)]
+            figures.append(figure(SURVIVAL, pairs, f" of position {position + 1}"))
+            shares.append(sum(reached) / sum(c.rounds for c in known))
+        smaller = {str(m): 1 + sum(shares[:m]) for m in range(1, k)}
+    drafted = sum(c.drafted or 0 for c in known) if all(c.drafted for c in known) else None
+    return Imported(
+        form=form,
+        requests=requests,
+        without=without,
+        rounds=sum(c.rounds for c in known),
+        drafted=drafted,
+        accepted=sum(c.accepted for c in known),
+        k=k,
+        figures=tuple(figures),
+        smaller_k=smaller,
+        notes=(*notes, *_unknown(requests, k)),
+    )
+
+
+def _unknown(requests: int | None, k: int | None) -> Iterator[str]:
+    if requests is None:
+        yield "sums without requests have no interval: say nothing of small differences"
+    if k is None:
+        yield "nothing is recorded by position, so no other k can be predicted"
+    yield (
+        "not in such a record: α, which needs the responses; the cost of drafting and verifying; "
+        "and the speed-up, which needs the same requests without speculation"
+    )

@@ -1,0 +1,33 @@
+"""Figures of another tool's record as a table, Markdown and JSON."""
+
+from __future__ import annotations
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.engines.imported import Imported, Value
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, counted, render_sections
+
+
+def render(found: Imported, style: str, width: int) -> str:
+    """The figures as table, json or markdown."""
+    if style == "json":
+        return to_json(found)
+    rows = [[each.name, _value(each), each.called or "–", each.formula] for each in found.figures]
+    of = counted(found.rounds, "round")
+    if found.requests is not None:
+        of = f"{counted(found.requests, 'request')}, {of}"
+    notes = []
+    if found.smaller_k:
+        lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in found.smaller_k.items())
+        notes.append(f"Mean accepted length to expect at a smaller k: {lengths}.")
+    if found.without:
+        notes.append(f"{counted(found.without, 'row')} without counts of speculation: left out.")
+    notes += [f"{note[0].upper()}{note[1:]}." for note in found.notes]
+    head = ["figure", "value", "called there", "definition"]
+    return render_sections([Section(f"{found.form}: {of}", head, rows, notes)], style, width)
+
+
+def _value(each: Value) -> Estimate | str:
+    if each.low is None or each.high is None:
+        return f"{each.value:.3f}"
+    return Estimate(each.value, each.low, each.high)
