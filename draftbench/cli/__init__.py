@@ -26,7 +26,7 @@ from draftbench.cli import (
     estimate,
     export,
     gate,
-    import_figures,
+    import_,
     recommend,
     report,
     runs,
@@ -162,13 +162,13 @@ COMMANDS: dict[Callable[..., int], str] = {
     compare.compare: "Show what changed between two runs.",
     gate.gate: "Fail a CI job when acceptance regresses.",
     export.export: "Print the configuration for a serving engine.",
-    import_figures.import_figures: "Read another tool's record of a speculating server.",
+    import_.import_: "Read another tool's record of a speculating server.",
     estimate.estimate: "Work out a speed-up by formula, without measuring.",
     suites.suites: "List the built-in traffic.",
 }
 for command, summary in COMMANDS.items():
-    # `import` is no name for a function.
-    add_command(app, command, summary, command.__name__.removesuffix("_figures"))
+    # `import_`, since a keyword names no function.
+    add_command(app, command, summary, command.__name__.rstrip("_"))
 
 app.add_typer(runs.runs, name="runs")
 

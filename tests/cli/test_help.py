@@ -12,7 +12,7 @@ import pytest
 
 from draftbench.cli import COMMANDS
 
-NAMES = [command.__name__ for command in COMMANDS]
+NAMES = [command.__name__.rstrip("_") for command in COMMANDS]
 EVERY = ["", *NAMES, "runs", "runs list", "runs prune", "runs redact"]
 
 

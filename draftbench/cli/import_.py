@@ -14,7 +14,7 @@ Files = Annotated[
 ]
 
 
-def import_figures(*, files: Files, output: TextOutput) -> int:
+def import_(*, files: Files, output: TextOutput) -> int:
     """Say what another tool's record of a speculating server means: each figure by its definition,
     with an interval where there are requests, and what such a record cannot know.
 
