@@ -64,9 +64,9 @@ def _between(ends: Sequence[Mapping[int, float]], k: int, share: float) -> float
 
 
 def _times(predicted: Sample | None, factor: float) -> Sample | None:
-    """A predicted speed-up times a factor: the second that it sums are seconds with speculation."""
-    if predicted is None:
-        return None
+    if predicted is None or factor == 1:
+        return predicted
+    # Of the two columns that it sums, the second is the seconds with speculation.
     return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
 
 

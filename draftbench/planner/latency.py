@@ -50,7 +50,7 @@ def latency(alternative: Alternative) -> Latency | None:
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """The p99 of a request's time per output token with speculation over without, and what it is
-    of: as measured, else as predicted for all requests; None where neither is known.
+    of: as measured, else as expected for all requests; None where neither is known.
     """
     found = latency(alternative)
     if found is not None:
@@ -61,7 +61,11 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
     plain, speculative = (_distribution("", column) for column in paces.T)
     ratio, of = _tail(plain, speculative)
-    return ratio, f"{of}, predicted"
+    predicted, expected = (
+        s.value if s else None for s in (alternative.predicted, alternative.expected)
+    )
+    slower = predicted / expected if predicted and expected else 1.0
+    return ratio * slower, f"{of}, predicted"
 
 
 def _side(rows: Sequence[Decode]) -> Side | None:

@@ -5,10 +5,12 @@ speculation pays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import dropwhile, pairwise
+from dataclasses import dataclass
+from itertools import groupby
 
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
+from draftbench.planner.plain import PlainDecoding, plain_decoding
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
 from draftbench.records import Candidate
@@ -19,13 +21,19 @@ _SECONDS_AN_HOUR = 3600
 def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
-    leader = decided.leader
+    leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
     known = any(each.predictor.timed for each in decided.alternatives)
-    plain_rate, rate, plain_time, time = _rates_and_times(leader)
+    plain_rate = concurrency / plain.step if plain else None
+    plain_time = plain.token or plain.step if plain else None
+    speed = leader.expected if leader else None
+    pace = leader.end_to_end if leader and plain and plain.token else speed
 
-    def per_dollar(rate: float | None) -> float | None:
-        return rate * _SECONDS_AN_HOUR / price if rate is not None and price else None
+    def times(rate: float | None, factor: float | None) -> float | None:
+        return rate * factor if rate is not None and factor else None
 
+    rate = times(plain_rate, speed.value if speed else None)
+    time = plain_time / pace.value if plain_time and pace and pace.value else None
+    hourly = _SECONDS_AN_HOUR / price if price else None
     return LoadLevel(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
@@ -41,79 +49,93 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
         seconds_per_token=time,
-        tokens_per_dollar_plain=per_dollar(plain_rate),
-        tokens_per_dollar=per_dollar(rate),
+        tokens_per_dollar_plain=times(plain_rate, hourly),
+        tokens_per_dollar=times(rate, hourly),
         costs=_note(decided, foreign=evaluator.foreign),
         speedup_deciding=decided.deciding,
+        plain_range=_range(plain, concurrency),
     )
 
 
-def _rates_and_times(leader: Alternative | None) -> tuple[float | None, ...]:
-    """Without and with speculation: tokens per second of all rows, and seconds per output token of
-    a request, the first one and its prefill included where known.
-    """
-    if leader is None or leader.prediction.decoding is None:
-        return None, None, None, None
-    prediction, weights = leader.prediction, leader.predictor.weights
-    tokens, seconds = prediction.rounds.tokens, leader.prediction.decoding
-    plain_rate = leader.predictor.batch * float(weights @ tokens / (weights @ seconds[:, 0]))
-    speed = leader.expected.value if leader.expected else None
-    rate = speed and plain_rate * speed
-    if prediction.total is not None:
-        tokens, seconds = leader.predictor.lengths, prediction.total
-        speed = leader.end_to_end.value if leader.end_to_end else None
-    plain_time = float(weights @ seconds[:, 0] / (weights @ tokens))
-    return plain_rate, rate, plain_time, plain_time / speed if speed else None
+def _range(plain: PlainDecoding | None, concurrency: int) -> tuple[float, float] | None:
+    if plain is None or not plain.blocks:
+        return None
+    return concurrency / max(plain.blocks), concurrency / min(plain.blocks)
 
 
 def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
     """On the costs of the leader where there is one; else what holds for all."""
-    if decided.leader is None:
-        notes = dict.fromkeys(c.predictor.note for c in decided.alternatives if c.predictor.note)
-        return "; ".join(notes) or None
-    predictor = decided.leader.predictor
+    leader = decided.leader
+    if leader is None:
+        every = (each.predictor.note for each in decided.alternatives)
+        return "; ".join(dict.fromkeys(filter(None, every))) or None
+    predictor, corrected = leader.predictor, leader.expected is not leader.predicted
     known = any(seconds is not None for seconds in predictor.overheads.values())
-    bare = (
-        None
-        if known or foreign or predictor.served
-        else "of passes alone: nothing was decoded there"
-    )
-    return "; ".join(note for note in (predictor.note, bare) if note) or None
+    notes = [predictor.note] if predictor.note else []
+    if predictor.bounds and corrected:
+        notes.append("corrected by what was decoded there")
+    elif not (foreign or corrected or predictor.served or known):
+        notes.append("of passes alone: nothing was decoded there")
+    return "; ".join(notes) or None
 
 
 def schedule(
     evaluator: Evaluator, candidate: Candidate, asked: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
-    """The best k of one draft at every concurrency that was timed or asked for."""
+    """The best k of one draft at every concurrency that was timed or asked for, and at every other
+    from which another one holds.
+    """
     timed = evaluator.source.batches(candidate)
-    return tuple(
-        ScheduleEntry(concurrency=c, k=evaluator.at(c, candidate).k, timed=c in timed)
-        for c in sorted({*timed, *asked})
-    )
+    found: list[ScheduleEntry] = []
+    for rows in sorted({*_known_loads(evaluator, candidate), *asked}):
+        k = evaluator.at(rows, candidate).k
+        if rows in timed or rows in asked or k != found[-1].k:
+            found.append(ScheduleEntry(concurrency=rows, k=k, timed=rows in timed))
+    return tuple(found)
 
 
-def crossover(evaluator: Evaluator, candidate: Candidate) -> int | None:
-    """The largest concurrency at which one draft clearly pays, its speed-up above the asked one
-    with its interval.
+def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
+    """Every concurrency at which the costs of a draft are known: timed, or between two timed ones;
+    of a serving engine those that it was asked for.
+    """
+    timed = evaluator.source.batches(candidate)
+    if not timed or candidate in evaluator.source.served:
+        return timed
+    return range(timed[0], timed[-1] + 1)
 
-    Timed batch sizes first; between the last that pays and the next, those that are interpolated,
-    taken to pay less the more rows there are. A smaller one that is not clear (noise, few requests)
-    does not hide a larger one that is. 0: it clearly pays at none; None: at the largest too.
+
+@dataclass(frozen=True)
+class Crossover:
+    """Up to how many rows a draft clearly pays, its speed-up above the asked one with its interval.
+
+    `limit` 0: it does at no load, None: at the largest timed one too. `between` are the timed loads
+    around a limit that was not timed, `gaps` the ranges below it where the draft does not clearly
+    pay.
     """
 
-    def pays(concurrency: int) -> bool:
-        return evaluator.at(concurrency, candidate).decision == "speculate"
+    limit: int | None
+    between: tuple[int, int] | None
+    gaps: tuple[tuple[int, int], ...]
 
-    timed = list(dropwhile(lambda rows: not pays(rows), evaluator.source.batches(candidate)))
-    if not timed:
-        return 0
-    for low, high in pairwise(timed):
-        if not pays(high):
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if pays(middle) else (low, middle)
-            return low
-    return None
+
+def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
+    """By every load at which the costs of a draft are known: one that is not clear (noise, few
+    requests) hides no larger one that is.
+    """
+    known = _known_loads(evaluator, candidate)
+    paying = [rows for rows in known if evaluator.at(rows, candidate).decision == "speculate"]
+    if not paying:
+        return Crossover(0, None, ())
+    limit, timed = paying[-1], evaluator.source.batches(candidate)
+    between = None
+    if limit not in timed:
+        between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)
+    gaps = []
+    for pays, run in groupby(known[: known.index(limit)], key=lambda rows: rows in paying):
+        first, *rest = run
+        if not pays:
+            gaps.append((first, (rest or [first])[-1]))
+    return Crossover(None if limit == timed[-1] else limit, between, tuple(gaps))
 
 
 def configuration_of(alternative: Alternative | None) -> Configuration | None:

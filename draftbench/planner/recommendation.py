@@ -106,9 +106,9 @@ class PredictionError(Record, frozen=True):
 class LoadLevel(Record, frozen=True):
     """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
-    Rates and times follow from the costs, for plain decoding and for the leader: tokens per second
-    of all rows while they decode, seconds per output token of a request, including its prefills
-    where those were timed.
+    Rates and times are those of plain decoding, which is one whatever leads, and those times the
+    leader's speed-up: tokens per second of all rows while they decode, seconds per output token of
+    a request, including its prefills where those were timed.
     """
 
     concurrency: int
@@ -129,6 +129,7 @@ class LoadLevel(Record, frozen=True):
     tokens_per_dollar: float | None  # at the given price, with speculation
     costs: str | None  # why they are unknown, interpolated between what, or of passes alone
     speedup_deciding: Estimate | None  # what the decision goes by
+    plain_range: tuple[float, float] | None = None  # tokens per second without, over the drafts
 
 
 class ScheduleEntry(Record, frozen=True):
@@ -260,6 +261,7 @@ class Recommendation(Record, frozen=True):
     break_even: BreakEven | None  # the leader's
     latency: Latency | None  # the leader's
     crossover_between: tuple[int, int] | None = None  # the timed ones around an interpolated one
+    crossover_gaps: tuple[tuple[int, int], ...] = ()  # from where to where it does not, below that
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb

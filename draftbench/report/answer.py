@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import msgspec
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
 from draftbench.planner.options import RANKS_BY
+from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     Configuration,
     Distribution,
@@ -279,6 +281,17 @@ def loads(answer: Recommendation) -> Section:
         if at.costs:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
+    spread = [
+        f"{rounded(slow)} to {rounded(fast)} at {at.concurrency}"
+        for at in answer.levels
+        if (ends := at.plain_range)
+        if (slow := ends[0]) * (1 + TIMING_NOISE) < (fast := ends[1])
+    ]
+    if spread:
+        notes.append(
+            f"Without speculation tokens/s differed beside different drafts ({', '.join(spread)}); "
+            "their geometric mean counts."
+        )
     steps = schedule(answer)
     notes += [f"{steps}."] if steps else []
     head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
@@ -286,13 +299,11 @@ def loads(answer: Recommendation) -> Section:
 
 
 def schedule(answer: Recommendation) -> str | None:
-    """k by concurrency with the leader's draft, which is what an engine loads."""
+    """From which concurrency on which k with the leader's draft, which is what an engine loads."""
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
-    ks = ", ".join(
-        f"{entry.concurrency} → {'open' if entry.k is None else entry.k}"
-        for entry in answer.schedule
-    )
+    firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
+    ks = ", ".join(f"{at.concurrency} → {'open' if at.k is None else at.k}" for at in firsts)
     off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
     return f"k by concurrency with {name}: {ks}{off}"
@@ -301,14 +312,16 @@ def schedule(answer: Recommendation) -> str | None:
 def crossover(answer: Recommendation) -> str:
     """Up to how many concurrent requests the leader's draft pays."""
     limit, between = answer.crossover, answer.crossover_between
-    if limit is None:
-        return "Speculation pays off at the largest timed concurrency too."
     if limit == 0:
         return "Speculation clearly pays off at no timed concurrency."
+    ranges = [f"{a}" if a == b else f"{a} to {b}" for a, b in answer.crossover_gaps]
+    gaps = f", not clearly at {' and '.join(ranges)}" if ranges else ""
+    if limit is None:
+        return f"Speculation pays off at the largest timed concurrency too{gaps}."
     if between is None:
-        return f"Speculation pays off up to {counted(limit, 'concurrent request')}."
+        return f"Speculation pays off up to {counted(limit, 'concurrent request')}{gaps}."
     how = f"interpolated between {between[0]} and {between[1]}"
-    return f"Speculation pays off up to about {limit} concurrent requests ({how})."
+    return f"Speculation pays off up to about {limit} concurrent requests ({how}){gaps}."
 
 
 def losers(answer: Recommendation) -> list[str]:

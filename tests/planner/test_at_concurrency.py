@@ -7,7 +7,7 @@ from draftbench.errors import UsageError
 from draftbench.planner.at_concurrency import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import promising_ks, recommend
-from draftbench.planner.recommendation import Configuration, ScheduleEntry
+from draftbench.planner.recommendation import Configuration
 
 DRAFT = {1: 0.1, 2: 0.1}
 # Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
@@ -25,20 +25,6 @@ def loaded(scene):
 
 def at(found, concurrency):
     return next(level for level in found.levels if level.concurrency == concurrency)
-
-
-def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
-    # k = 1 takes four rounds of t(2) + 0.1: at 8 rows 4.4 s against 8, at 32 16.4 s against 16.
-    found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
-    assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
-    assert found.schedule == tuple(
-        ScheduleEntry(concurrency=c, k=k) for c, k in ((1, 2), (8, 1), (32, 0))
-    )
-    eight, many = at(found, 8), at(found, 32)
-    assert eight.speedup_predicted.value == pytest.approx(8 / 4.4)
-    assert (many.decision, many.choice) == ("do_not_speculate", None)
-    assert many.leader == Configuration("small", "none", 1, 32)
-    assert many.speedup_expected.value == pytest.approx(16 / 16.4)
 
 
 def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
@@ -63,66 +49,6 @@ def test_the_headline_is_the_first_concurrency_asked(loaded):
     assert (found.concurrency, found.decision) == (32, "do_not_speculate")
     assert [level.concurrency for level in found.levels] == [32, 1]
     assert evaluation(found, "small", 1).speedup_predicted.value == pytest.approx(16 / 16.4)
-
-
-def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
-    # A pass of b rows over two tokens each takes b / 8 s: 8 s against four rounds of b / 8 + .1
-    # stay 2 % above 1 up to 14.9 rows.
-    run = loaded.observed(1, 2, batches=(1, 8, 32))
-    assert recommend(run).crossover == 14
-    assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
-
-
-def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
-    scene.requests(5, ALL)
-    for batch in (1, 8):
-        scene.times(TARGET, DRAFT, batch=batch)
-    assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
-
-
-def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
-    """Alone half of the requests are decoded in half the time and the others in a quarter more, so
-    that nothing is clear, and predictions of passes alone are 59 % too high (7 s for their 4.4):
-    8 s against 1.59 times four rounds of b / 8 + .1 stay 2 % above 1 up to 9.06 rows.
-    """
-    loaded.requests(6, ALL)
-    for at in range(6):
-        loaded.decode(f"r{at}", 0, 8.0)
-        loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 10.0)
-    found = recommend(loaded.observed(1, batches=(1, 8, 32)))
-    decisions = [level.decision for level in found.levels]
-    assert decisions == ["inconclusive", "speculate", "do_not_speculate"]
-    assert found.crossover == 9
-
-
-def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded):
-    # 20 rows step in 20 / 16 s, and pass over two tokens each in 40 / 16.
-    level = at(recommend(loaded.observed(1), DecisionOptions(concurrency=(20,))), 20)
-    assert level.speedup_predicted.value == pytest.approx(8 * 1.25 / (4 * 2.6))
-    assert level.costs.startswith("interpolated between 8 and 32 rows")
-
-
-def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
-    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 64)))
-    level = at(found, 64)
-    unknown = (level.decision, level.k, level.choice, level.leader, level.speedup_predicted)
-    assert unknown == (None,) * 5
-    assert (level.tokens_per_second, level.seconds_per_token) == (None, None)
-    assert level.costs == "64 rows at once were not timed, only 1, 8, 32"
-    assert found.schedule[-1] == ScheduleEntry(concurrency=64, k=None, timed=False)
-    assert found.decision == "speculate"
-
-
-def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):
-    # Plain: 8 tokens in 8 s in each of 8 rows; the prefills take 2 s and 1 s for 9 tokens.
-    loaded.prefills(2.0, 1.0)
-    options = DecisionOptions(concurrency=(8,), price_per_hour=3.6)
-    (level,) = recommend(loaded.observed(1), options).levels
-    assert level.tokens_per_second_plain == pytest.approx(8.0)
-    assert level.tokens_per_second == pytest.approx(8 * 8 / 4.4)
-    assert level.seconds_per_token_plain == pytest.approx(10 / 9)
-    assert level.seconds_per_token == pytest.approx((4.4 + 3) / 9)
-    assert level.tokens_per_dollar_plain == pytest.approx(8000)
 
 
 def test_throughput_and_cost_choose_the_concurrency_too(loaded):
@@ -253,14 +179,6 @@ def test_the_ks_worth_measuring_depend_on_the_batch(loaded):
     run = loaded.observed(1, 2, 4)
     assert promising_ks(run, SMALL, 4) == [1, 2]
     assert promising_ks(run, SMALL, 64) == []
-
-
-def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
-    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 16)))
-    timed = [(entry.concurrency, entry.timed) for entry in found.schedule]
-    assert timed == [(1, True), (8, True), (16, False), (32, True)]
-    # 16 is interpolated: the crossover of 14 lies between the timed 8 and 32.
-    assert (found.crossover, found.crossover_between) == (14, (8, 32))
 
 
 def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):

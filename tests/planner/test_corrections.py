@@ -11,6 +11,7 @@ from scenes import ALL, BIG, SMALL, TARGET
 
 from draftbench.planner.at_concurrency import Evaluator
 from draftbench.planner.corrections import carried_over
+from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 
 ONE = 8 / 4.8
@@ -89,6 +90,14 @@ def test_a_draft_that_was_not_decoded_keeps_the_doubt_of_those_that_were(timed):
     found = alternatives(timed, 8, BIG)[0]
     assert found.expected.value == pytest.approx(ONE)
     assert found.errors == pytest.approx([1 / 0.9 - 1] * len(found.errors))
+
+
+def test_waits_are_corrected_like_speed_ups(timed):
+    decoded(timed, 4, 0.9)
+    decoded(timed, 16, 0.9)
+    ratio, of = tail_ratio(alternatives(timed, 8)[0])
+    assert ratio == pytest.approx(4.8 / 0.9 / 8)
+    assert of == "the largest of 5, predicted"
 
 
 def test_passes_that_may_bend_between_the_timed_points_are_in_doubt(scene):

@@ -77,7 +77,7 @@ def test_the_screen_of_a_kept_run(answers):
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.64×, 3.16 tokens per round at the cost of 1.93",
         "  target steps.",
-        "k by concurrency with qwen0.5:int4: 1 → 5, 4 → 2, 16 → open",
+        "k by concurrency with qwen0.5:int4: 1 → 5, 3 → 3, 4 → 2, 6 → 1, 9 → open",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",

@@ -1,0 +1,148 @@
+"""The answer at each load, k by load and up to which load it pays: costs by hand at 1, 8 and 32
+rows, acceptance the same at all.
+"""
+
+import pytest
+from scenes import ALL, SMALL, TARGET
+
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration, ScheduleEntry
+from draftbench.report.answer import crossover
+
+DRAFT = {1: 0.1, 2: 0.1}
+# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
+STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
+
+
+@pytest.fixture
+def loaded(scene):
+    """All tokens accepted, by a draft whose step takes .1 s at any load."""
+    scene.requests(5, ALL)
+    for batch, steps in STEPS.items():
+        scene.times(steps, DRAFT, batch=batch)
+    return scene
+
+
+def at(found, concurrency):
+    return next(level for level in found.levels if level.concurrency == concurrency)
+
+
+def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
+    # k = 1 takes four rounds of t(2) + 0.1: at 8 rows 4.4 s against 8, at 32 16.4 s against 16.
+    found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
+    assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
+    # Between 8 and 32 rows a pass over two tokens each takes b / 8 s: more than 2 % up to 14 rows.
+    assert found.schedule == tuple(
+        ScheduleEntry(concurrency=c, k=k, timed=timed)
+        for c, k, timed in ((1, 2, True), (8, 1, True), (15, 0, False), (32, 0, True))
+    )
+    eight, many = at(found, 8), at(found, 32)
+    assert eight.speedup_predicted.value == pytest.approx(8 / 4.4)
+    assert (many.decision, many.choice) == ("do_not_speculate", None)
+    assert many.leader == Configuration("small", "none", 1, 32)
+    assert many.speedup_expected.value == pytest.approx(16 / 16.4)
+
+
+def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
+    # A pass of b rows over two tokens each takes b / 8 s: 8 s against four rounds of b / 8 + .1
+    # stay 2 % above 1 up to 14.9 rows.
+    run = loaded.observed(1, 2, batches=(1, 8, 32))
+    assert recommend(run).crossover == 14
+    assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
+
+
+def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
+    scene.requests(5, ALL)
+    for batch in (1, 8):
+        scene.times(TARGET, DRAFT, batch=batch)
+    assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
+
+
+def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
+    """Alone half of the requests are decoded in half the time and the others in a quarter more, so
+    that nothing is clear, and predictions of passes alone are 59 % too high (7 s for their 4.4):
+    8 s against 1.59 times four rounds of b / 8 + .1 stay 2 % above 1 up to 9.06 rows.
+    """
+    loaded.requests(6, ALL)
+    for at in range(6):
+        loaded.decode(f"r{at}", 0, 8.0)
+        loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 10.0)
+    found = recommend(loaded.observed(1, batches=(1, 8, 32)))
+    decisions = [level.decision for level in found.levels]
+    assert decisions == ["inconclusive", "speculate", "do_not_speculate"]
+    assert found.crossover == 9
+
+
+def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded):
+    # 20 rows step in 20 / 16 s, and pass over two tokens each in 40 / 16.
+    level = at(recommend(loaded.observed(1), DecisionOptions(concurrency=(20,))), 20)
+    assert level.speedup_predicted.value == pytest.approx(8 * 1.25 / (4 * 2.6))
+    assert level.costs.startswith("interpolated between 8 and 32 rows")
+
+
+def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
+    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 64)))
+    level = at(found, 64)
+    unknown = (level.decision, level.k, level.choice, level.leader, level.speedup_predicted)
+    assert unknown == (None,) * 5
+    assert (level.tokens_per_second, level.seconds_per_token) == (None, None)
+    assert level.costs == "64 rows at once were not timed, only 1, 8, 32"
+    assert found.schedule[-1] == ScheduleEntry(concurrency=64, k=None, timed=False)
+    assert found.decision == "speculate"
+
+
+def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):
+    # Plain: 8 tokens in 8 s in each of 8 rows; the prefills take 2 s and 1 s for 9 tokens.
+    loaded.prefills(2.0, 1.0)
+    options = DecisionOptions(concurrency=(8,), price_per_hour=3.6)
+    (level,) = recommend(loaded.observed(1), options).levels
+    assert level.tokens_per_second_plain == pytest.approx(8.0)
+    assert level.tokens_per_second == pytest.approx(8 * 8 / 4.4)
+    assert level.seconds_per_token_plain == pytest.approx(10 / 9)
+    assert level.seconds_per_token == pytest.approx((4.4 + 3) / 9)
+    assert level.tokens_per_dollar_plain == pytest.approx(8000)
+
+
+def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
+    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(1, 16)))
+    timed = [(entry.concurrency, entry.timed) for entry in found.schedule]
+    assert timed == [(1, True), (8, True), (15, False), (16, False), (32, True)]
+    # 16 is interpolated: the crossover of 14 lies between the timed 8 and 32.
+    assert (found.crossover, found.crossover_between) == (14, (8, 32))
+
+
+def test_what_does_not_pay_in_between_is_no_end_of_what_pays(scene):
+    # Passes take 1 s up to 8 tokens, b / 8 up to 32 and hardly more after that. At k = 1, two
+    # tokens a row, 8 to 16 rows pay most for them: at 7 rows eight steps of 1 s stand against four
+    # rounds of 1.85 s, at 8 of 2.1 s; at 16 of 2 s against 4.1 s, at 17 of 2.125 against 4.1125 s.
+    scene.requests(5, ALL)
+    for rows, steps in ((1, (1.0, 1.0)), (8, (1.0, 2.0)), (32, (4.0, 4.2))):
+        scene.times(dict(enumerate(steps, 1)), DRAFT, batch=rows)
+    found = recommend(scene.observed(1, batches=(1, 8, 32)))
+    assert (found.crossover, found.crossover_gaps) == (None, ((8, 16),))
+    assert [(entry.concurrency, entry.k) for entry in found.schedule] == [
+        (1, 1),
+        (8, 0),
+        (17, 1),
+        (32, 1),
+    ]
+    assert crossover(found) == (
+        "Speculation pays off at the largest timed concurrency too, not clearly at 8 to 16."
+    )
+
+
+def test_what_was_decoded_at_both_ends_is_said_of_a_load_between(scene):
+    scene.requests(5, ALL)
+    for rows in (4, 16):
+        scene.times(TARGET, DRAFT, batch=rows)
+        for at in range(5):
+            full = {"batch": rows, "candidate": SMALL}
+            scene.batch_run(f"r{at}", 0, (0,) * 8, (1.0,) * 8, active=(rows,) * 8, **full)
+            scene.batch_run(f"r{at}", 1, (1,) * 4, (1.5,) * 4, active=(rows,) * 4, **full)
+    run = scene.observed(1, batches=(4, 16))
+    level = recommend(run, DecisionOptions(concurrency=(8,))).levels[0]
+    assert level.speedup_expected.value == pytest.approx(8 / 6)
+    assert level.costs == (
+        "interpolated between 4 and 16 rows; corrected by what was decoded there"
+    )
