@@ -157,7 +157,8 @@ class Replay(Observation, frozen=True):
     `accept[j-1]` is a_j, the probability that the token drafted at position j is accepted given y
     (design: one pass, every k). `confidence` is max q, `margin` the draft's top-2 logit difference,
     `rank` the number of tokens that q puts above y_j, `overlap` Σ min(p, q) where both
-    distributions were at hand. The draft could draft at the positions 1 … `draftable` only (its
+    distributions were at hand. A serving engine that replays tells its best token alone: the first
+    three lists are then empty. The draft could draft at the positions 1 … `draftable` only (its
     context may end before the response or its limit does); `accept` is 0 beyond.
     """
 
@@ -174,7 +175,10 @@ class Replay(Observation, frozen=True):
 
     def __post_init__(self) -> None:
         positions = len(self.accept)
-        _check_lengths(positions, confidence=self.confidence, margin=self.margin, rank=self.rank)
+        if self.confidence or self.margin or self.rank:
+            _check_lengths(
+                positions, confidence=self.confidence, margin=self.margin, rank=self.rank
+            )
         _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
 
 
@@ -308,7 +312,8 @@ class ModelFacts(Observation, frozen=True):
 
 class EngineFacts(Observation, frozen=True):
     """One start of a serving engine, or one server of the user's that was driven, as far as it
-    tells what it is. `candidate` None and `k` 0 is a server that does not speculate.
+    tells what it is. `candidate` None and `k` 0 is a server that does not speculate, a candidate at
+    0 one that serves the draft alone, to replay it.
 
     `started` is whether draftbench started it. `command` and `settings` hold no secrets; the whole
     command is private. `process` names the visit: servers that took turns share it.

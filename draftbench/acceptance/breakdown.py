@@ -54,7 +54,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     equal_requests: float
     positions: float
-    confidence: float
+    confidence: float | None
     alpha: Estimate | None
 
 
@@ -123,7 +123,8 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         return None
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    for by in (*GROUPINGS, "third", "after", "confidence"):
+    sure = all(replay.confidence for _, replay in model if replay.accept)
+    for by in (*GROUPINGS, "third", "after", *(["confidence"] if sure else [])):
         parts = [_shares(by, *pair) for pair in model]
         names = dict.fromkeys(name for part in parts for name in part)
         for name in sorted(names) if by in GROUPINGS else names:
@@ -134,7 +135,8 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
             for (_, replay), share in zip(members, shares, strict=True):
                 drafted = share[: replay.draftable]
                 positions += float(drafted.sum())
-                confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
+                if sure:
+                    confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
             if positions:
                 groups.append(
                     Group(
@@ -143,7 +145,7 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                         requests=int((sample.addends[:, 1] > 0).sum()),
                         equal_requests=round(sample.equal_requests, 1),
                         positions=positions,
-                        confidence=confidence / positions,
+                        confidence=confidence / positions if sure else None,
                         alpha=estimate(sample),
                     )
                 )

@@ -62,9 +62,11 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 def stopping_rules(
     pairs: Pairs, k: int, thresholds: Sequence[float] = THRESHOLDS
 ) -> tuple[Stopping, ...]:
-    """Fixed k, then every threshold; empty for prompt lookup, which has no confidence."""
+    """Fixed k, then every threshold; empty without confidences: for prompt lookup, and where an
+    engine replayed.
+    """
     model = model_pairs(pairs)
-    if not model:
+    if not model or any(replay.accept and not replay.confidence for _, replay in model):
         return ()
     trajectories = [trajectory for trajectory, _ in model]
     rounds = expected_rounds([law_of(*pair) for pair in model], k)

@@ -57,9 +57,12 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:
     """The best tree of each size, over the responses at temperature 0.
 
-    Empty for prompt lookup and for fewer than two such requests.
+    Empty for prompt lookup, for fewer than two such requests, and without ranks, where an engine
+    replayed.
     """
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
+    if any(replay.accept and not replay.rank for _, replay in greedy):
+        return ()
     trajectories = [trajectory for trajectory, _ in greedy]
     requests = list(dict.fromkeys(trajectory.request for trajectory in trajectories))
     if len(requests) < 2:

@@ -10,12 +10,13 @@ from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, LookupReplay
 
-# By engine; those that are not named are taken to do as the built-in decoder does. The last
-# occurrence of the longest n-gram: vLLM 0.32 (v1/worker/gpu/spec_decode/ngram/speculator.py), which
-# always proposes k tokens. One length of n-gram, an occurrence with as many tokens after it and
-# none that reaches into the newest token: llama.cpp (common/ngram-map.cpp). The first occurrence
-# in any request's text: TensorRT-LLM without the options that `export` writes.
-LOOKUP_RULES = {"vllm": LookupRule(fills=True)}
+# By engine; those that are not named are taken to do as the built-in decoder does: the last
+# occurrence of the longest n-gram. So does vLLM 0.32 (v1/worker/gpu/spec_decode/ngram), which
+# always proposes k tokens; its older runner, the one on a CPU, takes the first occurrence
+# (v1/spec_decode/ngram_proposer.py). llama.cpp looks for one length of n-gram, in the text before
+# the newest token, and proposes nothing shorter than that (common/ngram-map.cpp).
+VLLM, VLLM_CPU = "vllm", "vllm on a CPU"
+LOOKUP_RULES = {VLLM: LookupRule(fills=True), VLLM_CPU: LookupRule(first=True)}
 
 
 def lookup_index(engine: str | None, longest: int, shortest: int) -> LookupIndex:

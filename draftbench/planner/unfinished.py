@@ -46,7 +46,9 @@ def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
 
 
 def _not_served(run: Run, candidate: Candidate) -> str | None:
-    """At which of the k's that an engine was started with requests are missing."""
+    """At which of the k's that an engine was started with requests are missing. Once the server
+    without a draft answered again at the end, who was not served is replayed only.
+    """
     effort = run.manifest.effort
     if effort is None or effort.measure in ("replay", "none"):
         return None
@@ -59,7 +61,9 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
         if len(keys) < wanted:
             load = "" if concurrency == 1 else f" at concurrency {concurrency}"
             return f"served on {len(keys)} of {wanted} responses at k = {k}{load}"
-    return None if done else "not served"
+    running = not any(facts.started for facts in run.engines)
+    closed = any(row.candidate is None and row.repeat for row in run.served)
+    return None if done or running or closed else "not served"
 
 
 def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:

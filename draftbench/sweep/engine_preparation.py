@@ -368,7 +368,10 @@ def _with_own(
         )
     models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
     method = facts.method or "draft"
-    name = LOOKUP if method == "ngram" else models[0] if len(models) == 1 else method
+    model = facts.settings.get("speculative_model")
+    name = LOOKUP if method == "ngram" else short_name(model) if model else method
+    if model is None and len(models) == 1 and name != LOOKUP:
+        name = models[0]  # the one draft that the user names
     own = Arm(next((c for c in candidates if c.draft == name), Candidate(draft=name)), k)
     watcher.note(f"the server drafts {k} tokens a round ({method})")
     return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]

@@ -8,6 +8,7 @@ still to answer; the next one is started.
 from __future__ import annotations
 
 import gc
+import os
 import time
 import uuid
 from array import array
@@ -17,15 +18,18 @@ from dataclasses import replace
 from itertools import chain, islice
 
 import msgspec
+import torch
 
+from draftbench.engines.commands import Start
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Fault, Server
-from draftbench.engines.start import started
+from draftbench.engines.start import Running, started
 from draftbench.errors import EngineError, RunFolderError, TrafficError
-from draftbench.measure.lookup import lookup_index, replay_lookup
+from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
 from draftbench.measure.replay import replay_model, stepping_disagreement
 from draftbench.measure.trajectories import Asked, ScoredResponse, looping
+from draftbench.models.compatibility import context_of
 from draftbench.models.quantize import build_runner
 from draftbench.records import (
     LOOKUP,
@@ -35,6 +39,7 @@ from draftbench.records import (
     EngineFacts,
     Failure,
     Observation,
+    Replay,
     Sampling,
     Served,
     Trajectory,
@@ -42,6 +47,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
+from draftbench.run_folder.manifest import portable
 from draftbench.sweep.arms import ALONE, Arm, Load, arrival_times, closing, loads_of, sampling_of
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
@@ -147,50 +153,74 @@ class EngineWorker:
             EngineError: it does not start, reads other prompts than it was sent, or is not what
                 this run was begun with.
         """
-        serving, command, settings, ready = self.serving, None, dict[str, str](), None
-        name = uuid.uuid4().hex[:8]
-        if serving.server is not None:
+        serving = self.serving
+        if serving.server is None:
+            server, facts = self._start(stack, serving.start(arm, self.options), arm, process)
+        else:
             plain = arm.candidate is None and serving.baseline is not None
             server = serving.baseline if plain and serving.baseline else serving.server
-        else:
-            self.watcher.note(f"starting {serving.engine} {arm}")
-            logs = self.folder.path / PRIVATE / "servers" / name
-            logs.mkdir(parents=True)
-            running = stack.enter_context(started(serving.start(arm, self.options), logs))
-            command, settings, ready = running.command, running.settings, running.ready_seconds
-            self.keep([], [PrivateStart(server=name, command=running.whole_command)])
-            server = connect(running.url, serving.engine)
-            stack.callback(server.close)
-        told = server.facts()
-        facts = EngineFacts(
-            server=name,
-            process=process,
-            engine=told.engine,
-            version=told.version,
-            model=told.model,
-            candidate=arm.candidate,
-            k=arm.k,
-            started=ready is not None,
-            command=command,
-            settings={**told.settings, **settings},
-            context_length=told.context_length,
-            prefix_cache=told.prefix_cache,
-            ready_seconds=ready,
-        )
-        self._refuse_another(facts)
-        self._keep([facts])
+            facts = self._facts(server, arm, process)
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         self._warm_up(server)
-        if told.prefix_cache and not server.flush():
+        if facts.prefix_cache and not server.flush():
             self.watcher.note(f"{arm}: the server keeps prompts that it read before")
         return server, facts
 
+    def _start(
+        self, stack: ExitStack, start: Start, arm: Arm, process: str
+    ) -> tuple[Server, EngineFacts]:
+        """A server that is ready; how it was started was kept."""
+        self.watcher.note(f"starting {start.engine}: {arm}")
+        name = uuid.uuid4().hex[:8]
+        logs = self.folder.path / PRIVATE / "servers" / name
+        logs.mkdir(parents=True)
+        running = stack.enter_context(started(start, logs))
+        self.keep([], [PrivateStart(server=name, command=running.whole_command)])
+        server = connect(running.url, start.engine)
+        stack.callback(server.close)
+        return server, self._facts(server, arm, process, name, running)
+
+    def _facts(
+        self,
+        server: Server,
+        arm: Arm,
+        process: str,
+        name: str | None = None,
+        running: Running | None = None,
+    ) -> EngineFacts:
+        """What a server tells of itself, kept.
+
+        Raises:
+            RunFolderError: this run was measured on another one.
+        """
+        told = server.facts()
+        facts = EngineFacts(
+            server=name or uuid.uuid4().hex[:8],
+            process=process,
+            engine=told.engine,
+            version=told.version,
+            model=told.model and portable(told.model),
+            candidate=arm.candidate,
+            k=arm.k,
+            started=running is not None,
+            command=portable(running.command) if running else None,
+            settings={**told.settings, **(running.settings if running else {})},
+            context_length=told.context_length,
+            prefix_cache=told.prefix_cache,
+            ready_seconds=running.ready_seconds if running else None,
+        )
+        self._refuse_another(facts)
+        self._keep([facts])
+        return facts
+
     def _refuse_another(self, facts: EngineFacts) -> None:
         """Raise a RunFolderError where this run was measured on another engine, version or model,
-        or this arm at another k.
+        or this arm at another k. A server that replays a draft serves that one.
         """
         for kept in self.measured.engines:
+            if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
+                continue
             same_arm = kept.candidate == facts.candidate
             for what, before, now in (
                 ("engine", kept.engine, facts.engine),
@@ -345,7 +375,7 @@ class EngineWorker:
             return
         self.watcher.stage(f"{candidate}: replay", sum(map(len, step.groups)))
         if candidate.draft == LOOKUP:
-            engine, window = self.serving.engine, max(self.options.ks)
+            engine, window = self._lookup_engine(), max(self.options.ks)
             for group in step.groups:
                 made = [
                     replay_lookup(r, candidate, lookup_index(engine, *self.options.lookup), window)
@@ -353,6 +383,9 @@ class EngineWorker:
                 ]
                 self._keep(made)
                 self.watcher.advance(len(made))
+            return
+        if self.serving.options.replay == "engine":
+            self._replay_by_engine(candidate, step)
             return
         build = replace(self.prepared.build, level=candidate.quant)
         source = self.prepared.drafts[candidate.draft]
@@ -369,6 +402,38 @@ class EngineWorker:
             pairs = replay_model(runner, self.serving.target, group, candidate, self.options.mode)
             self._keep([record for record, _ in pairs], [text for _, text in pairs])
             self.watcher.advance(len(pairs))
+
+    def _lookup_engine(self) -> str:
+        """The engine whose rule of prompt lookup holds."""
+        started_here = self.serving.server is None
+        older = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0" or not torch.cuda.is_available()
+        if self.serving.engine == VLLM and started_here and older:
+            return VLLM_CPU
+        return self.serving.engine
+
+    def _replay_by_engine(self, candidate: Candidate, step: Replaying) -> None:
+        """The engine serves the draft and tells its best token at every position.
+
+        Raises:
+            EngineError: it does not start, or cannot score.
+        """
+        source = self.prepared.drafts[candidate.draft]
+        context = context_of(source) or self.serving.target.context_length
+        start = replace(
+            self.serving.start(Arm(None, 0), self.options),
+            target=source.spec,
+            context_length=context,
+            concurrency=1,
+        )
+        with ExitStack() as stack:
+            server, _ = self._start(stack, start, Arm(candidate, 0), uuid.uuid4().hex[:8])
+            for group in step.groups:
+                for response in group:
+                    ids = [*response.prompt.tokens, *response.tokens][:context]
+                    first = len(response.prompt.tokens) + 1
+                    best = server.best_tokens(ids, first) if first < len(ids) else []
+                    self._keep([_replay_of(response, candidate, best, context)])
+                    self.watcher.advance()
 
     def _judge(self, plain: Server) -> None:
         """Which answers that left the response did so at a near tie: where the plain server's two
@@ -422,6 +487,26 @@ class EngineWorker:
         state = self.machine.look()
         self.keep(records if state is None else [*records, state], private)
         self.measured.add(records)
+
+
+def _replay_of(
+    response: ScoredResponse, candidate: Candidate, best: Sequence[int], context: int
+) -> Replay:
+    """A greedy draft's replay from its best tokens at the positions 1 and after."""
+    request, sample = response.key
+    tokens = response.tokens[1:]
+    accept = [float(one == other) for one, other in zip(best, tokens, strict=False)]
+    return Replay(
+        request=request,
+        sample=sample,
+        candidate=candidate,
+        mode=DraftingMode.GREEDY,
+        draftable=max(0, context - len(response.prompt.tokens)),
+        accept=tuple(accept + [0.0] * (len(tokens) - len(accept))),
+        confidence=(),
+        margin=(),
+        rank=(),
+    )
 
 
 def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:

@@ -20,6 +20,7 @@ import torch
 
 import draftbench
 from draftbench.decoder.runner import set_threads
+from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.compatibility import check_pair, context_of
@@ -144,7 +145,7 @@ def heading(
         "schema_version": SCHEMA_VERSION,
         "draftbench": draftbench.__version__,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": portable(command),
+        "command": hidden_in(portable(command)) if options.serving else portable(command),
         "key_id": key_id(options.traffic.key),
         "traffic": TrafficFacts(
             form=traffic.form,
@@ -358,6 +359,6 @@ def question_of(
         temperature=options.temperature,
         batches=options.batches,
         engine=engine,
-        engine_args=portable(serving.args) if serving else "",
+        engine_args=hidden_in(portable(serving.args)) if serving else "",
         arrivals=serving.arrivals if serving else "closed",
     )

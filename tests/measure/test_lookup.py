@@ -25,6 +25,14 @@ def test_vllm_fills_up_with_the_last_token():
     assert proposed("vllm", (1, 1), (5, 6, 5), 4) == [6, 5, 5, 5]
 
 
+def test_vllm_on_a_cpu_takes_the_first_match():
+    """As it did in 14 of 16 answers of vLLM 0.32 round by round; in the other two it counted past
+    the end of the response.
+    """
+    assert proposed("vllm on a CPU", (2, 1), TWICE, 2) == [3, 1]
+    assert proposed("vllm on a CPU", (2, 1), (7, 8, 9), 3) == []
+
+
 @pytest.mark.parametrize(("newest", "expected"), [(2, [7, 8]), (9, [])])
 def test_llama_cpp_s_own_case(newest, expected):
     """test_ngram_simple of llama.cpp: n-grams of 2, at most 2 tokens."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from sweep.engine import FakeEngine, FakeServer, fake_drive, writes
 
+from draftbench.acceptance.summary import acceptance_report
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.records import Candidate, DraftingMode
 from draftbench.run_folder.folder import PrivateStart, RunFolder
@@ -64,9 +65,24 @@ def test_drafts_are_replayed_along_what_the_server_wrote(served):
     run = served(measure="none").run
     assert [replay.candidate for replay in run.replays] == [DRAFT, DRAFT, LOOKUP, LOOKUP]
     assert all(len(replay.accept) == 9 for replay in run.replays[:2])
-    # A text that counts up repeats nothing, and vLLM fills up with the last token.
+    # A text that counts up repeats nothing.
     assert {replay.matched for replay in run.replays[2:]} == {(0,) * 9}
-    assert {replay.proposed for replay in run.replays[2:]} == {(8,) * 9}
+
+
+def test_the_engine_serves_a_draft_to_replay_it(served, small):
+    draft = str(small.models / "draft")
+    found = served(draft, measure="none", controls=False, serving={"replay": "engine"})
+    assert {replay.accept for replay in found.run.replays} == {(0.0, 1.0) * 4 + (0.0,)}
+    assert {replay.confidence for replay in found.run.replays} == {()}
+    assert [start.target.rpartition("/")[2] for start in found.engine.starts] == [
+        "target",
+        "draft",
+        "target",
+    ]
+    (facts,) = [facts for facts in found.run.engines if facts.candidate is not None]
+    assert (facts.candidate, facts.k) == (DRAFT, 0)
+    report = acceptance_report(found.run, candidates=[DRAFT], ks=[2], width=100)
+    assert report.candidates[0].stopping == report.candidates[0].trees == ()
 
 
 def test_best_starts_one_k_and_then_what_is_predicted_to_be_faster(served):
@@ -98,6 +114,12 @@ def test_what_was_started_is_kept_without_secrets_and_whole_in_the_private_part(
     starts = list(found.folder.records(PrivateStart))
     assert [start.command for start in starts] == ["fake --port 1 --api-key secret"] * 2
     assert "secret" not in (found.folder.path / "observations" / "enginefacts.jsonl").read_text()
+
+
+def test_the_command_of_the_run_hides_its_secrets(served):
+    serving = {"args": "--api-key abcdef --dtype float32", "command": "run -e HF_TOKEN=xyz {args}"}
+    manifest = served("ngram", measure="none", serving=serving).folder.manifest
+    assert manifest.question.engine_args == "--api-key *** --dtype float32"
 
 
 def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):

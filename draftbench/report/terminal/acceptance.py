@@ -245,7 +245,7 @@ def _breakdown(candidate: str, found: Breakdown) -> list[Section]:
                     g.name,
                     str(g.requests),
                     f"{g.positions:.0f}",
-                    f"{g.confidence:.2f}",
+                    "–" if g.confidence is None else f"{g.confidence:.2f}",
                     g.alpha,
                 ]
                 for g in found.groups
