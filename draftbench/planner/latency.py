@@ -25,6 +25,7 @@ from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Decode, Served
 from draftbench.run_folder.run import Run
+from draftbench.run_folder.served import at_their_load
 
 
 def latency(alternative: Alternative) -> Latency | None:
@@ -112,7 +113,8 @@ def slo_kept(
     """How many of the requests that an engine answered kept the limits, without speculation and as
     the leader; None where no engine answered, or no limits are given.
     """
-    here = [row for row in run.served if row.concurrency == concurrency]
+    answered = at_their_load(run.served)
+    here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
     if not here or slo is None:
         return None
     own = [row for row in here if leader and (row.candidate, row.k) == (leader.candidate, leader.k)]

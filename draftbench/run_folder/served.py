@@ -17,11 +17,20 @@ from draftbench.records import Candidate, Decode, Served
 Round = tuple[int, int]
 
 
+def at_their_load(rows: Iterable[Served]) -> list[Served]:
+    """The answers that a run was about: where requests came at their times of arrival, not those
+    that were written one by one beforehand.
+    """
+    every = list(rows)
+    return [row for row in every if row.load == "open"] or every
+
+
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     """The decoding runs of every candidate with those of the baseline that they share, a copy of
-    which stands in each candidate's block. Answers that ended in an error are left out.
+    which stands in each candidate's block. Answers that ended in an error are left out; requests
+    that came at their times of arrival are all of one load, which counts as 1.
     """
-    whole = [row for row in rows if row.error is None and row.output_tokens > 0]
+    whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
     for row in whole:
@@ -37,6 +46,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 def _decode(row: Served, block: str) -> Decode:
     rounds = rounds_of(row) if row.k else [(0, 0)] * (row.output_tokens - 1)
     kept, cut = _without_surplus(rounds, row.output_tokens - 1)
+    concurrency = row.concurrency if row.load == "closed" else 1
     seconds = _seconds(row, len(kept))
     return Decode(
         request=row.request,
@@ -58,9 +68,9 @@ def _decode(row: Served, block: str) -> Decode:
         first_difference=row.first_difference,
         tie=row.tie,
         block=block,
-        batch=row.concurrency,
+        batch=concurrency,
         process=row.process,
-        active=() if row.concurrency == 1 else (row.concurrency,) * len(kept),
+        active=() if concurrency == 1 else (concurrency,) * len(kept),
     )
 
 

@@ -77,3 +77,13 @@ def test_candidates_share_the_baseline_that_was_served_once():
 def test_answers_that_ended_in_an_error_are_no_decoding_runs():
     broken = served(SMALL, 1, 0.5, error="timeout", proposed=(), accepted=())
     assert decodes_of([served(None, 0, 0.5, 0.6), broken]) == []
+
+
+def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_written_before():
+    alone = served(None, 0, 0.5, 0.6)
+    opened = [served(None, 0, 0.9, 1.1, load="open", concurrency=n, request=f"r{n}")
+              for n in (2, 5)]  # fmt: skip
+    drafted = [served(SMALL, 1, 0.9, 1.0, load="open", concurrency=3, proposed=(1,), accepted=(0,))]
+    found = decodes_of([alone, *opened, *drafted])
+    assert {row.batch for row in found} == {1}
+    assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
