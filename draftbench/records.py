@@ -341,12 +341,14 @@ class Served(Observation, frozen=True):
     `load` is how requests were sent, "closed" (always `concurrency` in flight) or "open" (at their
     times of arrival; `concurrency` is then how many were in flight at most while it was). `sent`
     counts from the begin of the drive, `arrivals` from `sent`: when each piece of the stream came,
-    and in `chunks` how many tokens it brought. Rounds as the engine counts them, proposals past the end of the
-    response included: by round in `proposed` and `accepted` where it tells them one by one, else
-    their sums in `rounds`, `drafted`, `kept`; `by_position` are the tokens accepted at each draft
-    position. `error` is what went wrong ("timeout", "refused", "cut", …); what came until then is
-    kept. `first_difference` is the first position at which the output left the trajectory
-    (temperature 0), `tie` whether the server's own log-probabilities call it a near tie.
+    and in `chunks` how many tokens it brought.
+
+    Rounds as the engine counts them, proposals past the end of the response included: by round in
+    `proposed` and `accepted` where it tells them one by one, else their sums in `rounds`,
+    `drafted`, `kept`; `by_position` are the tokens accepted at each draft position. `error` is what
+    went wrong ("timeout", "refused", "cut", …); what came until then is kept. `first_difference` is
+    the first position at which the output left the trajectory (temperature 0), `tie` whether the
+    server's own log-probabilities call it a near tie.
     """
 
     request: str
