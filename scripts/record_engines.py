@@ -33,10 +33,13 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Counters, Server, ServerFacts
 from draftbench.records import Sampling
 
-# Python for the embedded family; the characters of the last are several tokens each.
+# Python for the embedded family; what is soon answered in full; characters of several tokens each.
 TEXTS = (
     "import os\n\ndef main(argv):\n",
-    'if __name__ == "__main__":\n    main()\n',
+    {
+        "vllm": 'if __name__ == "__main__":\n    main()\n',
+        "llama.cpp": "<|im_start|>user\nSay only: hi<|im_end|>\n<|im_start|>assistant\n",
+    },
     "names = ['🪿', '𓀀', '🪿', '𓀀', '🪿', '",
 )
 
@@ -57,7 +60,8 @@ class Scene:
 def visit(server: Server) -> Scene:
     """Everything that an adapter asks of a server, in a fixed order."""
     facts = server.facts()
-    prompts = [server.tokenize(text) for text in TEXTS]
+    texts = [t if isinstance(t, str) else t[server.engine] for t in TEXTS]
+    prompts = [server.tokenize(text) for text in texts]
     server.echo(prompts[:2])
     asks = {
         "greedy": Ask(("greedy", 0), prompts[0], 24, Sampling(seed=1)),
@@ -164,6 +168,8 @@ def main() -> None:
     server.close()
     for name, answer in scene.answers.items():
         print(f"{name}: {answer.output_tokens} tokens, {answer.error or answer.finish}")
+    for exchange in recorder.exchanges:
+        exchange["content"] = shortened(exchange["path"], exchange["content"])
     recorded = {
         "engine": server.engine,
         "version": scene.facts.version,

@@ -21,7 +21,7 @@ _OWNERS = {
     "vllm": "vllm",
     "llamacpp": "llama.cpp",
     "sglang": "sglang",
-    "tensorrt_llm": "tensorrt_llm",
+    "tensorrt_llm": "tensorrt-llm",
 }
 
 

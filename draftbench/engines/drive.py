@@ -189,13 +189,14 @@ def _with_counts(answer: Answer, counted: Counters) -> Answer:
     """Rounds and positions from the server's counters, where they agree with what it states of this
     request: another client's requests would be in them too.
     """
-    positions = counted.by_position or ()
-    if (counted.drafted, counted.kept) != (answer.drafted or 0, answer.kept or 0):
+    drafted, kept = answer.drafted or 0, answer.kept or 0
+    if counted.by_position is None or (counted.drafted, counted.kept) != (drafted, kept):
         return answer
-    if sum(positions) != counted.kept:
+    if sum(counted.by_position) != kept:
         return answer
-    drafted, kept = counted.drafted, counted.kept
-    return replace(answer, rounds=counted.rounds, drafted=drafted, kept=kept, by_position=positions)
+    return replace(
+        answer, rounds=counted.rounds, drafted=drafted, kept=kept, by_position=counted.by_position
+    )
 
 
 def _spread(tokens: int, pieces: int) -> list[int]:

@@ -20,7 +20,7 @@ from draftbench.errors import EngineError
 
 
 class TensorRtLlm(OpenAi):
-    engine = "tensorrt_llm"
+    engine = "tensorrt-llm"
     tried = False
     returns_ids = True
 

@@ -29,7 +29,7 @@ OWNERS = {
     "vllm": "vllm",
     "llama.cpp": "llamacpp",
     "sglang": "sglang",
-    "tensorrt_llm": "tensorrt_llm",
+    "tensorrt-llm": "tensorrt_llm",
     "openai": "somebody",
 }
 VERSION = "9.8.7"
@@ -99,7 +99,7 @@ class ScriptedServer:
             return {"tokens": [*map(ord, text if text is not None else str(body["messages"]))]}
         if path == "/detokenize":
             return {"content": "".join(map(chr, body["tokens"]))}
-        if self.engine in ("vllm", "tensorrt_llm") and path == "/version":
+        if self.engine in ("vllm", "tensorrt-llm") and path == "/version":
             return {"version": VERSION}
         if self.engine == "vllm" and path == "/reset_prefix_cache":
             return {}
@@ -335,7 +335,7 @@ SHAPES = {
     "vllm": _vllm,
     "llama.cpp": _llama_cpp,
     "sglang": _sglang,
-    "tensorrt_llm": _tensorrt_llm,
+    "tensorrt-llm": _tensorrt_llm,
     "openai": _openai,
 }
 ROUTES = {"llama.cpp": "/completion", "sglang": "/generate"}

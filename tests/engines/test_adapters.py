@@ -49,7 +49,7 @@ BODIES = {
     "openai": OPENAI,
     "vllm": OPENAI
     | {"return_token_ids": True, "add_special_tokens": False, "ignore_eos": False, "min_tokens": 0},
-    "tensorrt_llm": OPENAI
+    "tensorrt-llm": OPENAI
     | {
         "detokenize": False, "include_stop_str_in_output": True, "add_special_tokens": False,
         "ignore_eos": False, "min_tokens": 0,
@@ -95,7 +95,7 @@ def test_no_two_requests_share_a_prefix_in_the_cache(adapter, engine):
     [
         ("openai", {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 2**33}),
         ("vllm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 0, "seed": 2**33}),
-        ("tensorrt_llm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 1}),
+        ("tensorrt-llm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 1}),
         ("sglang", {"return_logprob": True}),
         ("llama.cpp", {"top_k": 40, "n_probs": 1, "post_sampling_probs": True, "seed": 2}),
     ],
@@ -121,7 +121,7 @@ FACTS = {
         "llama.cpp", VERSION, "org/target", 4096, True, 2, method="draft-simple", k=4
     ),
     "sglang": ServerFacts("sglang", VERSION, "org/target", 4096, False, 48, "STANDALONE", 4),
-    "tensorrt_llm": ServerFacts("tensorrt_llm", VERSION, "org/target"),
+    "tensorrt-llm": ServerFacts("tensorrt-llm", VERSION, "org/target"),
     "openai": ServerFacts("openai", None, "org/target", 4096),
 }
 
@@ -163,7 +163,7 @@ def test_a_prompt_that_was_read_with_another_id_is_an_error(engine):
     assert caught.value.fault is Fault.OTHER_IDS
 
 
-@pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt_llm"])
+@pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt-llm"])
 def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
     class Adding(ScriptedServer):
         def answer(self, body):
@@ -178,7 +178,7 @@ def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
     assert caught.value.fault is Fault.OTHER_IDS
 
 
-@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt_llm"])
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt-llm"])
 def test_two_beginnings_of_a_prompt_are_an_error_before_anything_is_sent(engine):
     with ScriptedServer(engine) as play:
         server = connect(play.url)
@@ -256,7 +256,7 @@ def test_texts_become_tokens_and_chats_become_prompts(engine):
         ("llama.cpp", "best_tokens", ([1, 2], 1)),
         ("openai", "best_tokens", ([1, 2], 1)),
         ("openai", "tokenize", ("a",)),
-        ("tensorrt_llm", "apply_template", ([],)),
+        ("tensorrt-llm", "apply_template", ([],)),
     ],
 )
 def test_what_an_engine_cannot_do_is_an_error_that_names_a_way(adapter, engine, method, arguments):
@@ -389,7 +389,7 @@ def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids():
                     event["usage"]["completion_tokens"] += 1
                 yield event
 
-    with Short("tensorrt_llm", end=9) as play:
+    with Short("tensorrt-llm", end=9) as play:
         server = connect(play.url)
         (answer,) = drive(server, [Ask(("r", 0), [5, 6], 50, Sampling())], concurrency=1)
         server.close()
