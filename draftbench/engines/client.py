@@ -214,7 +214,8 @@ class Http:
             429: "the server has no room for more requests: lower the concurrency",
             503: "the server is not ready, or has no room for more requests",
         }.get(status, "see the server's log")
-        return AnswerError(Fault.REFUSED, f"{path} answers {status}: {said}", hint=hint)
+        fault = Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED
+        return AnswerError(fault, f"{path} answers {status}: {said}", hint=hint)
 
     def _printable(self, text: str) -> str:
         if self._token:

@@ -133,7 +133,7 @@ def test_a_token_that_cannot_be_sent_is_refused_without_repeating_it(monkeypatch
         (httpx2.Response(200, content=b"\xff\xfe"), Fault.GARBAGE),
         (httpx2.Response(200, json={"data": [{"id": 5}]}), Fault.GARBAGE),
         (httpx2.Response(307, headers={"Location": "http://elsewhere/"}), Fault.REDIRECTED),
-        (httpx2.Response(500, content=b"\x1b[2Jboom" + b"x" * 200_000), Fault.REFUSED),
+        (httpx2.Response(500, content=b"\x1b[2Jboom" + b"x" * 200_000), Fault.FAILED),
     ],
 )
 def test_a_hostile_answer_is_an_error_of_its_kind_that_can_be_printed(answer, fault):
