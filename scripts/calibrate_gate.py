@@ -33,14 +33,14 @@ from replay_pool import Pool, run_pool, simulated_pool
 
 from draftbench.errors import DraftbenchError
 from draftbench.gate.judge import judge, samples_of
-from draftbench.gate.limits import DEFAULT_LIMITS, Limit
+from draftbench.gate.limits import Limit, default_limits
 from draftbench.gate.noninferiority import Verdict, gain_of
 from draftbench.gate.pair_requests import pair_up
 
 DROPS = (0.0, 0.5, 1.0, 2.0)
 SIZES = (24, 60, 240)
 PILOT = 60
-LIMITS = {limit.metric: limit for limit in DEFAULT_LIMITS}
+METRICS = ("alpha", "mean_accepted_length", "tokens_per_round")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--candidate", metavar="DRAFT[:QUANT]")
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--metric", choices=sorted(LIMITS), default="mean_accepted_length")
+    parser.add_argument("--metric", choices=METRICS, default="mean_accepted_length")
     parser.add_argument("--churn", type=float, default=0.1)
     parser.add_argument("--segments", action="store_true", help="judge the run's segments too")
     parser.add_argument("--quick", action="store_true", help="100 trials")
@@ -134,7 +134,8 @@ def main() -> None:
         pool = simulated_pool(options.k)
     else:
         pool = run_pool(options.run, options.candidate, options.k, segments=options.segments)
-    limit = LIMITS[options.metric]
+    defaults = default_limits(pool.truth("alpha", 1.0), options.k)
+    limit = next(limit for limit in defaults if limit.metric == options.metric)
     print(
         f"{len(pool.requests)} requests, {limit.metric} {pool.truth(limit.metric, 1):.4f} "
         f"(as replayed {pool.replayed(limit.metric):.4f}), margin {limit.value:g}"

@@ -90,7 +90,6 @@ def _why_not(answer: Recommendation) -> list[str]:
 def _gated(run: Run, folder: Path) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
     from draftbench.gate.judge import judge
-    from draftbench.gate.limits import limits_of
     from draftbench.report.terminal.compare import verdict_text
 
     k = max(run.manifest.question.ks)
@@ -98,7 +97,7 @@ def _gated(run: Run, folder: Path) -> list[str]:
     save_baseline(sides[BETTER], folder / "baseline.json")
     lines = []
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
-        result = judge(sides[old], sides[new], limits_of(()))
+        result = judge(sides[old], sides[new])
         # The verdict and the figures over all requests; `gate` shows the segments too.
         verdict = "\n".join(verdict_text(result, width() - 2).split("\n\n")[:2])
         lines += [

@@ -142,11 +142,11 @@ def gate(
     from draftbench.gate import ci
     from draftbench.gate.baseline import read_baseline
     from draftbench.gate.judge import judge
-    from draftbench.gate.limits import TIMED, limits_of
+    from draftbench.gate.limits import TIMED, default_limits, limits_of
     from draftbench.records import to_json
     from draftbench.report.terminal.compare import verdict_text
 
-    limits = limits_of(max_drop or ())
+    timed = any(limit.metric in TIMED for limit in limits_of(max_drop or (), ()))
     try:
         if old and new:
             first = baseline_of(read(old), old, candidate, k)
@@ -157,10 +157,10 @@ def gate(
             if run:
                 second = _successor(run, candidate, first)
             else:
-                timed = any(limit.metric in TIMED for limit in limits)
                 folder, name = measure(first, new_run, rows, timed=timed)
                 second = baseline_of(read(folder), folder, name, first.question.k)
-        result = judge(first, second, limits)
+        defaults = default_limits(first.alpha, first.question.k)
+        result = judge(first, second, limits_of(max_drop or (), defaults))
     except IncomparableError as error:
         for_ci.publish(error)
         raise

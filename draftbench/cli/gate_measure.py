@@ -49,6 +49,9 @@ class NewRun:
     threads: int | None = in_measuring(
         None, "The number of CPU threads (default: the baseline's).", min=1
     )
+    processes: int | None = in_measuring(
+        None, "In how many processes to time (default: as many as timed the baseline).", min=1
+    )
     out: Path | None = in_measuring(
         None, "The run folder to write (default: results/runs/gate-TIME).", "FOLDER"
     )
@@ -88,6 +91,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             measure="all" if timed else "replay",
             measure_requests=len(baseline.requests),
             controls=False,
+            processes=(new.processes or max(1, len(baseline.processes))) if timed else 1,
             threads=new.threads or _threads(baseline, watcher),
         )
         prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))

@@ -20,7 +20,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 # 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
-SCHEMA_VERSION = 3
+# 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
+SCHEMA_VERSION = 4
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -93,6 +94,16 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     looping: Count = 0.0
 
 
+class ProcessTimes(Record, frozen=True):
+    """What one process timed over all requests: c and the speed-up, None where it did not.
+
+    Processes differ by more than the repeats of one show.
+    """
+
+    draft_cost_ratio: Positive | None  # c, the median over its visits
+    speedup: Positive | None  # decoding with the draft over without
+
+
 class SuspectedFault(Record, frozen=True):
     """A sign of a broken set-up. The gate compares the `kind`; the message counts, and so differs
     from run to run.
@@ -105,8 +116,8 @@ class SuspectedFault(Record, frozen=True):
 class Baseline(Record, frozen=True):
     """One candidate of one run.
 
-    `survival` is pooled over requests, per draft position 1 … k. `cost_ratios` are repeats of the
-    time of one draft step over that of one target step. `threads` are CPU threads.
+    `survival` is pooled over requests, per draft position 1 … k. `cost_ratios` are times of one
+    draft step over those of one target step, by visit. `threads` are CPU threads.
     """
 
     schema_version: int
@@ -120,6 +131,16 @@ class Baseline(Record, frozen=True):
     cost_ratios: tuple[Positive, ...]
     requests: tuple[RequestCounts, ...]  # one entry per request
     threads: _Number | None = None
+    processes: tuple[ProcessTimes, ...] = ()  # unknown in files before layout 4
+
+    @property
+    def alpha(self) -> float | None:
+        """α over all requests; None for prompt lookup."""
+        known = [(each.weight, each.alpha_sum, each.positions) for each in self.requests]
+        positions = sum(weight * count for weight, _, count in known)
+        if any(total is None for _, total, _ in known) or positions == 0:
+            return None
+        return sum(weight * (total or 0.0) for weight, total, _ in known) / positions
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:

@@ -33,7 +33,7 @@ from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import Floats
 from draftbench.errors import UsageError
 from draftbench.gate.baseline import Baseline, RequestCounts
-from draftbench.gate.limits import DEFAULT_LIMITS, Limit
+from draftbench.gate.limits import TIMED, Limit, default_limits
 from draftbench.gate.noninferiority import (
     TAIL,
     Gain,
@@ -42,6 +42,7 @@ from draftbench.gate.noninferiority import (
     holm,
     median_interval,
     rise,
+    with_processes,
 )
 from draftbench.gate.notes import notes_on, prompts_changed
 from draftbench.gate.pair_requests import Pair, by_segment, pair_up, question_digest
@@ -79,8 +80,9 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
 }
 
 
-def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMITS) -> GateResult:
-    """Did the new run get worse than the old by more than the limits allow?
+def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -> GateResult:
+    """Did the new run get worse than the old by more than the limits allow, by default those of the
+    old's k?
 
     A metric that neither run can have (α of prompt lookup) is left out and noted.
 
@@ -88,6 +90,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMITS
         IncomparableError: the two answer different questions; names the first difference.
         UsageError: a metric that must be measured was not, or no metric is left.
     """
+    limits = default_limits(old.alpha, old.question.k) if limits is None else limits
     pairs = pair_up(old, new, limits)
     pooled = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
     if not pooled:
@@ -95,7 +98,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] = DEFAULT_LIMITS
             "none of the limited metrics can be compared",
             hint="prompt lookup has no alpha; limit mean_accepted_length",
         )
-    checks = (*pooled, *_over_segments(limits, by_segment(pairs)))
+    checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
     faults = _new_faults(old, new, pairs)
     maybe_easier = any(check.improved for check in pooled) and prompts_changed(pairs)
     if faults or any(check.verdict is Verdict.FAIL for check in checks):
@@ -150,7 +153,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
     samples = samples_of(metric, pairs)
     if metric == "draft_cost_ratio" and all(costs):
         values = tuple(_value(median(each), median_interval(each)) for each in costs)
-        rose = rise(*costs, relative=limit.relative)
+        rose = _timed(rise(*costs, relative=limit.relative), limit, old, new)
         # A draft that costs more is worse: the gain is the change with its sign turned.
         up = rose.interval
         gain = replace(rose, interval=up and Estimate(-up.value, -up.high, -up.low))
@@ -171,10 +174,26 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
             hint="take traffic with longer responses",
         )
     values = tuple(_value(v, estimate(s)) for v, s in zip(known, samples, strict=True))
-    return _check(limit, None, values, gain_of(*samples, relative=limit.relative))
+    gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
+    return _check(limit, None, values, gain)
 
 
-def _over_segments(limits: Sequence[Limit], segments: dict[str, list[Pair]]) -> list[Check]:
+def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
+    """The gain, of a metric of time with what processes of both runs differ by."""
+    if limit.metric not in TIMED or (
+        gain.interval and gain.interval.low == gain.interval.high == 0
+    ):
+        return gain
+    sides = [
+        [value for each in side.processes if (value := getattr(each, limit.metric)) is not None]
+        for side in (old, new)
+    ]
+    return with_processes(gain, *sides, relative=limit.relative)
+
+
+def _over_segments(
+    limits: Sequence[Limit], old: Baseline, new: Baseline, segments: dict[str, list[Pair]]
+) -> list[Check]:
     """Every segment by every metric that has requests; fails by Holm's p-values over them all."""
     checks: list[Check] = []
     p_values: list[float] = []
@@ -184,7 +203,7 @@ def _over_segments(limits: Sequence[Limit], segments: dict[str, list[Pair]]) -> 
             values = [sample.value for sample in samples or ()]
             if samples is None or None in values:
                 continue
-            gain = gain_of(*samples, relative=limit.relative)
+            gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
             checks.append(_check(limit, name, [_value(v, None) for v in values], gain))
             p_values.append(gain.p_fail(limit.value))
     corrected = []
@@ -215,7 +234,10 @@ def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gai
         limit=limit,
         verdict=verdict,
         improved=segment is None and gain.interval is not None and gain.interval.low > 0,
-        requests_needed=gain.requests_to_settle(limit.value) if inconclusive else None,
+        requests_needed=(
+            gain.requests_to_settle(limit.value) if inconclusive and gain.may_fail else None
+        ),
+        more_processes=inconclusive and not gain.may_fail,
         smallest_detectable_drop=gain.smallest_detectable_drop(limit.value),
     )
 

@@ -25,22 +25,41 @@ class Limit(Record, frozen=True):
     relative: bool
 
 
-# The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a lookup
-# that finds less, shows in tokens per round alone.
-DEFAULT_LIMITS = (
-    Limit(metric="mean_accepted_length", value=0.02, relative=True),
-    Limit(metric="tokens_per_round", value=0.02, relative=True),
-    Limit(metric="alpha", value=0.02, relative=False),
-)
+_DROP = 0.02
 
 
-def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
+def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
+    """One limit at every k: 2 % of the lengths, and of α (`rate`, None for prompt lookup) as much
+    as lowers the closed form of the mean accepted length by 2 %.
+
+    Two points of α are half of that at k = 1, and more than twice as much at k = 8.
+    """
+    # The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a
+    # lookup that finds less, shows in tokens per round alone.
+    lengths = ("mean_accepted_length", "tokens_per_round")
+    limits = tuple(Limit(metric=name, value=_DROP, relative=True) for name in lengths)
+    if not rate:
+        return limits
+    low, high = 0.0, rate
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        enough = _closed_form(middle, k) < (1 - _DROP) * _closed_form(rate, k)
+        low, high = (middle, high) if enough else (low, middle)
+    return (*limits, Limit(metric="alpha", value=round(rate - low, 4), relative=False))
+
+
+def _closed_form(rate: float, k: int) -> float:
+    """Mean accepted length where every position is accepted alike (Leviathan 2023, eq. 1)."""
+    return sum(rate**i for i in range(k + 1))
+
+
+def limits_of(texts: Iterable[str], defaults: Iterable[Limit]) -> tuple[Limit, ...]:
     """The default limits, replaced or joined by the given ones; of one name the last holds.
 
     Raises:
         UsageError: as `parse_limit`.
     """
-    by_name = {limit.metric: limit for limit in (*DEFAULT_LIMITS, *map(parse_limit, texts))}
+    by_name = {limit.metric: limit for limit in (*defaults, *map(parse_limit, texts))}
     return tuple(by_name.values())
 
 

@@ -6,7 +6,8 @@ Each wrong verdict has a probability of at most about 2.5 %, at a true drop of e
 
 The interval is the BCa bootstrap over requests, widened for few requests. Segments are many, so a
 failing one must also survive Holm's correction of its p-value. Timed ratios, which are repeats and
-not requests, have the interval of their median.
+not requests, have the interval of their median. What was timed carries how much processes differ;
+under three processes on a side nobody knows how much, and it cannot fail.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from draftbench.acceptance.intervals import (
     paired_difference,
     paired_ratio,
     student_probability,
+    student_quantile,
 )
+from draftbench.planner.costs import MIN_PROCESSES
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
@@ -60,6 +63,7 @@ class Gain:
     interval: Estimate | None
     error: float | None
     requests: int
+    may_fail: bool = True
 
     def verdict(self, limit: float) -> Verdict:
         """Where the interval lies against the limit."""
@@ -67,7 +71,8 @@ class Gain:
             return Verdict.INCONCLUSIVE
         if self.interval.low >= -limit:
             return Verdict.PASS
-        return Verdict.FAIL if self.interval.high < -limit else Verdict.INCONCLUSIVE
+        failed = self.interval.high < -limit and self.may_fail
+        return Verdict.FAIL if failed else Verdict.INCONCLUSIVE
 
     def p_fail(self, limit: float) -> float:
         """One-sided p-value of a drop of no more than the limit, by Student's t; 1 if unknown."""
@@ -147,7 +152,7 @@ def median_interval(repeats: Sequence[float]) -> Estimate | None:
 def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
     """The change of the median of a timed ratio: positive where it rose.
 
-    The repeats were timed in one process: the interval says nothing about another start of it.
+    The interval says nothing about another start of the process: see `with_processes`.
     """
     repeats = min(len(old), len(new))
     if repeats and tuple(old) == tuple(new):
@@ -156,6 +161,36 @@ def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
     if before is None or after is None:
         return Gain(None, None, repeats)
     return Gain(independent_change(before, after, relative=relative), None, repeats)
+
+
+def with_processes(
+    gain: Gain, old: Sequence[float], new: Sequence[float], *, relative: bool
+) -> Gain:
+    """The gain of a time with the scatter of its processes, a value of each, in its interval.
+
+    The means of both sides' logarithms differ by chance as Welch's t says (1947), joined in
+    quadrature with what one process shows. Under three processes on a side it cannot fail.
+    """
+    sides = [np.log(values) for values in (old, new)]
+    fewest = min(map(len, sides))
+    if fewest < MIN_PROCESSES or gain.interval is None:
+        return replace(gain, may_fail=False)
+    shares = [float(side.var(ddof=1)) / len(side) for side in sides]
+    if sum(shares) == 0:
+        return gain
+    freedom = sum(shares) ** 2 / sum(
+        share**2 / (len(side) - 1) for share, side in zip(shares, sides, strict=True)
+    )
+    value, low, high = gain.interval.value, gain.interval.low, gain.interval.high
+    error = math.sqrt(sum(shares)) * (1 + value if relative else math.exp(float(sides[1].mean())))
+    reach = student_quantile(1 - TAIL, freedom) * error
+    return replace(
+        gain,
+        interval=Estimate(
+            value, value - math.hypot(value - low, reach), value + math.hypot(high - value, reach)
+        ),
+        error=None if gain.error is None else math.hypot(gain.error, error),
+    )
 
 
 def independent_change(old: Estimate, new: Estimate, *, relative: bool) -> Estimate:

@@ -12,6 +12,7 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair
 from draftbench.gate.result import Check, GateResult
+from draftbench.planner.costs import MIN_PROCESSES
 
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
 
@@ -48,14 +49,15 @@ def notes_on(
     if result.requests >= FEW_REQUESTS:
         few += f", of lengths so unequal that they say as much as {equal:.0f}"
     few += f": with fewer than {FEW_REQUESTS}, intervals are rough"
-    timed = "each time comes from one process; restarts can differ by more than these intervals"
+    timed = "times of fewer than three processes: restarts can differ by more than these intervals"
+    fewest = min(len(old.processes), len(new.processes))
     caveats = {
         few: equal < FEW_REQUESTS,
         f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
         "no alpha: prompt lookup has no acceptance rate per position": (
             not (old.alpha_definition and new.alpha_definition)
         ),
-        timed: result.timed,
+        timed: result.timed and fewest < MIN_PROCESSES,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
     }
     return (*notes, *(caveat for caveat, applies in caveats.items() if applies))
@@ -121,6 +123,11 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
 
 
 def _inconclusive(check: Check) -> str:
+    if check.more_processes:
+        return (
+            f"{check.metric} is inconclusive: a time fails only where three processes or more "
+            "measured it in both runs, since restarts differ; sweep both with `--processes 3`"
+        )
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
     note = f"{check.metric} is inconclusive over {check.sample} {unit}"
     if check.smallest_detectable_drop is not None:

@@ -6,8 +6,10 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import PurePath
-from statistics import fmean
+from statistics import fmean, median
 
 import msgspec
 
@@ -33,12 +35,20 @@ from draftbench.gate.baseline import (
     SCHEMA_VERSION,
     Baseline,
     BaselineQuestion,
+    ProcessTimes,
     RequestCounts,
     Speed,
     SuspectedFault,
 )
 from draftbench.planner.measured import measurements
-from draftbench.records import Candidate, CostPoint, LookupReplay, Sampling, Trajectory
+from draftbench.records import (
+    SAMPLES_PER_VISIT,
+    Candidate,
+    CostPoint,
+    LookupReplay,
+    Sampling,
+    Trajectory,
+)
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run
 
@@ -106,9 +116,10 @@ def make_baseline(
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
         faults=(*faults, *_doubled_token(texts)),
-        cost_ratios=_cost_ratios(run.costs, candidate),
+        cost_ratios=tuple(chain.from_iterable(_cost_ratios(run.costs, candidate).values())),
         requests=tuple(sorted(counted, key=lambda counts: counts.id)),
         threads=manifest.environment.threads,
+        processes=_by_process(run, candidate, k),
     )
 
 
@@ -249,21 +260,55 @@ def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
     }
 
 
-def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> tuple[float, ...]:
-    """c once per repeat, pooled over contexts: steps of one block were timed in turn."""
+def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, tuple[float, ...]]:
+    """c once per visit, pooled over contexts, by process: steps of one block were timed in turn,
+    and both samples of a visit share what disturbed it.
+    """
     steps: dict[str, dict[bool, dict[int, tuple[float, ...]]]] = {}
     for point in costs:
         sizes = (point.what, point.batch, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", 1, 1):
             sides = steps.setdefault(point.process, {True: {}, False: {}})
             sides[point.candidate is not None][point.context] = point.seconds
-    ratios = []
-    for _, sides in sorted(steps.items()):
+    ratios = {}
+    for process, sides in sorted(steps.items()):
         contexts = sorted(sides[True].keys() & sides[False].keys())
         # Turns that only some of the points have are left out.
         draft, target = (
-            map(sum, zip(*(sides[side][context] for context in contexts), strict=False))
+            [
+                sum(map(sum, visit))
+                for visit in zip(
+                    *(_visits(sides[side][context], SAMPLES_PER_VISIT) for context in contexts),
+                    strict=False,
+                )
+            ]
             for side in (True, False)
         )
-        ratios += [a / b for a, b in zip(draft, target, strict=False) if a > 0 and b > 0]
-    return tuple(round(ratio, 5) for ratio in ratios)
+        ratios[process] = tuple(
+            round(a / b, 5) for a, b in zip(draft, target, strict=False) if a > 0 and b > 0
+        )
+    return ratios
+
+
+def _by_process(run: Run, candidate: Candidate, k: int) -> tuple[ProcessTimes, ...]:
+    """What each process timed, in their order by name."""
+    costs = {
+        name: round(median(c), 5) for name, c in _cost_ratios(run.costs, candidate).items() if c
+    }
+    decoded = {row.process for row in run.decodes if row.block == str(candidate)}
+    speeds = {}
+    for name in decoded:
+        alone = replace(run, decodes=tuple(row for row in run.decodes if row.process == name))
+        measured = measurements(alone).get((candidate, k))
+        if measured is not None and measured.speedup.value:
+            speeds[name] = round(measured.speedup.value, 5)
+    return tuple(
+        ProcessTimes(draft_cost_ratio=costs.get(name), speedup=speeds.get(name))
+        for name in sorted({*costs, *speeds})
+    )
+
+
+def _visits(samples: Sequence[float], size: int) -> list[Sequence[float]]:
+    """The samples of each visit; a rest of one is left out."""
+    whole = max(1, len(samples) // size)
+    return [samples[at * size : (at + 1) * size] for at in range(whole)]

@@ -26,7 +26,8 @@ class Check(Record, frozen=True):
     counts requests, for `draft_cost_ratio` timed repeats. `improved` says, over all requests only,
     that even the bad end of the interval is better than before. `smallest_detectable_drop` is in
     the unit of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for
-    the number of segments and metrics.
+    the number of segments and metrics. Times of under three processes on a side cannot fail:
+    `more_processes` would tell.
     """
 
     metric: str
@@ -41,6 +42,7 @@ class Check(Record, frozen=True):
     requests_needed: int | None  # how many requests would settle it
     smallest_detectable_drop: float | None
     holm_p: float | None = None
+    more_processes: bool = False
 
     def amount(self, value: float) -> str:
         """A change in the unit of the limit."""

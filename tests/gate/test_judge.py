@@ -1,12 +1,14 @@
 """Every verdict, every exit code and every reason to refuse, by baselines made by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.gate.baseline import Speed, SuspectedFault
+from draftbench.gate.baseline import ProcessTimes, Speed, SuspectedFault
 from draftbench.gate.judge import judge
-from draftbench.gate.limits import limits_of, parse_limit
+from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Change
 
@@ -72,7 +74,8 @@ def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_i
 
 
 def test_one_failing_metric_fails_the_gate(arm):
-    result = judge(arm(), arm(2.0, 0.1), limits_of(["mean_accepted_length:20%"]))
+    limits = list(map(parse_limit, ["mean_accepted_length:20%", "alpha:0.02"]))
+    result = judge(arm(), arm(2.0, 0.1), limits)
     assert check(result, "mean_accepted_length").verdict is Verdict.PASS
     assert check(result, "alpha").verdict is Verdict.FAIL
     assert result.verdict is Verdict.FAIL
@@ -150,7 +153,14 @@ def test_a_segment_that_is_only_luckless_among_many_does_not_fail(segmented):
     # In c -4 % with a standard error of 0.67 %: t = 3 against the limit of 2 %. Corrected for six
     # tests it fails, for twenty-four it does not.
     alone, among = (
-        check(judge(*segmented(drops, 1.03), limits_of(["alpha:0.5"])), "mean_accepted_length", "c")
+        check(
+            judge(
+                *segmented(drops, 1.03),
+                [*map(parse_limit, ["mean_accepted_length:2%", "alpha:0.5"])],
+            ),
+            "mean_accepted_length",
+            "c",
+        )
         for drops in ({"a": 0.0, "c": 1.0}, EIGHT | {"c": 1.0})
     )
     assert alone.difference == among.difference
@@ -175,27 +185,66 @@ def timed(seconds, noise=0.0):
     ]
 
 
+def processes(*values, metric="speedup"):
+    """Of what each process measured."""
+    unknown = {"draft_cost_ratio": None, "speedup": None}
+    return tuple(ProcessTimes(**unknown | {metric: value}) for value in values)
+
+
+@pytest.fixture
+def gated(run):
+    """gated(seconds, before, after): speed-ups of 2 and 2 / seconds, and those of each process."""
+
+    def make(seconds, before=(2.0,) * 3, after=(2.0,) * 3):
+        old, new = (
+            run(
+                rows=lambda at, speeds=speeds: {"speed": speeds[at]},
+                processes=processes(*each),
+            )
+            for speeds, each in ((timed(1.0), before), (timed(seconds, 0.1), after))
+        )
+        return judge(old, new, [parse_limit("speedup:5%")])
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("seconds", "verdict"),
     [(1.0, Verdict.PASS), (1.25, Verdict.FAIL), (1.06, Verdict.INCONCLUSIVE)],
 )
-def test_speed_up_is_compared_on_one_machine(run, seconds, verdict):
-    old, new = (
-        run(rows=lambda at, speeds=speeds: {"speed": speeds[at]})
-        for speeds in (timed(1.0), timed(seconds, 0.1))
-    )
-    result = judge(old, new, limits_of(["speedup:5%"]))
+def test_speed_up_is_compared_on_one_machine(gated, seconds, verdict):
+    result = gated(seconds)
     speedup = check(result, "speedup")
     assert speedup.old.value == pytest.approx(2.0)
     assert speedup.new.value == pytest.approx(2.0 / seconds)
     assert speedup.verdict is verdict
+    assert not any("restarts" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("sides", [((2.0,) * 3, (2.0,) * 2), ((), (2.0,) * 3), ((2.0,), (2.0,))])
+def test_times_of_under_three_processes_cannot_fail_and_say_what_would_tell(gated, sides):
+    result = gated(1.25, *sides)
+    speedup = check(result, "speedup")
+    assert (speedup.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert (speedup.more_processes, speedup.requests_needed) == (True, None)
+    assert any("sweep both with `--processes 3`" in note for note in result.notes)
     assert any("restarts can differ" in note for note in result.notes)
+
+
+def test_what_processes_differ_by_is_in_the_interval_of_a_time(gated):
+    alike = check(gated(1.0), "speedup").difference
+    # The logarithms of .97, 1, 1.03 have a variance of .0009: twice a third of it, and Student's
+    # 2.776 of four degrees of freedom.
+    apart = check(gated(1.0, *[(1.94, 2.0, 2.06)] * 2), "speedup").difference
+    reach = 2.776 * (2 * 0.0009 / 3) ** 0.5
+    assert apart.low == pytest.approx(-math.hypot(alike.low, reach), rel=0.02)
+    assert apart.high == pytest.approx(math.hypot(alike.high, reach), rel=0.02)
 
 
 @pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
 def test_times_that_were_not_measured_are_refused(arm, metric):
     with pytest.raises(UsageError, match="did not measure"):
-        judge(arm(), arm(), limits_of([f"{metric}:5%"]))
+        judge(arm(), arm(), [parse_limit(f"{metric}:5%")])
 
 
 @pytest.mark.parametrize(
@@ -204,9 +253,14 @@ def test_times_that_were_not_measured_are_refused(arm, metric):
 )
 def test_a_draft_that_costs_more_is_worse_and_less_is_better(arm, factor, verdict, exit_code):
     repeats = [0.30, 0.31, 0.29, 0.30, 0.30, 0.31, 0.29, 0.30, 0.30]
-    old = arm(cost_ratios=tuple(repeats))
-    new = arm(cost_ratios=tuple(factor * c for c in repeats))
-    result = judge(old, new, limits_of(["draft_cost_ratio:10%"]))
+    old, new = (
+        arm(
+            cost_ratios=tuple(by * c for c in repeats),
+            processes=processes(*[by * 0.3] * 3, metric="draft_cost_ratio"),
+        )
+        for by in (1.0, factor)
+    )
+    result = judge(old, new, [parse_limit("draft_cost_ratio:10%")])
     cost = check(result, "draft_cost_ratio")
     assert (cost.verdict, result.exit_code) == (verdict, exit_code)
     assert cost.difference.value == pytest.approx(factor - 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.gate.limits import Limit, limits_of, parse_limit
+from draftbench.gate.limits import Limit, default_limits, limits_of, parse_limit
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,27 @@ def test_a_wrong_limit_says_what_is_wrong_and_how_to_write_it(text, message, hin
 
 
 def test_given_limits_replace_the_defaults_of_their_name_and_join_the_others():
-    assert limits_of([]) == (
-        Limit(metric="mean_accepted_length", value=0.02, relative=True),
-        Limit(metric="tokens_per_round", value=0.02, relative=True),
-        Limit(metric="alpha", value=0.02, relative=False),
-    )
-    assert limits_of(["alpha:0.05", "speedup:10%", "alpha:0.25"]) == (
+    assert limits_of(["alpha:0.05", "speedup:10%", "alpha:0.25"], default_limits(0.8, 4)) == (
         Limit(metric="mean_accepted_length", value=0.02, relative=True),
         Limit(metric="tokens_per_round", value=0.02, relative=True),
         Limit(metric="alpha", value=0.25, relative=False),
         Limit(metric="speedup", value=0.1, relative=True),
     )
+
+
+@pytest.mark.parametrize("k", [1, 4, 8])
+def test_a_drop_of_alpha_by_its_default_limit_lowers_the_length_by_two_percent(k):
+    *lengths, alpha = default_limits(0.85, k)
+    assert [(each.metric, each.value, each.relative) for each in lengths] == [
+        ("mean_accepted_length", 0.02, True),
+        ("tokens_per_round", 0.02, True),
+    ]
+    before, after = ((1 - a ** (k + 1)) / (1 - a) for a in (0.85, 0.85 - alpha.value))
+    assert after / before == pytest.approx(0.98, abs=2e-4)
+
+
+def test_what_has_no_alpha_has_no_limit_of_it():
+    assert [each.metric for each in default_limits(None, 4)] == [
+        "mean_accepted_length",
+        "tokens_per_round",
+    ]

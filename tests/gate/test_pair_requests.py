@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.errors import IncomparableError
-from draftbench.gate.limits import limits_of
+from draftbench.gate.limits import parse_limit
 from draftbench.gate.pair_requests import by_segment, pair_up
 
 
@@ -53,8 +53,8 @@ def test_requests_of_one_run_alone_are_left_out(run):
 def test_times_of_different_machines_are_refused(run, metric, fact):
     there = run(tested={"draft": "small", "machine": "here", "target runner": "lean"} | {fact: "x"})
     with pytest.raises(IncomparableError, match=f"{metric} was measured elsewhere: {fact}"):
-        pair_up(run(), there, limits_of([f"{metric}:5%"]))
-    assert len(pair_up(run(), there, limits_of([]))) == 40
+        pair_up(run(), there, [parse_limit(f"{metric}:5%")])
+    assert len(pair_up(run(), there, [])) == 40
 
 
 def test_a_single_segment_is_no_segment(run):

@@ -103,12 +103,13 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
     assert structs.astuple(speed) == (8, 0.5, 8, 1.5)
 
 
-def test_the_cost_ratio_is_taken_turn_by_turn_over_all_contexts():
+def test_the_cost_ratio_is_taken_visit_by_visit_over_all_contexts():
     timings = [
-        (SMALL, (1.0, 2.0), {}),
-        (SMALL, (2.0, 4.0), {"context": 128}),
-        (None, (10.0, 10.0), {}),
-        (None, (20.0, 20.0), {"context": 128}),
+        # Two visits of two samples each.
+        (SMALL, (1.0, 1.0, 1.5, 2.5), {}),
+        (SMALL, (2.0, 2.0, 4.0, 4.0), {"context": 128}),
+        (None, (10.0,) * 4, {}),
+        (None, (20.0,) * 4, {"context": 128}),
         (None, (99.0, 99.0), {"new_tokens": 2}),
         (None, (99.0, 99.0), {"context": 256}),
         (None, (99.0, 99.0), {"block": "other"}),
@@ -185,3 +186,21 @@ def test_a_first_token_that_all_prompts_have_twice_is_a_fault(prompts, faults):
     found = baseline(*FOUR, texts=texts).faults
     assert len(found) == faults
     assert all("the same token twice" in fault.message for fault in found)
+
+
+def test_what_each_process_timed_stands_apart():
+    points = [
+        scenes.step(c, *seconds, block="small:int8", process=process)
+        for process, draft in (("p1", 1.0), ("p2", 1.2))
+        for c, seconds in ((SMALL, (draft,) * 4), (None, (10.0,) * 4))
+    ]
+    decodes = [
+        scenes.decode(SMALL, k, seconds, process=process)
+        for process, k, seconds in (("p1", 0, 2.0), ("p1", 2, 1.0), ("p3", 0, 2.0), ("p3", 2, 1.6))
+    ]
+    found = baseline(*FOUR, *points, *decodes).processes
+    assert [(each.draft_cost_ratio, each.speedup) for each in found] == [
+        (0.1, 2.0),
+        (0.12, None),
+        (None, 1.25),
+    ]
