@@ -36,6 +36,7 @@ __all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "
 HOST = "127.0.0.1"
 GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
+_POLL_SECONDS = 0.2
 _LOG_BYTES = 16 << 10  # of its end that are read
 _FEW_CORES = 16
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,9 +56,9 @@ class Running:
     may_survive: bool  # a killed draftbench: there is no stop command
     _guardian: _Guardian = field(repr=False)
 
-    def ended(self) -> EngineError | None:
-        """Why it serves no longer; None while it does."""
-        return self._guardian.ended(f"{self.engine} ended")
+    def ended(self) -> str | None:
+        """How it ended; None while it serves."""
+        return self._guardian.ended()
 
 
 @contextlib.contextmanager
@@ -65,7 +66,8 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
     """Start a server on a free port of this machine, and end it at the end.
 
     Raises:
-        EngineError: it cannot be started, ends at once, or does not answer in time.
+        EngineError: it cannot be started, ends at once, or does not answer in time; an EngineError
+            from within is raised with how the server ended, if it did.
         UsageError: the command or the arguments cannot be used as they are.
     """
     port = _free_port()
@@ -76,7 +78,7 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
     runner = _Guardian(run, log_folder, start.engine)
     try:
         _wait_until_ready(runner, start, port, begun)
-        yield Running(
+        running = Running(
             engine=start.engine,
             url=f"http://{HOST}:{port}",
             command=shlex.join(without_secrets(run.words)),
@@ -87,6 +89,14 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
             may_survive=run.may_survive,
             _guardian=runner,
         )
+        try:
+            yield running
+        except EngineError as error:
+            if (how := runner.ended(_POLL_SECONDS)) is None:
+                raise
+            # Not its last lines: a server that was asked may have logged a prompt.
+            ended = f"{error.message}; {start.engine} ended ({how}), its log is {runner.log}"
+            raise EngineError(ended, hint=error.hint) from error
     finally:
         runner.end()
 
@@ -107,13 +117,25 @@ def _free_port() -> int:
 
 def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) -> None:
     while not _answers(port, runner.launch.health):
-        if error := runner.ended(f"{start.engine} ended before it answered", wait=0.2):
-            if _listens(port):
-                raise EngineError(
-                    f"{error.message}\nAnother program listens on its port, {port}",
-                    hint="the port was taken in between; start again",
-                )
-            raise error
+        how = runner.ended(_POLL_SECONDS)
+        if runner.refused is not None:
+            command = without_secrets(runner.launch.words)[0]
+            raise EngineError(
+                f"cannot run `{command}`: {runner.refused}",
+                hint="--engine-command names the command that starts the server; {args} in it "
+                "stands for draftbench's flags",
+            )
+        if how is not None and _listens(port):
+            raise EngineError(
+                f"{start.engine} ended before it answered: another program took its port, {port}",
+                hint="start again: each start takes a port that is free",
+            )
+        if how is not None:
+            raise EngineError(
+                f"{start.engine} ended before it answered: {how}{runner.last_words()}",
+                hint=f"its whole log is {runner.log}; --engine-args and --engine-command change "
+                "how it is started",
+            )
         if time.monotonic() - begun > start.ready_timeout:
             raise EngineError(
                 f"{start.engine} did not answer within {start.ready_timeout:g} seconds"
@@ -147,6 +169,7 @@ class _Guardian:
         self._environment = os.environ | run.environment
         self._heard = ""
         self._group: int | None = None
+        self.refused: str | None = None  # why the command could not be run
         log, name = tempfile.mkstemp(prefix=f"{engine}-", suffix=".log", dir=folder)
         self.log = Path(name)
         try:
@@ -175,32 +198,18 @@ class _Guardian:
         assert self._process.stdin is not None
         return self._process.stdin
 
-    def ended(self, what: str, wait: float = 0.0) -> EngineError | None:
-        """The error that says why the server is gone; None where it runs after `wait` seconds."""
+    def ended(self, wait: float = 0.0) -> str | None:
+        """How the server ended; None where it runs after `wait` seconds."""
         self._listen(wait)
         for line in self._heard.splitlines():
             kind, _, rest = line.partition(" ")
             if kind == "started":
                 self._group = int(rest)
-            if kind == "failed":
-                return EngineError(
-                    f"cannot run `{without_secrets(self.launch.words)[0]}`: {rest}",
-                    hint="--engine-command names the command that starts the server; {args} in it "
-                    "stands for draftbench's flags",
-                )
-            if kind == "exited":
-                how = f"exit code {rest}" if int(rest) >= 0 else _signal_name(-int(rest))
-                return EngineError(
-                    f"{what}: {how}{self.last_words()}",
-                    hint=f"its whole log is {self.log}; --engine-args and --engine-command change "
-                    "how it is started",
-                )
-        if self._process.poll() is not None:
-            return EngineError(
-                f"{what}: the process that guards it is gone{self.last_words()}",
-                hint=f"its whole log is {self.log}; start again",
-            )
-        return None
+            elif kind == "failed":
+                self.refused = rest
+            elif kind == "exited":
+                return f"exit code {rest}" if int(rest) >= 0 else _signal_name(-int(rest))
+        return None if self._process.poll() is None else "the process that guards it is gone"
 
     def _listen(self, wait: float) -> None:
         pipe = self._process.stdout
@@ -224,7 +233,7 @@ class _Guardian:
 
     def end(self) -> None:
         """End the server and wait until it is gone."""
-        self._listen(0.0)
+        self.ended()  # learns the group
         with contextlib.suppress(OSError):
             self._stdin.close()
         most = GRACE_SECONDS + guardian.KILL_SECONDS + guardian.STOP_SECONDS

@@ -20,12 +20,17 @@ from draftbench.export.versions import Version, too_old, version_of
 from draftbench.models.engine_rules import (
     ENGINES,
     llama_cpp_draft,
+    llama_cpp_lengths,
+    llama_cpp_lookup,
     refusal_by_size,
     sglang_draft,
+    sglang_lookup,
     shorter_context,
     tensorrt_llm_draft,
+    tensorrt_llm_lookup,
     transformers_draft,
     vllm_draft,
+    vllm_lookup,
 )
 from draftbench.records import DraftingMode
 
@@ -187,8 +192,7 @@ def _vllm(setting: Setting, version: Version) -> _Written:
     if version < versions.VLLM_NGRAM:
         raise too_old("vLLM", "0.10", "n-gram configurations of this form")
     shortest, longest = setting.lookup
-    fields = {"method": "ngram", **lengths}
-    fields |= {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+    fields = vllm_lookup(longest, shortest, **lengths)
     match = "vLLM before 0.32 takes the first match in the prompt, the run measured the last"
     if version >= versions.VLLM_NGRAM_RUNNER:
         match = (
@@ -269,9 +273,7 @@ def _sglang(setting: Setting, version: Version) -> _Written:
         words += ["--max-running-requests", str(setting.load)]
     notes = [ENGINES["sglang"].form]
     if setting.draft is None:
-        words += ["--speculative-algorithm", "NGRAM"]
-        words += ["--speculative-num-draft-tokens", str(setting.k + 1)]
-        words += ["--speculative-ngram-max-bfs-breadth", "1"]  # a chain, not a tree
+        words += sglang_lookup(setting.k)
         notes.append(
             "SGLang looks up n-grams in the texts of all requests, not of one prompt: its "
             "acceptance was not measured"
@@ -292,7 +294,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
     """The llama-server command, with the flags of its build."""
     renamed = version >= (versions.NEW_BUILD, 0)
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
-    k, shortest = str(setting.k), str(setting.lookup[0])
+    k, shortest = str(setting.k), setting.lookup[0]
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes = [ENGINES["llamacpp"].form if renamed else older]
     more = ["-np", str(setting.load)]  # 4 without it
@@ -310,9 +312,10 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
             "times a request's, or add --kv-unified"
         )
     if setting.draft is None:
-        kind = "simple-" if renamed else ""
-        words += ["--spec-type", "ngram-simple", f"--spec-ngram-{kind}size-n", shortest]
-        words += [f"--spec-ngram-{kind}size-m", k, *([] if renamed else ["--draft-max", k])]
+        lookup = llama_cpp_lookup(shortest, setting.k)
+        if not renamed:
+            lookup = [word.replace("-simple-size", "-size") for word in lookup]
+        words += [*lookup, *([] if renamed else ["--draft-max", k])]
         notes.append(
             f"llama.cpp looks up the last match of n-grams of one length; {shortest} is the run's "
             "shortest"
@@ -320,8 +323,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         return _Written(shlex.join([*words, *more]), notes, None)
     file, mode = _gguf(setting.draft, setting.quant), DraftingMode.GREEDY
     if renamed:
-        words += [*llama_cpp_draft(file), "--spec-draft-n-max", k, "--spec-draft-n-min", "0"]
-        words += ["--spec-draft-p-min", "0"]
+        words += [*llama_cpp_draft(file), *llama_cpp_lengths(setting.k)]
     else:
         words += ["-md", file, "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
     if setting.mode is not DraftingMode.GREEDY and version >= (versions.SAMPLING_BUILD, 0):
@@ -371,10 +373,7 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
         document["disable_overlap_scheduler"] = True
     mode = None
     if setting.draft is None:
-        fields = {"decoding_type": "NGram", **lengths}
-        fields["max_matching_ngram_size"] = setting.lookup[1]
-        # By default it takes the oldest match in the texts of all requests.
-        fields |= {"is_public_pool": False, "is_use_oldest": False}
+        fields = tensorrt_llm_lookup(setting.lookup[1], **lengths)
     else:
         mode = DraftingMode.GREEDY
         fields = tensorrt_llm_draft(setting.draft, **lengths)

@@ -176,6 +176,10 @@ class EngineWorker:
         logs = self.folder.path / PRIVATE / "servers" / name
         logs.mkdir(parents=True)
         running = stack.enter_context(started(start, logs))
+        if running.may_survive:
+            self.watcher.note(
+                "without --engine-stop-command the server may survive a killed draftbench"
+            )
         self.keep([], [PrivateStart(server=name, command=running.whole_command)])
         server = connect(running.url, start.engine)
         stack.callback(server.close)

@@ -96,14 +96,33 @@ def test_a_server_that_dies_says_how(engine):
     with engine() as server:
         os.kill(of_group(port_of(server))[0].pid, 9)
         _wait_for(lambda: server.ended() is not None)
-        assert server.ended().message == "llama.cpp ended: SIGKILL; its log ends:\n  100 %"
+        assert server.ended() == "SIGKILL"
+
+
+def test_an_error_of_a_server_that_died_says_so_without_its_log(engine):
+    def dying():
+        with engine() as server:
+            os.kill(of_group(port_of(server))[0].pid, 9)
+            raise EngineError(str(server.log), hint="resume")
+
+    with pytest.raises(EngineError) as caught:
+        dying()
+    log, _, rest = caught.value.message.partition("; ")
+    assert rest == f"llama.cpp ended (SIGKILL), its log is {log}"
+    assert caught.value.hint == "resume"
+
+
+def test_an_error_of_a_server_that_lives_stays_as_it_is(engine):
+    with pytest.raises(EngineError) as caught, engine():
+        raise EngineError("no answer", hint="resume")
+    assert caught.value.message == "no answer"
 
 
 def test_a_server_whose_guardian_was_killed_is_ended_all_the_same(engine):
     with engine() as server:
         of_group(port_of(server))[0].parent().kill()
         _wait_for(lambda: server.ended() is not None)
-        assert "the process that guards it is gone" in server.ended().message
+        assert server.ended() == "the process that guards it is gone"
     _wait_for(lambda: of_group(port_of(server)) == [])
 
 
@@ -181,8 +200,8 @@ def test_a_port_that_another_program_took_in_between_is_named(engine, monkeypatc
         monkeypatch.setattr(starting, "_answers", lambda port, route: False)
         with pytest.raises(EngineError) as caught, engine():
             pass
-    assert caught.value.message.endswith(f"Another program listens on its port, {port}")
-    assert caught.value.hint == "the port was taken in between; start again"
+    assert caught.value.message.endswith(f"another program took its port, {port}")
+    assert caught.value.hint == "start again: each start takes a port that is free"
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (16, 15), (17, None)])

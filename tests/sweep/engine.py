@@ -141,6 +141,7 @@ class FakeEngine:
             whole_command="fake --port 1 --api-key secret",
             settings={"threads": "1"},
             ready_seconds=2.0,
+            may_survive=(start.command or "").startswith("docker"),
         )
 
     def connect(self, url, engine=None):

@@ -122,6 +122,12 @@ def test_the_command_of_the_run_hides_its_secrets(served):
     assert manifest.question.engine_args == "--api-key *** --dtype float32"
 
 
+@pytest.mark.parametrize(("command", "said"), [("docker run i", True), (None, False)])
+def test_it_is_said_that_a_container_may_survive(served, small, command, said):
+    served("ngram", measure="none", serving={"command": command})
+    assert any("--engine-stop-command" in note for note in small.notes) is said
+
+
 def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
     server = served("ngram", measure="none").engine.servers[0]
     sampled = {tuple(prompt) for prompt in server.echoed}
