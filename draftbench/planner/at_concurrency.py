@@ -220,14 +220,15 @@ class Evaluator:
         """What predictions from passes alone were off by, of all that was decoded there; where
         nothing was, at the loads next to it.
         """
+        decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
+        if concurrency not in decoded:
+            below = [rows for rows in decoded if rows < concurrency][-1:]
+            above = [rows for rows in decoded if rows > concurrency][:1]
+            return tuple(error for rows in below + above for error in self._errors_at(rows))
         if concurrency not in self._errors:
-            decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
-            below = [rows for rows in decoded if rows <= concurrency][-1:]
-            above = [rows for rows in decoded if rows >= concurrency][:1]
             self._errors[concurrency] = tuple(
                 error
-                for rows in dict.fromkeys(below + above)
-                for each in self._of(rows, self.run.candidates)
+                for each in self._of(concurrency, self.run.candidates)
                 if each.corrected
                 if (error := each.passes_only_error(self.by)) is not None
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import geometric_mean
 
 import numpy as np
@@ -24,8 +25,8 @@ _KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 def carried_over(
     alternatives: Sequence[Alternative],
-    fewer: Sequence[Alternative],
-    more: Sequence[Alternative],
+    fewer: tuple[Alternative, ...],
+    more: tuple[Alternative, ...],
     by: Kind,
     errors: Sequence[float],
 ) -> list[Alternative]:
@@ -70,7 +71,9 @@ def _times(predicted: Sample | None, factor: float) -> Sample | None:
     return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
 
 
-def _factors(alternatives: Sequence[Alternative], by: Kind) -> dict[int, float]:
+# Every load between two timed ones asks for the same few.
+@lru_cache(maxsize=256)
+def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float]:
     """What is expected over what timed passes predict, by the k's that were decoded."""
     found = {}
     for each in alternatives:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -129,7 +129,8 @@ def between(
     contexts = _common(fewer.contexts, more.contexts)
     if not (len(sizes) and len(contexts)):
         return None
-    curves = [_TokenCurve.of(by_rows, context) for context in contexts.tolist()]
+    timed = tuple(by_rows.items())
+    curves = [_token_curve(timed, context) for context in contexts.tolist()]
     bends = np.where(sizes == 1, bend_of_steps, bend)
     below, here, above = (
         np.stack([curve.at(batch * sizes, bends) for curve in curves], axis=1)
@@ -160,13 +161,6 @@ class _TokenCurve:
     tokens: Ints
     seconds: Floats
 
-    @classmethod
-    def of(cls, by_rows: Mapping[int, Surface], context: int) -> _TokenCurve:
-        every = np.concatenate([rows * each.sizes for rows, each in by_rows.items()])
-        timed = np.concatenate([each.at(each.sizes, context) for each in by_rows.values()])
-        tokens, of = np.unique(every, return_inverse=True)
-        return cls(tokens, _isotonic(np.bincount(of, timed) / np.bincount(of)))
-
     def at(self, wanted: Ints, bend: Floats) -> Floats:
         """Seconds of passes over as many tokens, by how much they `bend` (-1 … 1).
 
@@ -189,6 +183,15 @@ class _TokenCurve:
         most = np.where(np.maximum(before, after) > line, line + near, line)
         found: Floats = (least + most) / 2 + bend * (most - least) / 2
         return found
+
+
+# Every load between two timed ones asks for the same few.
+@lru_cache(maxsize=256)
+def _token_curve(timed: tuple[tuple[int, Surface], ...], context: int) -> _TokenCurve:
+    every = np.concatenate([rows * each.sizes for rows, each in timed])
+    seconds = np.concatenate([each.at(each.sizes, context) for _, each in timed])
+    tokens, of = np.unique(every, return_inverse=True)
+    return _TokenCurve(tokens, _isotonic(np.bincount(of, seconds) / np.bincount(of)))
 
 
 def _common(one: Ints, other: Ints) -> Ints:

@@ -76,7 +76,7 @@ def test_a_k_has_its_own_correction_where_it_was_decoded(timed):
         # As if k = 2 had been decoded too, and found to be worth .8 of its passes.
         alone = two.passes_only.speedup()
         worth = replace(alone, addends=alone.addends * [1, 1 / 0.8])
-        ends.append([one, replace(two, measured=one.measured, expected=worth)])
+        ends.append((one, replace(two, measured=one.measured, expected=worth)))
     one, other = carried_over(bare, *ends, "expected", ())
     assert one.expected.value == pytest.approx(ONE * 0.9)
     assert other.expected.value == pytest.approx(TWO * 0.8)
