@@ -75,13 +75,18 @@ def _names(*groups: type[Decision | Rows | NewRun | ForCI | TextOutput]) -> set[
 
 _MEASURING = _names(NewRun, Rows)
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
-# The four ways to call it: usage, the flags it needs, and those that it may have besides.
+# The five ways to call it: usage, the flags it needs, and those that it may have besides.
 _WAYS = {
     "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k"} | _names(Decision)),
     "target": (
         "--baseline FILE --target MODEL --draft MODEL --traffic SOURCE",
         {"baseline", "target", "draft", "traffic"},
         _MEASURING | _VERDICT,
+    ),
+    "server": (
+        "--baseline FILE --server URL --traffic SOURCE",
+        {"baseline", "server", "traffic"},
+        (_MEASURING - {"target", "draft", "quant"}) | _VERDICT,
     ),
     "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
@@ -133,6 +138,8 @@ def gate(
     draftbench gate --baseline baselines/prod.json results/runs/RUN
     draftbench gate --baseline baselines/prod.json \\
         --target ./big --draft ./small --traffic prod.jsonl
+    draftbench gate --baseline baselines/prod.json \\
+        --server http://host:8000 --traffic prod.jsonl
     draftbench gate --old results/runs/A --new results/runs/B
     """
     _check_together(context)
@@ -190,8 +197,8 @@ def _check_together(context: typer.Context) -> None:
     if "save" in given:
         way = flag = "save"
     elif given & _MEASURING:
-        way = "target"
-        flag = "target" if "target" in given else min(given & _MEASURING)
+        way = "server" if "server" in given else "target"
+        flag = way if way in given else min(given & _MEASURING)
     else:
         way = flag = "baseline" if "baseline" in given else "old"
     usage, needed, allowed = _WAYS[way]

@@ -1,4 +1,6 @@
-"""`draftbench gate --target …`: measure one draft on the requests of a baseline."""
+"""`draftbench gate --target …` and `gate --server …`: measure one draft on the requests of a
+baseline, or what a server drafts with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import msgspec
 from draftbench.cli.flags import Rows, complete_levels, flag, read, traffic_flag
 from draftbench.cli.signals import kept_in
 from draftbench.cli.sweep import describe_load
-from draftbench.errors import UsageError
+from draftbench.errors import IncomparableError, UsageError
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from draftbench.sweep.preparation import Prepared
 
 
-MEASURING = "Measuring a new run (with --target)"
+MEASURING = "Measuring a new run (with --target or --server)"
 in_measuring = partial(flag, panel=MEASURING)
 
 
@@ -33,6 +35,15 @@ class NewRun:
         None, "Measure this target now instead of reading a run.", "MODEL"
     )
     draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
+    server: str | None = in_measuring(
+        None, "Measure the speculation of this running server instead.", "URL"
+    )
+    baseline_server: str | None = in_measuring(
+        None, "The same server without speculation: its texts and times are compared.", "URL"
+    )
+    tokenizer: str | None = in_measuring(
+        None, "The folder or id of the served model's tokenizer (default: the server's).", "MODEL"
+    )
     quant: str | None = in_measuring(
         None,
         "The quantization level of the draft (default: the baseline's).",
@@ -67,17 +78,20 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     from draftbench.records import DraftingMode
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions, prepare, run
+    from draftbench.sweep.options import ServingOptions
 
-    # The command refuses a call that lacks one of them.
-    assert new.target
-    assert new.draft
-    assert new.traffic
+    assert new.traffic  # the command refuses a call that lacks it, or what is to be measured
+    serving = None
+    if new.server is not None:
+        serving = ServingOptions(
+            server=new.server, baseline=new.baseline_server, tokenizer=new.tokenizer
+        )
     asked, tested = baseline.question, baseline.tested
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
     with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
         options = SweepOptions(
-            target=new.target,
-            drafts=(new.draft,),
+            target=new.target or "",
+            drafts=(new.draft,) if new.draft else (),
             traffic=rows.query(new.traffic, new.sample),
             ks=(asked.k,),
             quants=(new.quant or tested.get("draft quant", "none"),),
@@ -88,21 +102,41 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             samples=asked.samples,
             max_new_tokens=asked.max_new_tokens,
             temperature=new.temperature,
-            measure="all" if timed else "replay",
+            measure="all" if timed or serving else "replay",
             measure_requests=len(baseline.requests),
             controls=False,
             processes=(new.processes or max(1, len(baseline.processes))) if timed else 1,
             threads=new.threads or _threads(baseline, watcher),
+            serving=serving,
         )
         prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))
+        _check_server(prepared, asked.k)
         describe_load(prepared, watcher)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
-    candidate = prepared.candidates[0]
+    own = prepared.serving.own if prepared.serving else None
+    candidate = (own and own.candidate) or prepared.candidates[0]
     failed = [f for f in read(out).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
+
+
+def _check_server(prepared: Prepared, k: int) -> None:
+    """Raise an error where a server does not draft, or at another k than the baseline's."""
+    serving = prepared.serving
+    if serving is None:
+        return
+    if serving.own is None:
+        raise UsageError(
+            "the server does not draft: there is no acceptance to judge",
+            hint="give the address of the one that is started with speculation",
+        )
+    if serving.own.k != k:
+        raise IncomparableError(
+            f"the baseline answers another question: k was {k}, the server drafts {serving.own.k}",
+            hint="start the server with the baseline's k, or save a new baseline",
+        )
 
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher) -> int | None:

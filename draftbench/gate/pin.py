@@ -25,6 +25,7 @@ from draftbench.acceptance.rounds import (
     AnyReplay,
     Pairs,
     Rounds,
+    counted_rounds,
     expected_rounds,
     law_of,
     replays_of,
@@ -62,7 +63,8 @@ _MIN_PROMPTS = 5
 def make_baseline(
     run: Run, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
 ) -> Baseline:
-    """What `candidate` did at draft length k on every request that it was replayed on.
+    """What `candidate` did at draft length k on every request that it was replayed on, or that a
+    serving engine answered with it.
 
     Responses of one token, which no draft is replayed on, count with nothing drafted. `texts` are
     searched for faults of the prompts and leave nothing else behind.
@@ -72,25 +74,30 @@ def make_baseline(
         UsageError: k < 1, or more than prompt lookup was measured with.
     """
     manifest, question = run.manifest, run.manifest.question
-    pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
-    if not pairs:
-        measured = ", ".join(map(str, run.candidates)) or "nothing"
-        raise RunFolderError(
-            f"the run holds no replay of `{candidate}`; it measured {measured}",
-            hint="choose one of these with --candidate, or sweep with that draft",
-        )
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
-    largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
-    if k > largest:
-        raise UsageError(
-            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
-            hint="sweep again with that k among --k",
-        )
-    pairs = (*pairs, *_nothing_drafted(run.trajectories, pairs))
-    trajectories = [trajectory for trajectory, _ in pairs]
-    rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
-    rate = alpha(pairs)
+    pairs: Pairs = ()
+    rate = None
+    if served := _served(run, candidate, k):
+        trajectories, rounds = served
+    else:
+        pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
+        if not pairs:
+            measured = ", ".join(map(str, run.candidates)) or "nothing"
+            raise RunFolderError(
+                f"the run holds no replay of `{candidate}`; it measured {measured}",
+                hint="choose one of these with --candidate, or sweep with that draft",
+            )
+        largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
+        if k > largest:
+            raise UsageError(
+                f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
+                hint="sweep again with that k among --k",
+            )
+        pairs = (*pairs, *_nothing_drafted(run.trajectories, pairs))
+        trajectories = [trajectory for trajectory, _ in pairs]
+        rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+        rate = alpha(pairs)
     # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
     faults = [
         SuspectedFault(kind=fault.what, message=fault.message)
@@ -121,6 +128,19 @@ def make_baseline(
         threads=manifest.environment.threads,
         processes=_by_process(run, candidate, k),
     )
+
+
+def _served(run: Run, candidate: Candidate, k: int) -> tuple[list[Trajectory], Rounds] | None:
+    """The rounds that a serving engine counted at k, with as few requests in flight as it was asked
+    with; None where it was not asked at this k.
+    """
+    rows = [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
+    if run.manifest.question.engine is None or not rows:
+        return None
+    fewest = min(row.batch for row in rows)
+    rows = [row for row in rows if row.batch == fewest]
+    along = {(t.request, t.sample): t for t in run.trajectories}
+    return [along[row.request, row.sample] for row in rows], counted_rounds(rows)
 
 
 def request_counts(

@@ -57,6 +57,8 @@ from draftbench.sweep.worker import Keep, Private
 
 ECHOED = 5
 WARM_UP_TOKENS = 16
+# A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
+MOST_CACHED = 0.05
 # So many answers in a row that never came end a visit: the server is gone, or hangs.
 MOST_LOST = 3
 # Servers that take turns under load change after so many requests for each in flight.
@@ -142,6 +144,8 @@ class EngineWorker:
                 self.watcher.stage(f"{arms[-1]}, {load}", sum(map(len, left.values())))
                 for arm, asked in _turns(left, load):
                     self._ask(arm, load, asked, *opened[arm])
+                for arm in arms:
+                    self._say_what_was_cached(arm, load)
             plain = next((server for arm, (server, _) in opened.items() if arm.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -163,8 +167,8 @@ class EngineWorker:
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         self._warm_up(server)
-        if facts.prefix_cache and not server.flush():
-            self.watcher.note(f"{arm}: the server keeps prompts that it read before")
+        if facts.prefix_cache:
+            server.flush()
         return server, facts
 
     def _start(
@@ -287,6 +291,17 @@ class EngineWorker:
                 )
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise timed_out(self.options.cell_timeout)
+
+    def _say_what_was_cached(self, arm: Arm, load: Load) -> None:
+        """Prompts that a server had read before cost it less than they will."""
+        answers = self.measured.answers.get((arm, load), {}).values()
+        cached = sum(answer.cached_tokens or 0 for answer in answers)
+        read = sum(answer.prompt_tokens for answer in answers)
+        if cached > MOST_CACHED * read:
+            self.watcher.note(
+                f"{arm}, {load}: the server had read {cached / read:.0%} of the prompts before; "
+                "time to the first token is too short"
+            )
 
     def _take(self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts) -> None:
         """Keep an answer; the writer's are the responses."""

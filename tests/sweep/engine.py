@@ -30,6 +30,7 @@ class FakeServer:
     odd: int | None = None
     lives: int = 10**6
     returns_ids: bool = True
+    cached: int = 0
     engine: str = "vllm"
     url: str = "http://fake"
     asked: list = field(default_factory=list)
@@ -68,7 +69,7 @@ class FakeServer:
             text="" if self.returns_ids else "x" * length,
             finish="length",
             prompt_tokens=len(ask.prompt),
-            cached_tokens=0,
+            cached_tokens=self.cached,
             in_flight=1,
             proposed=(self.k,) * rounds if rounds is not None else None,
             accepted=(1,) * rounds if rounds is not None else None,

@@ -137,6 +137,14 @@ def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
     assert not sampled & {tuple(ask.prompt) for ask in warm}
 
 
+def test_prompts_that_the_server_had_read_before_are_said(served, small):
+    served("ngram", on=[FakeServer(cached=50)], controls=False)
+    (said,) = [note for note in small.notes if "before" in note]
+    assert said.startswith("without a draft, one by one: the server had read ")
+    served("ngram", measure="none", out="other")
+    assert sum("before" in note for note in small.notes) == 1
+
+
 def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):
     """0.0005 is within float32's noise, 0.001; the question is the text up to the difference."""
     engine = FakeEngine(lambda start, n: FakeServer(odd=3 if start.speculation else None))
