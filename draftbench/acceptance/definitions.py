@@ -18,7 +18,9 @@ from draftbench.records import DraftingMode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a figure is, and what serving engines call it; None where an engine does not show it."""
+    """What a figure is, and what serving engines call it; None where an engine does not show it, or
+    shows another figure under that name.
+    """
 
     name: str
     symbol: str
@@ -45,7 +47,7 @@ ACCEPTED_PER_DRAFTED = Figure(
     symbol="accepted/drafted",
     formula="accepted / proposed tokens, at one k",
     vllm="draft_acceptance_rate (bench: spec_decode_acceptance_rate, in percent)",
-    sglang="spec_accept_rate",
+    sglang="spec_accept_rate, whose drafted tokens no limit shortens",
     tensorrt_llm="num_accepted_tokens / num_draft_tokens",
     llama_cpp="draft_n_accepted / draft_n",
     aiperf="draft_acceptance_rate",
@@ -54,17 +56,15 @@ TOKENS_PER_ROUND = Figure(
     name="tokens per round",
     symbol="(L-1)/R",
     formula="response tokens after the first / target passes after the prefill",
-    sglang="completion_tokens / spec_verify_ct, less the first token",
+    sglang="spec_accept_length of a response, which counts the first token too",
 )
 MEAN_ACCEPTED_LENGTH = Figure(
     name="mean accepted length",
     symbol="τ",
     formula="1 + accepted / rounds that drafted",
-    vllm="mean_acceptance_length (bench: spec_decode_acceptance_length)",
-    sglang="spec_accept_length",
+    sglang="spec_accept_length of the server's metrics",
     tensorrt_llm="acceptance_length",
     llama_cpp="mean len",
-    aiperf="mean_acceptance_length",
 )
 ACCEPTED_WITHOUT_BONUS = Figure(
     name="accepted draft tokens per round",
@@ -76,6 +76,8 @@ UNCUT_ACCEPTED_LENGTH = Figure(
     name="uncut accepted length",
     symbol="1+Σ Πh",
     formula="1 + Σ_i h_1 … h_i: no limit and no end of the response cuts a round",
+    vllm="mean_acceptance_length (bench: spec_decode_acceptance_length), counted past both",
+    aiperf="mean_acceptance_length, of a vLLM server",
 )
 HAZARD = Figure(
     name="hazard",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from draftbench.acceptance.definitions import by_tokens
@@ -201,7 +201,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             short=f"{stalled} decoding runs stalled",
         )
     drift = baseline_drift(run.decodes)
-    if drift is not None and abs(drift.change) > max(_DRIFT, drift.scatter):
+    if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
         yield Caveat(
             "drift",
@@ -215,12 +215,12 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
 class Drift(NamedTuple):
     """How the baseline's seconds per token changed from its first run to its last.
 
-    `change` is relative (0.1: 10 % slower at the end). `scatter` is the typical relative distance
-    of one run from that trend; a change below it says nothing.
+    `change` is relative (0.1: 10 % slower at the end). `doubt` is how far off it may be, by the
+    scatter of all runs about the trend; a change below it says nothing.
     """
 
     change: float
-    scatter: float
+    doubt: float
 
 
 def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
@@ -247,13 +247,20 @@ def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
     if not slopes:
         return None
     slope = median(slopes)
-    distances = []
-    for points in runs.values():
-        if len(points) > 1:
-            levels = [pace - slope * at for at, pace in points]
-            middle = median(levels)
-            distances += [abs(level - middle) for level in levels]
-    return Drift(math.expm1(slope * (len(order) - 1)), math.expm1(median(distances)))
+    repeated = [points for points in runs.values() if len(points) > 1]
+    distances, spread = [], 0.0
+    for points in repeated:
+        levels = [pace - slope * at for at, pace in points]
+        middle = median(levels)
+        distances += [abs(level - middle) for level in levels]
+        center = fmean(at for at, _ in points)
+        spread += sum((at - center) ** 2 for at, _ in points)
+    # The standard error of a least-squares slope with a level for each request, its residuals'
+    # deviation by their median (1.4826: of a normal law), of which the levels took some freedom.
+    freedom = len(distances) / (len(distances) - len(repeated))
+    error = 1.4826 * median(distances) * math.sqrt(freedom / spread)
+    last = len(order) - 1
+    return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
 
 
 def _of_outputs(run: Run) -> Iterator[Caveat]:

@@ -135,7 +135,7 @@ def changed(**fields: Any) -> AcceptanceReport:
         "temperature    0.7        20  1.80 ±0.05",
         "4        2.40 ±0.05             2.50 ±0.05             2·2",
         "small:int4 − big  (L-1)/R  2        39  -0.100 (-0.140 to -0.060)",
-        "τ, mean accepted length: 1 + accepted / rounds that drafted; vLLM: mean_acceptance_length",
+        "τ, mean accepted length: 1 + accepted / rounds that drafted; SGLang: spec_accept_length",
     ],
 )
 def test_the_table_says(line: str) -> None:
@@ -196,7 +196,8 @@ def test_json_holds_the_report_and_the_definitions() -> None:
     assert card["trees"][0]["tree"] == [[0], [0, 0], [0, 1], [1]]
     (wrong,) = found["disagreements"][NAME]
     assert (wrong["drafted_text"], wrong["target_text"]) == ("x", None)
-    assert found["definitions"][4]["sglang"] == "spec_accept_length"
+    assert found["definitions"][4]["sglang"] == "spec_accept_length of the server's metrics"
+    assert found["definitions"][4]["vllm"] is None  # counts another figure under its name
     assert json.loads(render(REPORT, "json", 100))["disagreements"] is None
 
 
