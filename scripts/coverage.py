@@ -22,7 +22,7 @@ An interval covers where the true speed-up of its configuration lies in it; a ce
 speed-up of the choice is under 1: that may happen in 3 % of all trials. Missed is what would have
 paid and was refused. Regret is what the leader is slower than the best configuration. A probability
 is right where the choice is within timing noise of the best; what is stated may be .1 too high.
-Probabilities and losses (in speed-up) are those of the first load, stated → true.
+Probabilities and losses (as a share of the best) are those of the first load, stated → true.
 
 A trial depends on the name of its cell and its number alone. What stands in a file is not computed
 again: every version of the program needs a file of its own.
@@ -214,7 +214,7 @@ def stated(
     own = 1.0 if refused else world.speedup_of(found.leader)
     best = max(1.0, world.best(found.concurrency))
     right = float(own >= (1 - TIMING_NOISE) * best)
-    return (found.probability_best, right), (found.expected_regret, best - own)
+    return (found.probability_best, right), (found.expected_regret, 1 - own / best)
 
 
 def crossover(world: World, found: Recommendation) -> tuple[int, int]:

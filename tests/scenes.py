@@ -338,12 +338,17 @@ class Scene:
     def decode(
         self, name: str, k: int, seconds: float, candidate: Candidate = SMALL, **changes: Any
     ) -> None:
-        """A run that took `seconds` and gave 9 tokens: 8 plain steps, or one full round of k."""
-        rounds = len(changes.get("verify_seconds", range(1 if k else 8)))
+        """A run that took `seconds` and gave 9 tokens: 8 plain steps, or rounds of k whose draft is
+        always right.
+        """
+        accepted = tuple(min(k, 8 - at - 1) for at in range(0, 8, k + 1))
+        if "verify_seconds" in changes:
+            accepted = (k,) * len(changes["verify_seconds"])
+        rounds = len(accepted)
         fields: dict[str, Any] = {
             "request": name,
-            "proposed": (k,) * rounds,
-            "accepted": (k,) * rounds,
+            "proposed": accepted,
+            "accepted": accepted,
             "cut": (0,) * rounds,
             "draft_seconds": (0.0,) * rounds,
             "verify_seconds": (seconds / rounds,) * rounds,
@@ -361,12 +366,13 @@ class Scene:
         candidate: Candidate = SMALL,
         *,
         plain: float = 8.0,
+        process: str = "p1",
         **changes: Any,
     ) -> None:
         """The first `count` requests decoded without speculation in `plain` seconds, and at k."""
         for name in (f"r{i}" for i in range(count)):
-            self.decode(name, 0, plain, candidate)
-            self.decode(name, k, seconds, candidate, **changes)
+            self.decode(name, 0, plain, candidate, process=process)
+            self.decode(name, k, seconds, candidate, process=process, **changes)
 
     def batch_run(
         self, name: str, k: int, accepted: Sequence[int], seconds: Sequence[float], **changes: Any
@@ -399,12 +405,6 @@ class Scene:
     def observed(self, *ks: int, **changes: Any) -> Run:
         """All of it as a run over the draft lengths `ks`; `changes` are of the manifest."""
         return run_of(manifest(ks=ks, **changes), self.records)
-
-
-def rounds_of_two(seconds: float) -> dict[str, Any]:
-    """What a run at k = 2 records over 8 tokens whose draft is always right."""
-    counts = {"proposed": (2, 2, 1), "accepted": (2, 2, 1), "cut": (0,) * 3}
-    return counts | {"draft_seconds": (0.0,) * 3, "verify_seconds": (seconds / 3,) * 3}
 
 
 def evaluation(found: Recommendation, draft: str = "small", k: int | None = None) -> Evaluation:

@@ -8,13 +8,15 @@ was not decoded is stretched to what such predictions were off by where others w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from statistics import NormalDist
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import Estimate, estimate, requests_needed
+from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.planner.corrections import carried_over
 from draftbench.planner.cost_sources import costs_in
@@ -28,14 +30,17 @@ from draftbench.planner.predict import (
     longest_context,
     replayed,
 )
-from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, alternative_of
+from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, alternatives_of
 from draftbench.planner.recommendation import Decision
+from draftbench.planner.time_factors import TimeDoubt, TimeFactor, time_doubt
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run
 
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
 _OVER_TOKENS = 1.25
+# More than so many times the requests that there are is no advice.
+_FAR = 1000
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
@@ -106,21 +111,16 @@ class LoadDecision:
 
     @cached_property
     def deciding(self) -> Estimate | None:
-        """The deciding speed-up with its interval; where it is a prediction alone, stretched to
-        what it would be if it were off by as much as others.
-        """
-        interval = self._interval
-        if interval is None or self.leader is None or self.leader.corrected:
-            return interval
-        errors = self.ranking.errors_of(self.leader) or (0.0,)
-        low = min(interval.low, interval.low / (1 + max(errors)))
-        high = max(interval.high, interval.high / (1 + min(errors)))
-        return Estimate(interval.value, low, high)
+        """The deciding speed-up with its interval, which holds what requests do not show."""
+        interval = estimate(self.sample)
+        return self.ranking.doubted(interval, self.leader) if self.leader else None
 
-    @cached_property
-    def _interval(self) -> Estimate | None:
-        """Over requests."""
-        return estimate(self.sample)
+    @property
+    def doubt(self) -> tuple[float, float] | None:
+        """The part of the deciding interval that no number of requests narrows: how far the
+        speed-up may be below and above its value, as distances of the logarithm.
+        """
+        return self.ranking.doubt(self.leader) if self.leader and self.deciding else None
 
     @cached_property
     def impossible(self) -> str | None:
@@ -158,13 +158,45 @@ class LoadDecision:
 
     @property
     def requests_needed(self) -> int | None:
-        """How many requests would settle what is inconclusive; None where requests cannot."""
-        interval, least = self._interval, self.min_speedup
-        if self.sample is None or interval is None or interval.value == least:
+        """How many requests would settle what is inconclusive, in nine of ten such cases; None
+        where no number within reason would.
+        """
+        interval, undecided = estimate(self.sample), self.decision == "inconclusive"
+        if interval is None or self.sample is None or self.doubt is None:
             return None
-        if self.impossible or {self.decision, decide(interval, least)} != {"inconclusive"}:
+        if self.impossible or not undecided:
             return None
-        return requests_needed(self.sample, abs(interval.value - least) / interval.value)
+        (down, up) = self.doubt
+        distance = math.log(interval.value / (self.min_speedup * (1 + TIMING_NOISE)))
+        end, doubt = (interval.low, down) if distance > 0 else (interval.high, up)
+        reach = abs(math.log(interval.value / end))
+        narrow = settling_half_width(abs(distance), math.hypot(reach, doubt))
+        if reach == 0 or narrow <= doubt:
+            return None
+        times = reach**2 / (narrow**2 - doubt**2)
+        return math.ceil(len(self.sample.requests) * times) if times <= _FAR else None
+
+
+def settling_half_width(distance: float, half_width: float) -> float:
+    """The half-width at which a new interval leaves out in nine of ten cases what lies at a
+    `distance` from the middle of the present one, of `half_width`.
+
+    Where the new one will lie is as uncertain as the truth now and itself together (the assurance
+    of O'Hagan, Stevens & Campbell 2005): were the truth where the present one has its middle, and
+    that far off, distance / (1 + 1.28 / 1.96) would do.
+    """
+    normal = NormalDist()
+    reach = normal.inv_cdf(0.975)
+
+    def settles(new: float) -> bool:
+        spread = math.hypot(half_width, new) / reach
+        return normal.cdf((distance - new) / spread) + normal.cdf((-distance - new) / spread) >= 0.9
+
+    low, high = 0.0, max(half_width, distance)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if settles(middle) else (low, middle)
+    return low
 
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
@@ -189,7 +221,7 @@ class Evaluator:
         self._predictors: dict[Candidate, Predictor] = {}
         self._measured: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
         self._alternatives: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
-        self._errors: dict[int, tuple[float, ...]] = {}
+        self._doubts: dict[int, TimeDoubt] = {}
         self._decisions: dict[tuple[int, Candidate | None], LoadDecision] = {}
 
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
@@ -197,7 +229,7 @@ class Evaluator:
         if (concurrency, only) not in self._decisions:
             alternatives = self._of(concurrency, [only] if only else self.run.candidates)
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]
-            ranking = Ranking(considered, self.by, self._errors_at(concurrency))
+            ranking = Ranking(considered, self.by, self._doubt_at(concurrency))
             self._decisions[concurrency, only] = LoadDecision(
                 concurrency, alternatives, ranking, self.options.min_speedup
             )
@@ -216,23 +248,28 @@ class Evaluator:
             self._measured[concurrency] = found
         return self._measured[concurrency]
 
-    def _errors_at(self, concurrency: int) -> tuple[float, ...]:
-        """What predictions from passes alone were off by, of all that was decoded there; where
-        nothing was, at the loads next to it.
+    def _doubt_at(self, concurrency: int) -> TimeDoubt:
+        """What decoding there showed predictions from passes alone to be off by; where nothing was
+        decoded, at the loads next to it.
         """
-        decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
-        if concurrency not in decoded:
-            below = [rows for rows in decoded if rows < concurrency][-1:]
-            above = [rows for rows in decoded if rows > concurrency][:1]
-            return tuple(error for rows in below + above for error in self._errors_at(rows))
-        if concurrency not in self._errors:
-            self._errors[concurrency] = tuple(
-                error
-                for each in self._of(concurrency, self.run.candidates)
-                if each.corrected
-                if (error := each.passes_only_error(self.by)) is not None
+        if concurrency not in self._doubts:
+            decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
+            below = [rows for rows in decoded if rows <= concurrency][-1:]
+            above = [rows for rows in decoded if rows >= concurrency][:1]
+            self._doubts[concurrency] = time_doubt(
+                {
+                    (candidate, rows): factors
+                    for rows in dict.fromkeys(below + above)
+                    for candidate in self.run.candidates
+                    if (factors := self._factors(candidate, rows))
+                }
             )
-        return self._errors[concurrency]
+        return self._doubts[concurrency]
+
+    def _factors(self, candidate: Candidate, concurrency: int) -> list[TimeFactor]:
+        """The time factors of a candidate's decoded k's."""
+        factors = [each.time_factor(self.by) for each in self._of(concurrency, [candidate])]
+        return [factor for factor in factors if factor]
 
     def _of(self, concurrency: int, candidates: Sequence[Candidate]) -> tuple[Alternative, ...]:
         """Candidates at every k that the run asked about."""
@@ -249,11 +286,13 @@ class Evaluator:
             return ()
         predictor = predictor.at(concurrency, self.source, self.ks)
         measured = self.measured(concurrency)
-        reached = filter(predictor.reaches, self.ks)
-        found = [alternative_of(predictor, k, measured.get((candidate, k))) for k in reached]
+        own = {k: ran for (of, k), ran in measured.items() if of == candidate}
+        reached = [k for k in self.ks if predictor.reaches(k)]
+        found = list(alternatives_of(predictor, reached, own))
         if predictor.bounds:
             timed = self.source.batches(candidate)
             low, high = next((a, b) for a, b in pairwise(timed) if a < concurrency < b)
             fewer, more = self._of(low, [candidate]), self._of(high, [candidate])
-            found = carried_over(found, fewer, more, self.by, self._errors_at(concurrency))
+            errors = self._doubt_at(concurrency).errors
+            found = carried_over(found, fewer, more, self.by, errors)
         return tuple(replace(each, breaks=broken(each, self.options, self.run)) for each in found)

@@ -67,7 +67,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
 
 
 def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
-    leader, errors = decided.leader, decided.ranking.errors
+    leader = decided.leader
     if leader is None:
         text = "no candidate of known speed keeps the limits"
         if not any(each.breaks for each in decided.alternatives):
@@ -92,15 +92,26 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             "draft, then the smaller k, is preferred",
         )
     if not leader.corrected:
-        doubt = ""
-        if errors:
-            doubt = (
-                f"; such predictions were off by {min(errors):+.0%} to {max(errors):+.0%} where "
-                "others were decoded, which the deciding interval and the probability allow for"
-            )
         scarcely = "not" if leader.measured is None else "hardly"
-        text = f"{leader.name} was {scarcely} measured: its speed-up is a prediction{doubt}"
+        text = f"{leader.name} was {scarcely} measured: its speed-up is a prediction"
+        errors = decided.ranking.errors_of(leader)
+        if errors:
+            text += (
+                f"; such predictions were off by {min(errors):+.0%} to {max(errors):+.0%} where "
+                "others were decoded"
+            )
+        if decided.doubt:
+            text += f", which its interval takes to be off by {_percent(decided)}"
+            text += "" if errors else ", as is usual where nothing was decoded"
         yield Caveat("not-measured", text)
+    elif decided.ranking.time_doubt.scatter.usual and decided.doubt:
+        scatter = decided.ranking.time_doubt.scatter
+        cells = "1 configuration" if scatter.cells == 1 else f"{scatter.cells} configurations"
+        yield Caveat(
+            "few-configurations",
+            f"{cells} decoded tell little of how much such speeds scatter: the deciding interval "
+            f"allows {_percent(decided)}, mostly what is usual",
+        )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup
     if expected is None:
@@ -112,6 +123,12 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
             "after measuring; the decision goes by the latter",
         )
+
+
+def _percent(decided: LoadDecision) -> str:
+    """The part of the deciding interval that no requests narrow."""
+    down, up = decided.doubt or (0.0, 0.0)
+    return f"{math.expm1(-down):+.0%} to {math.expm1(up):+.0%}"
 
 
 def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
@@ -364,6 +381,12 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"Rounds took {median(rounds):.2f} times as long as their passes timed in isolation "
             f"(median; at most {max(rounds):.2f}), target steps without speculation "
             f"{median(plain):.2f} times: only the difference between the two changes a speed-up."
+        )
+    luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
+    if luck:
+        found.append(
+            f"Decoded requests had {min(luck):+.1%} to {max(luck):+.1%} tokens per round against "
+            "what replay expects of them: luck, which is not in the expected speed-up."
         )
     if outputs is not None:
         share = answer.near_tie_share

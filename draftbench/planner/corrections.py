@@ -53,6 +53,7 @@ def carried_over(
                 expected=_times(each.expected, _between(decode, each.k, share)),
                 end_to_end=_times(each.end_to_end, _between(end_to_end, each.k, share)),
                 errors=tuple(off.ravel().tolist()),
+                decoded_around=any(ends),
             )
         )
     return found

@@ -87,12 +87,10 @@ def _evaluation(
         decoded = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
     verify = costs.verify_ratio(k + 1, predictor.context) if costs else None
     predicted, end_to_end = estimate(alternative.predicted), estimate(prediction.end_to_end())
-    expected, expected_end_to_end = predicted, end_to_end
-    if alternative.corrected:
-        expected = estimate(alternative.expected)
-        expected_end_to_end = estimate(alternative.end_to_end)
-    elif not comparable:
-        expected = expected_end_to_end = None
+    expected = expected_end_to_end = None
+    if comparable:
+        expected = ranking.expected(alternative, "expected")
+        expected_end_to_end = ranking.expected(alternative, "end_to_end")
     deciding = expected_end_to_end if ranking.by == "end_to_end" else expected
     competes = alternative in ranking.alternatives and deciding is not None
     confidence = ranking.confidence(alternative) if competes else None
@@ -124,6 +122,7 @@ def _evaluation(
         round_overhead=alternative.round_overhead,
         plain_overhead=alternative.plain_overhead,
         break_even_alpha=needed,
+        acceptance_luck=alternative.acceptance_luck,
         concurrency=predictor.batch,
     )
 

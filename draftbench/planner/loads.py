@@ -43,7 +43,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
         runner_up=configuration_of(decided.ranking.runner_up(leader) if leader else None),
         speedup_predicted=estimate(leader.predicted if leader else None),
         speedup_measured=estimate(leader.speedup("measured") if leader else None),
-        speedup_expected=estimate(leader.expected if leader else None),
+        speedup_expected=decided.ranking.expected(leader, "expected") if leader else None,
         prediction_error=leader.prediction_error if leader else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,

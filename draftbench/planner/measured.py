@@ -86,7 +86,7 @@ def overheads(
     for k, parts in sorted(by_k.items()):
         rounds[k] = sum(len(part.verify_seconds) for _, part in parts)
         spent = sum(part.decode_seconds for _, part in parts)
-        beyond[k] = spent - pass_time(parts, costs, batch)
+        beyond[k] = spent - float(pass_times(parts, costs, batch).sum())
     found: dict[int, float | None] = {}
     for k in (0, *ks):
         others = [other for other in beyond if k and other not in (0, k)]
@@ -96,14 +96,16 @@ def overheads(
     return found
 
 
-def pass_time(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, batch: int) -> float:
-    """Seconds that the passes of steady rounds at one k should have taken by the timed points."""
+def pass_times(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, batch: int) -> Floats:
+    """Seconds that the passes of each run's steady rounds, all at one k, should have taken by the
+    timed points [runs].
+    """
     rows = [row for _, row in parts]
     context = np.array([context_of(trajectory) for trajectory, _ in parts])
     if rows[0].k:
-        return float(pass_seconds(costs, counted_rounds(rows), context, batch).sum())
+        return pass_seconds(costs, counted_rounds(rows), context, batch)
     steps = np.array([len(row.verify_seconds) for row in rows])
-    return float((steps * costs.target.at(1, context)).sum())
+    return np.asarray(steps * costs.target.at(1, context))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,34 +1,50 @@
 """Configurations with their speed-ups → the best one, how sure that is, and what to expect of it.
 
 A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
-Both count: what is expected is the prediction for all requests, times what measuring some of them
-showed the prediction to be off by. A candidate that was measured competes with its measured k's
-only, and what breaks a limit does not compete. A candidate that was not decoded must win even if
-its prediction is off by as much as such predictions were where others were decoded. Fewer than
-`FEW_DECODED` decoded requests correct nothing and exclude nothing. The bootstrap over requests is
-shared by all, so that what requests have in common does not blur the comparison; a prediction alone
-is drawn over its timing samples too.
+Both count: what is expected is the prediction for all requests from passes alone, times how much
+faster the draft was in the decoder than its passes say. That is one factor for all its decoded k's,
+and of time alone: the luck of acceptance of the few that were decoded is no reason to expect more.
+A candidate that was measured competes with its measured k's only, and what breaks a limit does not
+compete. A candidate that was not decoded must win even if its prediction is off by as much as such
+predictions were where others were decoded. Fewer than `FEW_DECODED` decoded requests correct
+nothing and exclude nothing.
+
+The bootstrap over requests is shared by all, so that what requests have in common does not blur the
+comparison. What requests do not show is drawn besides: of a configuration that was decoded, by how
+much cells scatter (`time_factors.py`); of a prediction alone, its timing samples, the errors that
+such predictions had, and what each draft has to itself.
 """
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import geometric_mean
 from typing import Literal
 
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
-from draftbench.acceptance.intervals import RESAMPLES
-from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.planner.measured import SPEEDUP, Measurement, pass_time, steady
+from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
+from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
+from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
 from draftbench.planner.recommendation import FEW_DECODED
+from draftbench.planner.time_factors import (
+    TimeDoubt,
+    TimeFactor,
+    seconds_of,
+    stretched,
+    time_factor,
+)
 from draftbench.records import Candidate, Decode, Trajectory
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
+NO_DOUBT = TimeDoubt()
 _FOLDS = 5
 _AT_ONCE = 100
 
@@ -38,9 +54,10 @@ Kind = Literal["predicted", "measured", "expected", "end_to_end"]
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose, its speed-ups as samples over requests. `breaks` are the limits
-    that it does not keep, in words; `errors` what predictions made like its own were off by, None
-    where those from passes alone say that.
+    """One configuration to choose, its speed-ups as samples over requests, its time factors where
+    it was decoded. `breaks` are the limits that it does not keep, in words; `errors` what
+    predictions made like its own were off by, None where those from passes alone say that;
+    `decoded_around` whether its draft was decoded at the loads that it lies between.
     """
 
     predictor: Predictor
@@ -50,8 +67,11 @@ class Alternative:
     measured: Measurement | None
     expected: Sample | None
     end_to_end: Sample | None = None
+    time: TimeFactor | None = None
+    end_to_end_time: TimeFactor | None = None
     breaks: tuple[str, ...] = ()
     errors: tuple[float, ...] | None = None
+    decoded_around: bool = False
 
     @property
     def candidate(self) -> Candidate:
@@ -85,6 +105,15 @@ class Alternative:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
         return self._error(self.prediction, "expected")
 
+    def time_factor(self, by: Kind) -> TimeFactor | None:
+        """That of either kind of speed-up."""
+        return self.end_to_end_time if by == "end_to_end" else self.time
+
+    @property
+    def processes(self) -> int:
+        """In how many it was timed; at least one."""
+        return len(self.time.by_process) if self.time else 1
+
     def passes_only_error(self, by: Kind = "expected") -> float | None:
         """The same of `passes_only`, by either kind of speed-up."""
         return self._error(self.passes_only, by)
@@ -117,54 +146,95 @@ class Alternative:
         return self._over_passes(self.measured.baseline) if self.measured else None
 
     def _over_passes(self, runs: Sequence[tuple[Trajectory, Decode]]) -> float | None:
-        if self.predictor.costs is None:
+        costs = self.predictor.costs
+        if costs is None:
             return None
-        parts = [(t, part) for t, run in runs if (part := steady(run)) is not None]
-        passes = pass_time(parts, self.predictor.costs, self.predictor.batch)
-        return sum(part.decode_seconds for _, part in parts) / passes if passes else None
+        spent, passes = seconds_of(runs, costs, self.predictor.batch).sum(axis=0).tolist()
+        return spent / passes if passes else None
+
+    @cached_property
+    def acceptance_luck(self) -> float | None:
+        """Tokens per round as decoded over those that replay expects of the same responses, less 1.
+
+        Other than 0 where outputs part from the replayed ones or drafts are sampled. It corrects
+        nothing.
+        """
+        if self.measured is None:
+            return None
+        ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
+        own = [(t.request, t.sample) in self.measured.keys for t in replayed.trajectories]
+        decoded, expected = (
+            quotient(np.array([each.tokens[rows].sum(), (each.rounds + each.plain)[rows].sum()]))
+            for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(own)))
+        )
+        return float(decoded / expected - 1) if expected > 0 else None
 
 
-def alternative_of(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
-    """Predict a configuration and correct it by its measurement."""
+def alternatives_of(
+    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
+) -> tuple[Alternative, ...]:
+    """A candidate at every k: predicted, and expected as the decoder's time corrects it."""
+    found = [_timed(predictor, k, measured.get(k)) for k in ks]
+    ran = [each for each in found if each.corrected]
+    decoding, whole = (
+        geometric_mean(values) if values else None
+        for values in (
+            [each.time.value for each in ran if each.time],
+            [each.end_to_end_time.value for each in ran if each.end_to_end_time],
+        )
+    )
+    return tuple(_corrected(each, decoding, whole) if each in ran else each for each in found)
+
+
+def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
+    """What is expected of a decoded configuration, by its draft's time factors; where nothing
+    predicts, what was measured.
+    """
+    assert each.measured is not None
+    alone, end_to_end = each.passes_only, each.measured.end_to_end
+    expected = _faster(alone.speedup(), decoding) or each.measured.speedup
+    if each.predictor.served is not None:
+        # Rounds of replay by the seconds of whole rounds as they were measured at this k.
+        seconds = each.predictor.served.decoding(each.prediction.rounds)
+        expected = replace(each.prediction, decoding=seconds).speedup() or expected
+    return replace(
+        each, expected=expected, end_to_end=_faster(alone.end_to_end(), whole) or end_to_end
+    )
+
+
+def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
+    """A configuration with its time factors; what is expected is still what is predicted."""
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
     found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
-    if measured is None or not found.corrected:
+    costs = predictor.costs
+    if measured is None or costs is None or not found.corrected:
         return found
-    expected = corrected(predicted, prediction.speedup(measured.keys), measured.speedup)
-    if measured.end_to_end is not None:
-        some = prediction.end_to_end(measured.keys)
-        end_to_end = corrected(end_to_end, some, measured.end_to_end)
-    return replace(found, expected=expected, end_to_end=end_to_end)
+    time = time_factor(measured, costs, predictor.batch)
+    if prediction.prefills is None:
+        return replace(found, time=time)
+    reading = {
+        (t.request, t.sample): seconds
+        for t, seconds in zip(prediction.trajectories, prediction.prefills.tolist(), strict=True)
+    }
+    if not measured.keys <= reading.keys():
+        return replace(found, time=time)
+    whole = time_factor(measured, costs, predictor.batch, reading)
+    return replace(found, time=time, end_to_end_time=whole)
 
 
-def corrected(predicted: Sample | None, some: Sample | None, measured: Sample) -> Sample:
-    """The prediction for all requests × measured / predicted for the measured ones (`some`).
-
-    The ratio estimator of survey sampling (Cochran 1977, chapter 6): where all requests were
-    measured it is the measurement, and so it is where nothing is predicted.
-    """
-    if predicted is None or some is None:
-        return measured
-    parts = (predicted, some, measured)
-    tables = [_placed(part, part.addends, predicted.requests) for part in parts]
-    ends = np.cumsum([table.shape[1] for table in tables])[:-1]
-
-    def combine(sums: Floats) -> Floats:
-        total, few, ran = (
-            part.combine(own)
-            for part, own in zip(parts, np.split(sums, ends, axis=-1), strict=True)
-        )
-        return quotient(np.stack([total * ran, few], axis=-1))
-
-    table = np.concatenate(tables, axis=1)
-    return Sample(SPEEDUP, predicted.requests, predicted.weights, table, combine)
+def _faster(predicted: Sample | None, factor: float | None) -> Sample | None:
+    """A prediction times a time factor; None where either is unknown."""
+    if predicted is None or factor is None:
+        return None
+    # The second of the sums is the seconds with speculation.
+    return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """Over resampled requests and, for predictions, timing samples: how often an option is the best
-    or ties with it, and what it loses on average against the best, in speed-up.
+    """Over drawn requests and times: how often an option is the best or ties with it, and what
+    share of the best's speed it loses on average.
     """
 
     probability: float
@@ -175,19 +245,17 @@ class Ranking:
     """The alternatives that may be recommended, over the requests that any of them was judged on.
 
     Of those `considered`, those of unknown speed and those that break a limit do not compete. `by`
-    is the speed-up that decides, `expected` or `end_to_end`; `errors` are what predictions from
-    passes alone were off by (predicted over measured speed-up less 1) where that was checked: the
-    doubt in candidates that were not decoded.
+    is the speed-up that decides, `expected` or `end_to_end`; `doubt` is what requests do not show.
     """
 
     def __init__(
         self,
         considered: Sequence[Alternative],
         by: Kind = "expected",
-        errors: Sequence[float] = (),
+        doubt: TimeDoubt = NO_DOUBT,
     ) -> None:
         self.by: Kind = by
-        self.errors = tuple(errors)
+        self.time_doubt = doubt
         self.considered = tuple(considered)
         measured = {each.candidate for each in considered if each.corrected}
         known = [
@@ -219,12 +287,12 @@ class Ranking:
 
     def errors_of(self, alternative: Alternative) -> tuple[float, ...]:
         """What predictions made like that of an alternative were off by."""
-        return self.errors if alternative.errors is None else alternative.errors
+        return self.time_doubt.errors if alternative.errors is None else alternative.errors
 
     def runner_up(self, best: Alternative) -> Alternative | None:
         """The best of another candidate."""
         others = [each for each in self.alternatives if each.candidate != best.candidate]
-        return Ranking(others, self.by, self.errors).best
+        return Ranking(others, self.by, self.time_doubt).best
 
     def faster_within_noise(self, best: Alternative) -> list[Alternative]:
         """Those that are faster than the best, though within timing noise."""
@@ -242,7 +310,8 @@ class Ranking:
         if not known.any():
             return None
         ties = own[known] >= (1 - TIMING_NOISE) * self._best_draws[known]
-        return Confidence(float(ties.mean()), float((self._best_draws - own)[known].mean()))
+        lost = 1 - own[known] / self._best_draws[known]
+        return Confidence(float(ties.mean()), float(lost.mean()))
 
     @cached_property
     def _best_draws(self) -> Floats:
@@ -251,11 +320,8 @@ class Ranking:
 
     @cached_property
     def _draws(self) -> Floats:
-        """Speed-ups of plain decoding and every alternative over resampled requests
+        """Speed-ups of plain decoding and every alternative over resampled requests and times
         [draws, 1 + alternatives].
-
-        Where one is a prediction alone, its timed passes are drawn anew too, and one of the errors
-        that such predictions had; a measurement has the noise of its own runs.
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
@@ -267,18 +333,59 @@ class Ranking:
                 for _ in range(RESAMPLES // _AT_ONCE)
             ]
         )
+        factors = [self._factors(each) for each in self.alternatives]
+        return np.concatenate([np.ones((RESAMPLES, 1)), values * np.stack(factors, axis=1)], axis=1)
+
+    def doubt(self, alternative: Alternative) -> tuple[float, float]:
+        """How far below and above its value a speed-up may be in 95 % for what its requests do not
+        show, as distances of the logarithm.
+        """
+        if alternative.corrected:
+            time = alternative.time_factor(self.by)
+            half = math.hypot(
+                self.time_doubt.scatter.half_width(alternative.processes),
+                time.half_width if time else 0.0,
+            )
+            return half, half
+        low, high = np.quantile(np.log(self._factors(alternative)), (0.025, 0.975))
+        return max(-float(low), 0.0), max(float(high), 0.0)
+
+    def expected(self, alternative: Alternative, kind: Kind) -> Estimate | None:
+        """A speed-up whose interval holds what its requests do not show."""
+        return self.doubted(estimate(alternative.speedup(kind)), alternative)
+
+    def doubted(self, speed: Estimate | None, alternative: Alternative) -> Estimate | None:
+        """A speed-up of an alternative, its interval over requests stretched by the doubt."""
+        return stretched(speed, *self.doubt(alternative)) if speed else None
+
+    def _factors(self, alternative: Alternative) -> Floats:
+        """What the time of an alternative could make of its speed-up [draws].
+
+        Of one that was decoded, the scatter of cells (its baseline's for all k's of a draft, its
+        rounds' for each k) and of requests. Of a prediction, its timed passes drawn anew, one of
+        the errors that such predictions had, and what the draft has to itself, or the scatter of
+        the cells around.
+        """
+        scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
+        spread = self.time_doubt.drafts_differ * draft
+        if alternative.corrected or alternative.decoded_around:
+            known = _generator("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
+            sd = scatter.sd / np.sqrt(known * alternative.processes)
+            spread = sd * (draft + _normal(alternative.name))
+        if alternative.corrected:
+            time = alternative.time_factor(self.by)
+            few = _normal(f"{alternative.candidate} decoded")
+            return np.asarray(np.exp(spread + (time.error if time else 0.0) * few))
         # What rounds take beyond their passes is mostly the runner's: one draw for all.
-        drawn = generator.random(RESAMPLES)
-        prefills = self.by == "end_to_end"
-        for at, each in enumerate(self.alternatives):
-            if not each.corrected:
-                errors = np.array(self.errors_of(each) or (0.0,))
-                off = 1 + errors[(drawn * len(errors)).astype(int)]
-                values[:, at] *= (
-                    timing_factors(each.predictor, each.prediction, RESAMPLES, prefills=prefills)
-                    / off
-                )
-        return np.concatenate([np.ones((RESAMPLES, 1)), values], axis=1)
+        off = np.array(self.errors_of(alternative) or (0.0,))
+        drawn = (_generator("errors").random(RESAMPLES) * len(off)).astype(int)
+        timed = timing_factors(
+            alternative.predictor,
+            alternative.prediction,
+            RESAMPLES,
+            prefills=self.by == "end_to_end",
+        )
+        return np.asarray(timed / (1 + off[drawn]) * np.exp(spread))
 
     def cross_fit(self, kind: Kind) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.
@@ -382,3 +489,13 @@ def _placed(sample: Sample, addends: Floats, requests: Sequence[str]) -> Floats:
     table = np.zeros((len(requests), addends.shape[1]))
     table[[to for to, _ in own]] = addends[[at for _, at in own]]
     return table
+
+
+def _normal(name: str) -> Floats:
+    """Standard normal draws that belong to a name [draws]."""
+    return _generator(name).standard_normal(RESAMPLES)
+
+
+def _generator(name: str) -> np.random.Generator:
+    """Draws that belong to a name."""
+    return np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))

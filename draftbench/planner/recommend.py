@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
@@ -17,7 +18,7 @@ from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.measured import audit
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import draft_lengths, predict, predictor_of
-from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking, alternative_of
+from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking, alternatives_of
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import Candidate
@@ -61,6 +62,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         probability_best=confidence.probability if confidence else None,
         expected_regret=confidence.regret if confidence else None,
         requests_needed=decided.requests_needed,
+        timing_doubt=math.expm1(max(decided.doubt)) if decided.doubt else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
         caveats=caveats(evaluator, decided),
@@ -112,7 +114,7 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     """
     predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
     ks = draft_lengths(run) if predictor.laws else ()
-    best = Ranking([alternative_of(predictor, k, None) for k in ks]).best
+    best = Ranking(alternatives_of(predictor, ks, {})).best
     if best is None:
         return []
     at = ks.index(best.k)

@@ -43,12 +43,14 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
     Intervals of `draft_cost_ratio` and `verify_ratio` are over timing repeats, all others over
-    requests. Speed-ups count what follows the first token, except `…_end_to_end…`, which include
-    both prefills. Candidates are ranked by the expected one: the prediction for all requests times
-    measured over predicted for the measured ones. Where no k of the draft was measured on at least
-    five requests it is the prediction; where others of its k's were and this one was not it is
-    None, and this k does not compete. What `round_overhead` and `plain_overhead` have in common
-    cancels in a speed-up.
+    requests; those of what is expected hold the doubt in its timing too. Speed-ups count what
+    follows the first token, except `…_end_to_end…`, which include both prefills.
+
+    Candidates are ranked by the expected one: the prediction from passes alone for all requests,
+    times `plain_overhead` over `round_overhead`, the geometric mean of the draft's measured k's. So
+    `acceptance_luck` of the measured requests is not in it. Where no k of the draft was measured on
+    at least five requests it is the prediction; where others of its k's were and this one was not
+    it is None, and this k does not compete.
     """
 
     alpha: Estimate | None
@@ -74,6 +76,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
     plain_overhead: float | None = None  # the same of the target steps decoded beside them
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
+    acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
 
     @property
     def corrected(self) -> bool:
@@ -226,9 +229,9 @@ class Recommendation(Record, frozen=True):
 
     The first in a ranking is flattered by chance, so the speed-ups here are cross-validated: chosen
     on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
-    prefills where the objective is latency, its interval stretched by the errors of predictions
-    from passes alone where the leader was not decoded. With the leader's draft alone, which is what
-    an engine loads, `schedule` gives k by concurrency.
+    prefills where the objective is latency. To speculate its interval must lie above `min_speedup`
+    and 2 % more, not to speculate below that: interleaved runs of one process differ by as much.
+    With the leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive
@@ -245,8 +248,8 @@ class Recommendation(Record, frozen=True):
     speedup_deciding: Estimate | None  # held against `min_speedup`; None: too few requests
     speedup_without_interval: float | None  # the bare value where there is no interval
     probability_best: float | None  # of the decision, over resampled requests and timings
-    expected_regret: float | None  # speed-up lost on average against the best, by the same draws
-    requests_needed: int | None  # would settle an inconclusive decision
+    expected_regret: float | None  # share of the best's speed lost on average, by the same draws
+    requests_needed: int | None  # settle it in nine of ten cases; None where no number would
     audit: Audit | None  # decoded output against the target's own
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise
     caveats: tuple[Caveat, ...]  # what speaks against the figures
@@ -267,6 +270,7 @@ class Recommendation(Record, frozen=True):
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
+    timing_doubt: float | None = None  # of the deciding speed-up: ± what no more requests narrow
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:

@@ -38,7 +38,8 @@ _LEGEND = (
     "± is half a 95% interval: over requests, for c over timing repeats. τ, the accepted length, "
     "counts the tokens of a round that drafted, its bonus token included; c is the time of a draft "
     "step over a target step, v(k+1) that of the verification pass. Expected is the prediction "
-    "times measured over predicted on the measured requests. Memory is the draft's weights and its "
+    "from passes, corrected by the time that measured rounds took; its interval holds the doubt in "
+    "that time. Memory is the draft's weights and its "
     "cache for the longest request."
 )
 
@@ -67,11 +68,16 @@ def reasons(answer: Recommendation) -> list[str]:
     """Below the headline: what could overturn it, the speed-up, and what would settle it."""
     lines = [provisional(answer), speed_up(answer)]
     leader = answer.leading_evaluation
-    if answer.decision == "inconclusive":
-        larger = "a larger --sample in another --out"
-        if leader is not None and 0 < leader.requests_measured < answer.requests:
-            larger = f"the same sweep with --measure-requests {answer.requests}, or {larger}"
-        lines.append(f"To settle it: {larger}.")
+    doubt = answer.timing_doubt
+    if answer.decision == "inconclusive" and leader is not None and not leader.corrected:
+        lines.append(f"To settle it: the same sweep with --measure-requests {answer.requests}.")
+    elif answer.decision == "inconclusive" and (answer.requests_needed or doubt is None):
+        lines.append("To settle it: a larger --sample in another --out.")
+    elif answer.decision == "inconclusive":
+        lines.append(
+            f"A larger sample alone would hardly settle it: times are uncertain by ±{doubt:.0%}. "
+            "Decode more requests (--measure-requests) in more processes (--processes)."
+        )
     return [line for line in lines if line]
 
 
@@ -223,7 +229,7 @@ def speed_ups(answer: Recommendation) -> Section:
             answer.speedup_deciding,
             "chosen on some, evaluated on others",
         ),
-        ("expected", leader.speedup_expected, "the prediction, corrected by what was measured"),
+        ("expected", leader.speedup_expected, "predicted, corrected by the time measured"),
         ("predicted", leader.speedup_predicted, f"{requests}, from replay and {costs}"),
         ("measured", leader.speedup_measured, measured),
         ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),

@@ -45,7 +45,7 @@ def _costs(candidate, seconds):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Thirty-two requests with one draft that is always right, or never; its step costs a tenth.
+    """Thirty-two requests with one draft that is always right, or never; its step costs `step`.
     `others` are more drafts that are always right, each with the cost of its step. `weights` are
     the bytes of the first draft.
     """
@@ -53,6 +53,7 @@ def make_run(tmp_path):
     def make(
         *,
         accept=1.0,
+        step=0.1,
         draft="small",
         drafts=("org/small",),
         timed=True,
@@ -70,7 +71,7 @@ def make_run(tmp_path):
             first = Candidate(draft=draft)
             writer.append([scenes.facts(first, vocab_size=sizes[1], weight_bytes=weights)])
             writer.append(scenes.facts(Candidate(draft=name)) for name, _ in others)
-            for each, rate, cost in ((draft, accept, 0.1), *((o, 1.0, c) for o, c in others)):
+            for each, rate, cost in ((draft, accept, step), *((o, 1.0, c) for o, c in others)):
                 candidate = Candidate(draft=each)
                 accepted = (rate,) * 8
                 writer.append(scenes.replay(accepted, candidate, request=name) for name in names)

@@ -141,7 +141,7 @@ def test_the_versions_of_its_rules_are_printed_without_a_run(capsys, engine):
 
 
 def test_a_run_that_does_not_recommend_it_exits_1(command, make_run):
-    run = make_run(accept=0.0)
+    run = make_run(accept=0.0, step=0.5)
     said = failed(command(run, "--engine", "vllm"), 1)
     assert "do not speculate" in said
     assert "--force" in said

@@ -1,13 +1,21 @@
 """The answer at each concurrency: costs by hand at 1, 8 and 32 rows, acceptance the same at all."""
 
+import math
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scenes import ALL, BIG, NGRAM, NONE, SELF_DRAFT, SMALL, TARGET, evaluation, says
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.at_concurrency import memory_needed
+from draftbench.planner.at_concurrency import decide, memory_needed, settling_half_width
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import Configuration
+
+pytestmark = pytest.mark.usefixtures("requests_alone")
 
 DRAFT = {1: 0.1, 2: 0.1}
 # Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
@@ -208,6 +216,53 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
     found = recommend(scene.observed(2))
     small = evaluation(found)
     assert small.requests_measured == 2
-    assert small.speedup_expected == small.speedup_predicted
+    assert small.speedup_expected.value == small.speedup_predicted.value
     assert found.decision == "do_not_speculate"
     assert "few-decoded" in [caveat.kind for caveat in found.decisive_caveats]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least", "decision"),
+    [
+        (1.021, 1.2, 1.0, "speculate"),
+        (1.005, 1.018, 1.0, "do_not_speculate"),
+        (1.01, 1.05, 1.0, "inconclusive"),
+        (1.21, 1.4, 1.2, "inconclusive"),  # 1.2 and 2 % more is 1.224
+        (1.23, 1.4, 1.2, "speculate"),
+    ],
+)
+def test_two_percent_more_than_was_asked_must_be_left_out(low, high, least, decision):
+    assert decide(Estimate((low + high) / 2, low, high), least) == decision
+    assert decide(None, least) == "inconclusive"
+
+
+def test_were_the_truth_known_a_half_width_by_the_power_of_nine_in_ten_would_settle():
+    # Beyond the half-width lie 1.2816 standard deviations of 1 / 1.96 half-widths.
+    assert settling_half_width(0.1, 0.0) == pytest.approx(0.1 / (1 + 1.2816 / 1.96), rel=1e-3)
+
+
+@given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(1.01, 3))
+def test_what_lies_farther_off_is_settled_by_a_wider_interval(distance, now, more):
+    found = settling_half_width(distance, now)
+    assert 0 < found < settling_half_width(distance * more, now)
+    # Twice everything is another scale.
+    assert settling_half_width(2 * distance, 2 * now) == pytest.approx(2 * found)
+
+
+def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):
+    """Requests alike but for four of 24, in equal numbers of both kinds however many there are: the
+    share of samples of the advised size that are decided, drawn from what these 24 say of others.
+    """
+    for at in range(24):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", NONE if at % 3 else ALL)
+    scene.times(TARGET, DRAFT)
+    found = recommend(scene.observed(1))
+    assert found.decision == "inconclusive"
+    value, interval = found.speedup_deciding.value, found.speedup_deciding
+    now = abs(math.log(value / (interval.low if value > 1.02 else interval.high)))
+    then = now * math.sqrt(24 / found.requests_needed)
+    generator = np.random.default_rng(0)
+    truth = math.log(value / 1.02) + now / 1.96 * generator.standard_normal(20000)
+    seen = truth + then / 1.96 * generator.standard_normal(20000)
+    assert (abs(seen) > then).mean() == pytest.approx(0.9, abs=0.01)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 
 import pytest
-from scenes import ALL, BIG, CHEAP, SMALL, TARGET, rounds_of_two, says
+from scenes import ALL, BIG, CHEAP, SMALL, TARGET, says
 
 from draftbench.planner.caveats import Drift, baseline_drift
 from draftbench.planner.cost_sources import costs_in
@@ -21,11 +21,12 @@ def decisive(found):
 
 
 def decoded(scene, requests=30, decoded=30, slower=1.0):
-    """A draft that halves the time, decoded twice on some requests, the second time slower."""
+    """A draft that halves the time, decoded in three processes, each slower than the last."""
     scene.requests(requests, ALL)
     scene.times(TARGET, CHEAP)
-    for pace in (1.0, slower):
-        scene.decodes(decoded, 2, 4.1 * pace, plain=8.0 * pace, **rounds_of_two(4.1 * pace))
+    for number in range(3):
+        pace = slower ** (number / 2)
+        scene.decodes(decoded, 2, 4.1 * pace, plain=8.0 * pace, process=f"p{number}")
     return scene.observed(2)
 
 
@@ -175,7 +176,7 @@ def test_rounds_over_a_tenth_from_their_passes_are_a_caveat(scene, over, said):
     # The passes of a request take 4.1 s, its target steps 8 s, as they did in decoding.
     scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
-    scene.decodes(5, 2, over * 4.1, **rounds_of_two(over * 4.1))
+    scene.decodes(5, 2, over * 4.1)
     words = "do not match decoding in 1 of 1", f"rounds took {over:.2f} and target steps 1.00"
     assert says(recommend(scene.observed(2)), *words) == said
 

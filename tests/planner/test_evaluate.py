@@ -8,7 +8,7 @@ from scenes import NGRAM, SMALL
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
 from draftbench.planner.predict import predictor_of
-from draftbench.planner.rank import alternative_of
+from draftbench.planner.rank import alternatives_of
 from draftbench.planner.recommendation import BreakEven
 
 
@@ -19,7 +19,8 @@ def found_for(scene, acceptance):
     scene.records.clear()
     scene.requests(2, [acceptance, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
-    return break_even(alternative_of(predictor_of(scene.observed(1), SMALL), 1, None))
+    (found,) = alternatives_of(predictor_of(scene.observed(1), SMALL), [1], {})
+    return break_even(found)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -43,9 +44,10 @@ def test_a_measurement_moves_the_break_even(scene):
         scene.decode(
             name, 0, 2.0, output_tokens=3, draft_seconds=(0.0, 0.0), verify_seconds=(1.0, 1.0)
         )
-        scene.decode(name, 1, 2.0 / 1.1, output_tokens=3)
+        scene.decode(name, 1, 2.0 / 1.1, output_tokens=3, verify_seconds=(2.0 / 1.1,))
     run = scene.observed(1)
-    found = break_even(alternative_of(predictor_of(run, SMALL), 1, measurements(run)[SMALL, 1]))
+    own = {1: measurements(run)[SMALL, 1]}
+    found = break_even(*alternatives_of(predictor_of(run, SMALL), [1], own))
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
 
 
@@ -56,5 +58,5 @@ def test_prompt_lookup_and_unknown_costs_have_none(scene):
     scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
     scene.replay("a", [1.0, 1.0])
     run = scene.observed(1)
-    assert break_even(alternative_of(predictor_of(run, NGRAM), 1, None)) is None
-    assert break_even(alternative_of(predictor_of(run, SMALL), 1, None)) is None
+    for candidate in (NGRAM, SMALL):
+        assert break_even(*alternatives_of(predictor_of(run, candidate), [1], {})) is None

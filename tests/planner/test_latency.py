@@ -29,9 +29,9 @@ def test_what_each_side_is_of(scene):
     plain, speculative = found.plain, found.speculative
     assert plain.time_per_output_token.p50 == pytest.approx(1.0)
     assert speculative.time_per_output_token.p50 == pytest.approx(0.5)
-    # 24 steps of a second, and 3 rounds of 4 s that deliver 8 tokens each.
+    # 24 steps of a second, and 9 rounds that deliver 24 tokens in 12 s.
     assert (plain.chunk_gap.values, plain.chunk_gap.p50) == (24, pytest.approx(1.0))
-    assert (speculative.chunk_gap.values, speculative.chunk_gap.p50) == (3, pytest.approx(4.0))
+    assert (speculative.chunk_gap.values, speculative.chunk_gap.p50) == (9, pytest.approx(4 / 3))
     assert plain.time_to_first_token.p50 == pytest.approx(1.0)
     assert speculative.time_to_first_token.p50 == pytest.approx(1.5)
 

@@ -28,14 +28,14 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate"
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.00× (2.00–2.00), decode only, measured on 5 requests; 3× is asked "
+        "Best: small, k = 2, 2.00× (1.91–2.10), decode only, measured on 5 requests; 3× is asked "
         "for"
     )
 
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(undecoded(hand.perfect()))) == (
-        "Speed-up 2.29× (2.29–2.29), decode only, predicted for 10 requests, never decoded"
+        "Speed-up 2.29× (2.03–2.59), decode only, predicted for 10 requests, never decoded"
     )
 
 
@@ -68,30 +68,28 @@ def test_an_open_decision_names_what_would_settle_it(hand):
     ]
     records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
     *_, last = reasons(hand.answer(records, asked={"min_speedup": 1.3}))
-    assert last == (
-        "To settle it: the same sweep with --measure-requests 5, or a larger --sample in another "
-        "--out."
-    )
+    assert last == ("To settle it: the same sweep with --measure-requests 5.")
 
 
 def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
     records = [*hand.perfect(requests=5), *hand.prefills()]
     answer = hand.answer(records, asked={"objective": "latency"})
     # 9 s without speculation, 6 s with it.
-    assert speed_up(answer).startswith("Speed-up 1.50× (1.50–1.50), prefills included")
+    assert speed_up(answer).startswith("Speed-up 1.50× (1.43–1.57), prefills included")
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     records = [*hand.perfect(requests=8), *hand.prefills()]
     records += [hand.trajectory("r8"), hand.replay("r8", (1.0,) * 8)]
     # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured; with prefills of a
-    # second each 9 / 6 and 9 / 5.5.
+    # second each 9 / 6 and 9 / 5.5. One configuration scatters by √2 · 1.2 % as is usual, of which
+    # 2.78 are 4.7 %.
     assert section(hand.answer(records), "Speed-up of the best").rows == [
-        ["cross-validated, decides", "2.00× (2.00–2.00)", "chosen on some, evaluated on others"],
-        ["expected", "2.00× (2.00–2.00)", "the prediction, corrected by what was measured"],
+        ["cross-validated, decides", "2.00× (1.91–2.10)", "chosen on some, evaluated on others"],
+        ["expected", "2.00× (1.91–2.10)", "predicted, corrected by the time measured"],
         ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
         ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],
-        ["expected, with prefills", "1.50× (1.50–1.50)", "end to end"],
+        ["expected, with prefills", "1.50× (1.43–1.57)", "end to end"],
         ["predicted, with prefills", "1.64× (1.64–1.64)", "end to end"],
     ]  # fmt: skip
 
@@ -108,7 +106,7 @@ def test_the_candidates_have_every_figure_of_their_best_k(hand):
         "v(k+1)": "1.00 ±0.00",
         "predicted ×": "2.29 ±0.00",
         "measured ×": "2.00 ±0.00",
-        "expected ×": "2.00 ±0.00",
+        "expected ×": "2.00 ±0.09",
         "memory": "0.059 kB",  # 40 bytes, and 19 tokens of a byte each
     }
 

@@ -1,0 +1,221 @@
+"""Seconds of decoding over those of its passes → the factor that a prediction from passes is
+multiplied by, and how far it is to be trusted.
+
+In the decoder rounds take longer or shorter than their passes did in isolation, and so do the steps
+of the baseline beside them. What a speed-up gains by that is the time factor: seconds of plain
+decoding over those of its passes, over the same of the rounds. The rounds are those that were
+decoded, so that the luck of their acceptance is not in it.
+
+Requests differ in it too: with few of them decoded that is a doubt. What all requests share that
+one process decodes of one candidate at one k (a cell: where its memory lies, what else runs) no
+number of requests averages out. It shows in the scatter of time factors, between the k's of a draft
+in one process and between processes. The baseline of a block is such a cell too, but the same for
+all its k's, so that a speed-up scatters by √2 times as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from types import MappingProxyType
+
+import numpy as np
+
+from draftbench.acceptance.intervals import Estimate, student_quantile
+from draftbench.acceptance.rounds import Floats
+from draftbench.planner.costs import BlockCosts
+from draftbench.planner.measured import Key, Measurement, pass_times, steady
+from draftbench.planner.recommendation import FEW_DECODED
+from draftbench.records import Candidate, Decode, Trajectory
+
+# Cells of the kept runs at one row scatter by 1.2 % (median). As much is taken to be known of other
+# machines as four degrees of freedom tell; two cells that happen to agree prove nothing.
+USUAL_SCATTER, USUAL_FREEDOM = 0.012, 4
+# The scatter of a speed-up is never taken to be less.
+LEAST_SCATTER = 0.01
+# With fewer, what is usual weighs more than what these cells show.
+FEW_CELLS, FEW_PROCESSES = 6, 3
+# Passes alone are off by so much (sd of the logarithm) for each draft by itself: over the kept
+# runs, at 1 to 16 rows, by 5 % (root mean square) and at most 14 %.
+DRAFTS_DIFFER = 0.06
+
+
+@dataclass(frozen=True)
+class TimeFactor:
+    """Over all runs of a configuration, and of each process that ran enough requests; `error` is
+    the standard error of its logarithm over the requests, `requests` how many they are.
+    """
+
+    value: float
+    by_process: Mapping[str, float]
+    error: float = 0.0
+    requests: int = 0
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval of its logarithm over requests."""
+        return student_quantile(0.975, self.requests - 1) * self.error if self.requests > 1 else 0.0
+
+
+def time_factor(
+    measured: Measurement,
+    costs: BlockCosts,
+    batch: int,
+    prefills: Mapping[Key, Sequence[float]] = MappingProxyType({}),
+) -> TimeFactor | None:
+    """How much faster one configuration was than its passes say, against plain decoding; None where
+    its rounds are unknown.
+
+    Args:
+        prefills: seconds that prefill should take, without and with speculation, by response; empty
+            to count decoding alone.
+    """
+    # Seconds of each request in each process: measured and of passes, without and with speculation.
+    table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 2)))
+    for side, runs in enumerate((measured.baseline, measured.runs)):
+        expected = {key: seconds[side] for key, seconds in prefills.items()}
+        for (t, row), both in zip(runs, seconds_of(runs, costs, batch, expected), strict=True):
+            table[row.process, t.request][side] += both
+    total = sum(table.values(), np.zeros((2, 2)))
+    if not total.all():
+        return None
+    by_process = {}
+    for process in sorted({process for process, _ in table}):
+        own = [seconds for (name, _), seconds in table.items() if name == process]
+        if len(own) >= FEW_DECODED and (sums := np.sum(own, axis=0)).all():
+            by_process[process] = _factor(sums)
+    requests: defaultdict[str, Floats] = defaultdict(lambda: np.zeros((2, 2)))
+    for (_, request), seconds in table.items():
+        requests[request] = requests[request] + seconds
+    shares = np.array(list(requests.values())) / total
+    influence = (shares * [[1, -1], [-1, 1]]).sum(axis=(1, 2))
+    count = len(influence)
+    error = math.sqrt(count / (count - 1) * float(influence @ influence)) if count > 1 else 0.0
+    value = _factor(total)
+    return TimeFactor(value, by_process or {"": value}, error, count)
+
+
+def _factor(seconds: Floats) -> float:
+    (plain, steps), (rounds, passes) = seconds.tolist()
+    return (plain / steps) / (rounds / passes)
+
+
+def seconds_of(
+    runs: Sequence[tuple[Trajectory, Decode]],
+    costs: BlockCosts,
+    batch: int,
+    prefills: Mapping[Key, float] = MappingProxyType({}),
+) -> Floats:
+    """Seconds of each run's steady rounds, all at one k, as measured and by its passes [runs, 2];
+    both with the `prefills` that are given by response, by the share of it that is steady.
+    """
+    parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
+    spent = np.array([part.decode_seconds for _, _, part in parts])
+    passes = pass_times([(t, part) for t, _, part in parts], costs, batch)
+    if prefills:
+        steadily = np.array(
+            [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
+        )
+        read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
+        expected = [prefills[t.request, t.sample] for t, _, _ in parts]
+        spent, passes = spent + steadily * read, passes + steadily * expected
+    return np.stack([spent, passes], axis=1)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """By how much the time factors of cells differ: the sd of what one cell's rounds have to
+    themselves, relative, with Student's degrees of `freedom`.
+    """
+
+    sd: float = USUAL_SCATTER
+    freedom: int = USUAL_FREEDOM
+    cells: int = 0
+    processes: int = 0
+
+    @property
+    def usual(self) -> bool:
+        """Whether it is what is usual rather than what these cells show."""
+        return self.cells < FEW_CELLS and self.processes < FEW_PROCESSES
+
+    def half_width(self, processes: int) -> float:
+        """Half of the 95 % interval of a speed-up's logarithm, timed in so many processes."""
+        return student_quantile(0.975, self.freedom) * self.sd * math.sqrt(2 / processes)
+
+
+def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
+    """The scatter that the time factors of each draft's k's show, usual scatter counted in.
+
+    Of k's in one process and of processes the larger counts: a process may have more to itself than
+    a cell, and few processes must not hide behind many cells.
+    """
+    within = between = 0.0
+    freedom_within = freedom_between = cells = most = 0
+    for factors in drafts:
+        by_process: defaultdict[str, list[float]] = defaultdict(list)
+        for factor in factors:
+            for process, value in factor.by_process.items():
+                by_process[process].append(math.log(value))
+        rows = list(by_process.values())
+        cells, most = cells + sum(map(len, rows)), max(most, len(rows))
+        within += sum(_squares(row) for row in rows)
+        freedom_within += sum(len(row) - 1 for row in rows)
+        if rows:
+            # The mean over m rounds of a process varies as its baseline and one m-th of a round do.
+            between += _squares([fmean(row) for row in rows]) / (1 + 1 / len(factors))
+            freedom_between += len(rows) - 1
+    sides = [(within, freedom_within)]
+    if freedom_between:
+        sides.append((between, freedom_between))
+    prior = USUAL_FREEDOM * USUAL_SCATTER**2
+    variance, freedom = max(
+        ((prior + squares) / (USUAL_FREEDOM + own), USUAL_FREEDOM + own) for squares, own in sides
+    )
+    return Scatter(max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2)), freedom, cells, most)
+
+
+def _squares(values: Sequence[float]) -> float:
+    middle = fmean(values)
+    return sum((value - middle) ** 2 for value in values)
+
+
+@dataclass(frozen=True)
+class TimeDoubt:
+    """What of a speed-up is uncertain however many requests there are.
+
+    `errors` are what predictions from passes alone were off by in time (predicted over decoded less
+    1) where that was checked; `drafts_differ` is the sd of what the next draft may be off by
+    besides; `scatter` is that of configurations that were decoded.
+    """
+
+    errors: tuple[float, ...] = ()
+    drafts_differ: float = 0.0
+    scatter: Scatter = field(default_factory=lambda: Scatter(sd=0.0))
+
+
+def time_doubt(decoded: Mapping[tuple[Candidate, int], Sequence[TimeFactor]]) -> TimeDoubt:
+    """The doubt at one concurrency, from the time factors of the k's of each draft that was decoded
+    there, or at the loads around it.
+    """
+    errors = tuple(1 / each.value - 1 for factors in decoded.values() for each in factors)
+    drafts = len({candidate for candidate, _ in decoded})
+    return TimeDoubt(errors, DRAFTS_DIFFER / math.sqrt(1 + drafts), scatter_of(decoded.values()))
+
+
+def stretched(interval: Estimate, down: float, up: float) -> Estimate:
+    """An interval of a speed-up with an independent doubt, which is how far `down` and `up` its
+    logarithm may be.
+
+    The distances to the ends are combined in quadrature (MOVER, Zou & Donner 2008).
+    """
+    if interval.low <= 0:
+        return interval
+    value, low, high = (math.log(end) for end in (interval.value, interval.low, interval.high))
+    return Estimate(
+        interval.value,
+        math.exp(value - math.hypot(max(value - low, 0.0), down)),
+        math.exp(value + math.hypot(max(high - value, 0.0), up)),
+    )

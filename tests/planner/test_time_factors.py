@@ -1,0 +1,182 @@
+"""What decoding took over its passes, how far that is trusted, and what doubt does to an interval.
+
+A target step takes 1 s and a round of k = 1 takes 1.1 + 0.1 s by its passes; all is accepted, so
+that 8 tokens are eight steps or four rounds (4.8 s).
+"""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import ALL, NONE, SMALL, TARGET
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.planner.at_concurrency import Evaluator
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.time_factors import (
+    DRAFTS_DIFFER,
+    USUAL_SCATTER,
+    Scatter,
+    TimeFactor,
+    scatter_of,
+    stretched,
+    time_doubt,
+)
+from draftbench.records import Candidate
+
+DRAFT = {1: 0.1, 2: 0.1}
+BIG = Candidate(draft="big")
+
+
+def alternatives(scene, *ks, **options):
+    return Evaluator(scene.observed(*ks), DecisionOptions(**options)).at(1).alternatives
+
+
+def factor(value, **by_process):
+    return TimeFactor(value, by_process or {"p": value})
+
+
+@pytest.fixture
+def timed(scene):
+    scene.requests(6, ALL)
+    scene.times(TARGET, DRAFT)
+    return scene
+
+
+def test_the_factor_is_plain_decoding_over_rounds_each_over_its_passes(timed):
+    # Plain decoding took 10 % more than its passes, rounds 25 %.
+    timed.decodes(6, 1, 4.8 * 1.25, plain=8.8)
+    (found,) = alternatives(timed, 1)
+    assert found.time.value == pytest.approx(1.1 / 1.25)
+    assert found.expected.value == pytest.approx(8 / 4.8 * 1.1 / 1.25)
+
+
+def test_all_ks_of_a_draft_share_the_geometric_mean_of_their_factors(timed):
+    # k = 2: rounds of 3, 3 and 2 tokens, 1.2 + .2, 1.2 + .2 and 1.1 + .1 s. Factors 1/1.2 and 1/.9.
+    timed.decodes(6, 1, 4.8 * 1.2)
+    timed.decodes(6, 2, 4.0 * 0.9)
+    one, two = alternatives(timed, 1, 2)
+    pooled = 1 / math.sqrt(1.2 * 0.9)
+    assert one.expected.value == pytest.approx(8 / 4.8 * pooled)
+    assert two.expected.value == pytest.approx(8 / 4.0 * pooled)
+
+
+def test_the_luck_of_decoded_outputs_is_shown_and_not_expected(scene):
+    """Half of what replay expects to accept nothing was decoded with all accepted, as may happen
+    above temperature 0: twice the tokens per round, by rounds that took what their passes take.
+    """
+    scene.requests(6, NONE)
+    scene.times(TARGET, DRAFT)
+    scene.decodes(6, 1, 4.8)
+    (found,) = alternatives(scene, 1)
+    # Alone: seven rounds of 1.2 s and a plain step. As decoded: 2 tokens a round, not 1.
+    assert found.expected.value == pytest.approx(8 / (7 * 1.2 + 1))
+    assert found.measured.speedup.value == pytest.approx(8 / 4.8)
+    assert found.acceptance_luck == pytest.approx(1.0)
+
+
+def test_prefills_count_where_latency_decides(timed):
+    # Prompts should take 2 s and the draft's 1 s, and took 3 s and 1.5 s: 8 + 3 against 10 s
+    # without speculation, 4.8 + 4.5 against 4.8 + 3 s with it.
+    timed.prefills(2.0, 1.0)
+    for at in range(6):
+        timed.decode(f"r{at}", 0, 8.0, prefill_seconds=3.0)
+        timed.decode(f"r{at}", 1, 4.8, prefill_seconds=3.0, draft_prefill_seconds=1.5)
+    (found,) = alternatives(timed, 1)
+    assert found.time.value == pytest.approx(1.0)
+    worth = (11 / 10) / ((4.8 + 4.5) / (4.8 + 3))
+    assert found.end_to_end_time.value == pytest.approx(worth)
+    assert found.end_to_end.value == pytest.approx(10 / 7.8 * worth)
+
+
+def test_requests_that_differ_in_time_are_a_doubt(timed):
+    # Rounds took 20 % more than their passes on half of the requests and 20 % less on the others:
+    # shares of 1/6 · 1.2 and 1/6 · .8 against 1/6, so √(6/5 · 6 · (.2/6)²).
+    for at in range(6):
+        timed.decode(f"r{at}", 0, 8.0)
+        timed.decode(f"r{at}", 1, 4.8 * (1.2 if at % 2 else 0.8))
+    (found,) = alternatives(timed, 1)
+    assert found.time.error == pytest.approx(0.2 / math.sqrt(5))
+    assert found.time.half_width == pytest.approx(2.571 * 0.2 / math.sqrt(5), rel=0.01)
+
+
+def test_processes_with_enough_requests_are_told_apart(timed):
+    for process, pace in (("p1", 1.0), ("p2", 1.5)):
+        timed.decodes(6, 1, 4.8 * pace, process=process)
+    timed.decodes(4, 1, 4.8 * 9, process="p3")
+    (found,) = alternatives(timed, 1)
+    assert found.time.by_process == pytest.approx({"p1": 1.0, "p2": 1 / 1.5})
+    assert found.processes == 2
+
+
+def test_the_scatter_between_the_ks_of_a_draft_counts_with_what_is_usual():
+    # ±.05 and ±.03 about their own means; four degrees of freedom of 1.2 %, and one of each draft.
+    drafts = [[factor(math.exp(0.3 + sign * d)) for sign in (1, -1)] for d in (0.05, 0.03)]
+    found = scatter_of(drafts)
+    variance = (4 * USUAL_SCATTER**2 + 2 * 0.05**2 + 2 * 0.03**2) / 6
+    assert (found.sd, found.freedom) == (pytest.approx(math.sqrt(variance)), 6)
+    assert (found.cells, found.processes, found.usual) == (4, 1, True)
+    # t of 6 degrees of freedom is 2.447; baseline and rounds, each in one process of two.
+    assert found.half_width(2) == pytest.approx(2.447 * found.sd, rel=0.01)
+
+
+def test_processes_that_differ_by_more_than_cells_do_are_what_counts():
+    # Two k's alike in each of three processes at +.1, 0 and -.1: the mean of two rounds and a
+    # baseline varies by 1 + 1/2.
+    by_process = {"a": math.exp(0.1), "b": 1.0, "c": math.exp(-0.1)}
+    found = scatter_of([[factor(1.0, **by_process)] * 2])
+    assert found.sd == pytest.approx(math.sqrt((4 * USUAL_SCATTER**2 + 0.02 / 1.5) / 6))
+    assert (found.freedom, found.processes, found.usual) == (6, 3, False)
+
+
+def test_where_one_configuration_was_decoded_the_usual_scatter_stands():
+    found = scatter_of([[factor(0.7)]])
+    assert (found.sd, found.freedom, found.usual) == (USUAL_SCATTER, 4, True)
+    assert scatter_of([]) == Scatter()
+    # 2.776 · √2 · 1.2 %.
+    assert found.half_width(1) == pytest.approx(0.0471, rel=0.01)
+
+
+def test_many_configurations_that_agree_scatter_by_a_percent_all_the_same():
+    found = scatter_of([[factor(0.9)] * 30] * 3)
+    assert found.sd * math.sqrt(2) == pytest.approx(0.01)
+
+
+@given(
+    st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.floats(0.5, 2.0),
+)
+def test_what_a_draft_has_in_common_is_no_scatter(drafts, common):
+    plain = scatter_of([[factor(value) for value in values] for values in drafts])
+    moved = scatter_of([[factor(value * common) for value in values] for values in drafts])
+    assert moved.sd == pytest.approx(plain.sd)
+
+
+def test_the_more_drafts_were_decoded_the_less_the_next_may_differ():
+    assert time_doubt({}).drafts_differ == DRAFTS_DIFFER
+    one = {(SMALL, rows): [factor(0.8), factor(1.25)] for rows in (1, 4)}
+    found = time_doubt(one)
+    assert found.drafts_differ == pytest.approx(DRAFTS_DIFFER / math.sqrt(2))
+    assert found.errors == pytest.approx((0.25, -0.2) * 2)
+    assert time_doubt(one | {(BIG, 1): [factor(1.0)]}).drafts_differ == pytest.approx(
+        DRAFTS_DIFFER / math.sqrt(3)
+    )
+
+
+def test_a_doubt_is_combined_with_an_interval_in_quadrature():
+    interval = Estimate(2.0, 2.0 * math.exp(-0.03), 2.0 * math.exp(0.06))
+    found = stretched(interval, 0.04, 0.08)
+    assert found.value == 2.0
+    assert found.low == pytest.approx(2.0 * math.exp(-0.05))
+    assert found.high == pytest.approx(2.0 * math.exp(0.10))
+
+
+@given(st.floats(0.1, 10), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_doubt_never_narrows_an_interval(value, below, above, down, up):
+    interval = Estimate(value, value * math.exp(-below), value * math.exp(above))
+    found = stretched(interval, down, up)
+    assert found.low <= interval.low * (1 + 1e-12)
+    assert found.high >= interval.high * (1 - 1e-12)
+    assert found.low <= value * math.exp(-down) * (1 + 1e-12)
+    assert found.high >= value * math.exp(up) * (1 - 1e-12)
