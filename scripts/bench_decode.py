@@ -34,13 +34,14 @@ from bench_costs import measure_costs, resident_bytes
 from bench_peers import PeerError, Transformers, Vllm
 from bench_ratios import CONSOLE, Part, show
 
+from draftbench.decoder.device import default_dtype
 from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import HostClock, set_threads
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
-from draftbench.models.quantize import Build, build_runner, default_dtype
+from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import DraftingMode, Sampling
 from draftbench.traffic import TrafficQuery, load

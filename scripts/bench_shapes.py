@@ -15,10 +15,11 @@ from bench_costs import measure_costs
 from bench_ratios import CONSOLE
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
+from draftbench.decoder.device import default_dtype, make_ready
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError
-from draftbench.models.quantize import check_level, default_dtype
+from draftbench.models.quantize import check_level
 
 # Hidden size, intermediate size, layers, heads, key heads, vocabulary.
 SHAPES = {
@@ -67,8 +68,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     threads = set_threads(None)
-    if ":" in options.device:
-        torch.cuda.set_device(options.device)
+    make_ready(options.device)
     dtype = default_dtype(options.device)
     how = {"dtype": dtype, "device": options.device}
     ours = SimpleNamespace(

@@ -21,9 +21,11 @@ from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, EvenRows, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.cuda_graphs import CudaGraphs, Lender, RecordedPasses, Recorder
+from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import last_of_each, on_device, only_row
+from draftbench.errors import ModelError
 
 # Families whose layer is exactly of the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -52,6 +54,10 @@ def llama_obstacle(model: Any) -> str | None:
     if len({p.device for p in model.parameters()}) > 1:
         return "weights on several devices"
     return None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:MOST_CHARACTERS]
 
 
 @dataclass
@@ -96,7 +102,7 @@ class LlamaRunner:
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules())
+        how = layouts_of(self.modules()) + attention_words(self.device)
         how += ", call by call" * self._unrecorded
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
@@ -124,7 +130,7 @@ class LlamaRunner:
             obstacle = "" if cosine >= LEAST_COSINE else obstacle
         # A library that cannot record raises an exception of any class.
         except Exception as error:
-            obstacle = f"{type(error).__name__}: {error}".splitlines()[0][:MOST_CHARACTERS]
+            obstacle = _reason(error)
         if not obstacle:
             return None
         self._lender, self._unrecorded = None, True
@@ -144,12 +150,24 @@ class LlamaRunner:
         return float(functional.cosine_similarity(results[0], results[1], dim=-1).min())
 
     def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
-        """Zeroed slabs; the rotary tables limit positions to the model's context length."""
+        """Zeroed slabs; the rotary tables limit positions to the model's context length.
+
+        Raises:
+            ModelError: passes of these widths cannot be recorded, though those that were tried
+                could. Call by call their times would be another kind, under the same name.
+        """
         if widths and self._lender is not None:
             try:
                 return self._recorded_cache(capacity, rows, widths)
-            except RuntimeError:  # these cannot, though those that were tried could
-                pass
+            except torch.OutOfMemoryError:
+                raise
+            # A library that cannot record raises an exception of any class.
+            except Exception as error:
+                raise ModelError(
+                    f"passes over {rows} rows of {capacity} tokens cannot be recorded as CUDA "
+                    f"graphs ({_reason(error)})",
+                    hint="fewer rows or shorter responses may work; please report it",
+                ) from error
         return SlabCache(self._model.new_slabs(capacity, rows), [0] * rows)
 
     def _recorded_cache(self, capacity: int, rows: int, widths: Collection[int]) -> SlabCache:

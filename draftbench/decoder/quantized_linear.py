@@ -67,41 +67,45 @@ def make_linear(
     if simulate:
         return SimulatedLinear(weight, bias, level)
     if weight.device.type == "cuda":
-        return _torchao_int4(weight, bias)
+        return Int4CudaLinear(weight, bias)
     if level == "int4":
         return Int4Linear(weight, bias)
     return (Int8Linear if multiplies_integers() else Int8WeightOnlyLinear)(weight, bias)
 
 
-def _torchao_int4(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    from torchao.quantization import Int4WeightOnlyConfig, quantize_
-
-    # The only layout whose kernel comes with PyTorch.
-    packing = "tile_packed_to_4d"
-    layer = plain_linear(weight, bias)
-    quantize_(layer, Int4WeightOnlyConfig(group_size=INT4_GROUP, int4_packing_format=packing))
-    return layer
-
-
 class SimulatedLinear(nn.Module):
     """Weights rounded to a level's grid and stored back: right acceptance, no kernel, hence no
-    cost. fp8 is e4m3; it and int8 have a scale for each output.
+    cost. int8 has a scale for each output; so has fp8, which is e4m3, and one for each token, whose
+    activations are rounded too, as engines do.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        exact = weight.float()
-        top = INT8_TOP if level == "int8" else torch.finfo(torch.float8_e4m3fn).max
-        scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / top
-        codes = exact / scale
-        codes = codes.round() if level == "int8" else codes.to(torch.float8_e4m3fn).float()
-        self.weight = (codes * scale).to(weight.dtype)
+        self.rounds_activations = level == "fp8"
+        if level == "fp8":
+            codes, scale = fp8_rows(weight)
+        else:
+            exact = weight.float()
+            scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / INT8_TOP
+            codes = (exact / scale).round()
+        self.weight = (codes.float() * scale).to(weight.dtype)
         self.bias = bias
         self.weight_bytes = self.weight.numel() * self.weight.element_size()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.rounds_activations:
+            codes, scale = fp8_rows(x)
+            x = (codes.float() * scale).to(x.dtype)
         return functional.linear(x, self.weight, self.bias)
+
+
+def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """e4m3 codes of x [..., n], and the scale [..., 1] of each row; a row of zeros keeps them."""
+    exact = x.float()
+    largest = exact.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    scale = largest / torch.finfo(torch.float8_e4m3fn).max
+    return (exact / scale).to(torch.float8_e4m3fn), scale
 
 
 class Int8Linear(nn.Module):
@@ -180,6 +184,18 @@ class Int8WeightOnlyLinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
+def int4_grid(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes 0 … 15 [out, groups, group], and scale and offset [out, groups] in bfloat16: a weight
+    is (code - 8) · scale + offset.
+    """
+    groups = weight.float().view(weight.shape[0], -1, INT4_GROUP)
+    low, high = groups.amin(2), groups.amax(2)
+    scale = ((high - low) / 15).clamp(min=SMALLEST).to(torch.bfloat16)
+    offset = (low + 8 * scale.float()).to(torch.bfloat16)
+    shift = (groups - offset.float().unsqueeze(2)) / scale.float().unsqueeze(2)
+    return (shift.round() + 8).clamp(0, 15), scale, offset
+
+
 class Int4Linear(nn.Module):
     """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
@@ -190,13 +206,7 @@ class Int4Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        groups = weight.float().reshape(self.out_features, -1, INT4_GROUP)
-        low, high = groups.amin(2), groups.amax(2)
-        scale = ((high - low) / 15).clamp(min=SMALLEST).to(torch.bfloat16)
-        # The kernel computes (code - 8) · scale + offset.
-        offset = (low + 8 * scale.float()).to(torch.bfloat16)
-        shift = (groups - offset.float()[:, :, None]) / scale.float()[:, :, None]
-        codes = (shift.round() + 8).clamp(0, 15)
+        codes, scale, offset = int4_grid(weight)
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
             codes.to(torch.int32).reshape(weight.shape), 1
         )
@@ -218,6 +228,36 @@ class Int4Linear(nn.Module):
                 out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
             else:
                 out = multiply_wide(x.to(wide)).to(x.dtype)
+            return out if bias is None else out.add_(bias)
+
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class Int4CudaLinear(nn.Module):
+    """The same 4-bit weights by PyTorch's tinygemm, activations in bfloat16; one launch a product,
+    which reads the weights once for every 16 tokens.
+
+    Of the kernel's widths in tiles of 16 inputs, the widest that divides the inputs is taken, so
+    none are padded (pytorch-labs/gpt-fast, quantize.py).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        codes, scale, offset = int4_grid(weight)
+        first, second = codes.to(torch.uint8).view(self.out_features, -1, 2).unbind(2)
+        tiles = next(tiles for tiles in (8, 4, 2) if self.in_features % (16 * tiles) == 0)
+        packed = torch.ops.aten._convert_weight_to_int4pack(first * 16 + second, tiles)
+        scale_and_offset = torch.stack([scale.t(), offset.t()], dim=2)
+        kernel = torch.ops.aten._weight_int4pack_mm.default
+        self.weight_bytes = packed.nbytes + scale_and_offset.nbytes
+
+        def product(x: Tensor) -> Tensor:
+            out = kernel(x.contiguous(), packed, INT4_GROUP, scale_and_offset)
             return out if bias is None else out.add_(bias)
 
         self.product = product

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from draftbench.decoder.any_transformer import rewind_obstacle
+from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import ROWS_FROM
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
@@ -50,7 +51,6 @@ def check_models(
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
     """
     ours, our_obstacles, our_caveats = _examined(target, dtype)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     pairs = []
     for source in drafts:
         theirs, obstacles, caveats = _examined(source, dtype)
@@ -78,7 +78,7 @@ def check_models(
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
-    levels = level_table(device)
+    levels = level_table(device_of(None))
     own = own_draft_of(target.raw_config)
     return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own)
 

@@ -151,6 +151,7 @@ class LevelRow:
     kernel: str | None  # what computes with it here; None: nothing fast, so its cost is unknown
     bytes_per_weight: float | None  # beside the scales; None: as loaded
     layers: str  # which layers it covers
+    moves: str | None = None  # what a product over one token does on a GPU, with its source
 
 
 @dataclass(frozen=True)

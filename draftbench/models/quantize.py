@@ -8,12 +8,13 @@ level of its own (`prequantized`). The levels and their sizes are in `memory`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
+from draftbench.decoder.device import Capability, capability, make_ready
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -45,12 +46,35 @@ MEANINGS = {
     "int4": f"4-bit weights, scale and offset for every {INT4_GROUP}",
 }
 LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
-# Levels with a fast kernel on CUDA. Not int8: torchao's weight-only linear writes the weights out
-# in bfloat16 and reads them again, 5 bytes a weight where bfloat16 takes 2 (torchao 0.18,
-# int8_tensor.py). Not fp8: nine launches a layer to quantize activations, which at one token cost
-# more than the halved weights save (torchao 0.18, float8_tensor.py). int4 is tinygemm, at about
-# half of an A100's bandwidth (gpt-fast's README).
-CUDA_KERNELS = {"none": "cuBLAS", "int4": "torchao, weight-only"}
+
+
+class CudaLevel(NamedTuple):
+    """What a product over one token does on a GPU, and what computes it from which compute
+    capability on; no kernel where that is not faster than bfloat16's two bytes a weight.
+    """
+
+    moves: str
+    kernel: str | None = None
+    least: Capability | None = None
+
+
+CUDA_LEVELS = {
+    "none": CudaLevel("2 bytes a weight in one launch", "cuBLAS"),
+    "fp8": CudaLevel(
+        "1 byte a weight, but 9 launches instead of 1 to round activations: more time than a small "
+        "draft's weights take (torchao 0.18, quant_primitives.py)"
+    ),
+    "int8": CudaLevel(
+        "5 bytes a weight: it is written out in bfloat16 and read again (torchao 0.18, "
+        "int8_tensor.py)"
+    ),
+    "int4": CudaLevel(
+        "0.625 bytes a weight in one launch, read again for every 16 tokens, at about half of the "
+        "memory's bandwidth (PyTorch, int4mm.cu; gpt-fast's README)",
+        "PyTorch's tinygemm, weight-only",
+        (8, 0),
+    ),
+}
 
 # Cosine of the Llama runner's logits with transformers' on a few tokens: a layer of another shape
 # gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
@@ -77,17 +101,13 @@ class Build:
     two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
 
 
-def default_dtype(device: str) -> torch.dtype:
-    """bfloat16 where the device multiplies it natively, else float32."""
-    return torch.bfloat16 if device != "cpu" or multiplies_bfloat16() else torch.float32
-
-
 def kernel_of(level: str, device: str) -> str | None:
     """The fast kernel of a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`), None where there is
     none.
     """
     if device != "cpu":
-        return CUDA_KERNELS.get(level)
+        on_gpu = CUDA_LEVELS[level]
+        return on_gpu.kernel if not on_gpu.least or capability(device) >= on_gpu.least else None
     if level == "none":
         return "oneDNN, packed"
     if level == "int8" and multiplies_integers():
@@ -104,6 +124,7 @@ def level_table(device: str) -> tuple[LevelRow, ...]:
             kernel=kernel_of(level, device),
             bytes_per_weight=None if storage is None else storage.per_weight,
             layers=LAYERS.get(level, EVERY_LAYER),
+            moves=None if device == "cpu" else CUDA_LEVELS[level].moves,
         )
         for level, storage in LEVELS.items()
     )
@@ -124,12 +145,24 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
     real = kernel_of(level, device) is not None
     if not real and not simulate:
-        kind = "cpu" if device == "cpu" else "cuda"
+        why = _why_none(level, device)
         raise ModelError(
-            f"quantization `{level}` has no fast kernel on this device ({kind})",
-            hint="leave it out, or measure its acceptance alone with `--simulate-quant`",
+            f"quantization `{level}` has no fast kernel on this device ({why})",
+            hint="its cost is unknown here: leave it out, or measure its acceptance alone with "
+            "`--simulate-quant`",
         )
     return real
+
+
+def _why_none(level: str, device: str) -> str:
+    """Why a level has no fast kernel on a device."""
+    if device == "cpu":
+        return "cpu"
+    on_gpu = CUDA_LEVELS[level]
+    if on_gpu.least is None:
+        return f"cuda: {on_gpu.moves}"
+    needed, here = ("{}.{}".format(*numbers) for numbers in (on_gpu.least, capability(device)))
+    return f"cuda: {on_gpu.kernel} needs compute capability {needed}, and this GPU has {here}"
 
 
 def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[Runner, ModelFacts]:
@@ -145,8 +178,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     level = stored or build.level
     has_kernel = check_level(level, build.device, simulate=build.simulate)
     _check_level_goes_with(source, stored, build)
-    if ":" in build.device:  # clocks, recordings and other libraries' kernels use the current one
-        torch.cuda.set_device(build.device)
+    make_ready(build.device)
     layers: list[StoredLinear] = []
     if stored is None:
         model = source.load(build.dtype, build.device)

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
+from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
 from draftbench.decoder.runner import set_threads
 from draftbench.engines.commands import Speculation, speculation
 from draftbench.engines.connect import connect
@@ -39,8 +38,6 @@ from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Prepared,
     Text,
-    device_of,
-    dtype_of,
     heading,
     question_of,
     read_requests,
@@ -66,6 +63,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     assert asked is not None
     device = device_of(options.device)
     threads = set_threads(options.threads)
+    watcher.note(f"device: {in_words(device)}")
     # What is replayed here is not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
     server, baseline = _connected(asked)
@@ -116,11 +114,10 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if server is not None:
         serving, candidates = _with_own(serving, server, candidates, prompts, watcher)
     question = question_of(options, traffic, build, target=called, engine=engine)
-    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
         question=question,
-        environment=environment(threads, accelerator),
+        environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in checked.sources.items()},
     )
     return Prepared(

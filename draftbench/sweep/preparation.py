@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import torch
 
 import draftbench
+from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
 from draftbench.decoder.runner import set_threads
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.compatibility import check_pair, context_of
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level, default_dtype
+from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
 from draftbench.run_folder.key import key_id, keyed_hash
@@ -44,7 +44,6 @@ from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
 
 DEFAULT_LIMIT = 256
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Text(Protocol):
@@ -90,6 +89,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         return prepare_serving(options, command, watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
+    watcher.note(f"device: {in_words(device)}")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -113,11 +113,10 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         )
     prompts, left_out = render(options, traffic, TextSide(target), context)
     found = _check_drafts(options, target, named, device)
-    accelerator = None if device == "cpu" else torch.cuda.get_device_name()
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
         question=question_of(options, traffic, build),
-        environment=environment(threads, accelerator),
+        environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in named.items() if source},
     )
     return Prepared(
@@ -163,31 +162,6 @@ def heading(
             processes=options.processes,
         ),
     }
-
-
-def device_of(name: str | None) -> str:
-    """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs).
-
-    Raises:
-        UsageError: no such device here.
-    """
-    here = torch.cuda.is_available()
-    if name is None:
-        return "cuda" if here else "cpu"
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda", "auto") or (number and not number.isdigit()):
-        raise UsageError(f"unknown device `{name}`", hint="cpu, cuda, cuda:1 or auto")
-    if kind == "cuda" and (not here or int(number or 0) >= torch.cuda.device_count()):
-        raise UsageError(f"device `{name}` is not on this machine", hint="leave --device out")
-    return name if here else "cpu"
-
-
-def dtype_of(name: str | None, device: str) -> torch.dtype:
-    if name is None:
-        return default_dtype(device)
-    if name not in _DTYPES or (name == "float16" and device == "cpu"):
-        raise UsageError(f"dtype `{name}` cannot be used on {device}", hint="bfloat16 or float32")
-    return _DTYPES[name]
 
 
 def _named(options: SweepOptions) -> dict[str, ModelSource | None]:

@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
+from draftbench.errors import ModelError
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -177,13 +178,14 @@ def test_a_cache_for_untimed_passes_is_not_recorded(llama, recorder):
     assert cache.slabs.shape[4] == 64
 
 
-def test_what_cannot_be_recorded_later_runs_call_by_call(llama, recorder):
-    ids, expected = full_pass(llama)
+def test_what_cannot_be_recorded_later_ends_in_words_and_never_runs_as_another_kind(
+    llama, recorder
+):
     runner = recorded_runner(llama, recorder)
     recorder.__class__ = Unable
-    cache = runner.new_cache(64, widths=(1,))
-    assert_close(runner.forward(ids, cache, every=True), expected)
-    assert cache.graphs is None
+    with pytest.raises(ModelError, match=r"2 rows of 64 tokens .* \(RuntimeError: operation not"):
+        runner.new_cache(64, rows=2, widths=(3,))
+    assert runner.name == "draftbench (float32, cpu)"
 
 
 def test_results_of_attention_may_lie_as_a_gpu_lays_them_out(monkeypatch, llama, recorder):

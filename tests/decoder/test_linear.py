@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from draftbench.decoder.linear import (
     IN_16_BITS,
@@ -24,19 +25,23 @@ from draftbench.decoder.linear import (
     unquantized_linear,
 )
 from draftbench.decoder.quantized_linear import (
+    Int4CudaLinear,
     Int4Linear,
     Int8Linear,
     Int8WeightOnlyLinear,
     fits_level,
+    fp8_rows,
     make_linear,
 )
 from draftbench.memory import INT4_GROUP
+from tests.decoder.operations import Operations
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded
-# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9 %; e4m3 (3 mantissa bits) ≈ 2.6 %.
+# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9 %; e4m3 (3 mantissa bits) ≈ 2.6 %, of
+# weights and activations √2 times that.
 EXPECTED_ERROR = {Int8Linear: 0.0103, Int8WeightOnlyLinear: 0.0073, Int4Linear: 0.079}
-FP8_ERROR = 0.026
+FP8_ERROR = 0.037
 needs_integers = pytest.mark.skipif(
     not multiplies_integers(), reason="this CPU does not multiply bytes"
 )
@@ -64,6 +69,82 @@ def test_simulation_errs_as_much_as_the_grid(level, error):
     weight, x, exact = matrices()
     got = make_linear(weight, None, level, simulate=True)(x).float()
     assert (got - exact).norm() / exact.norm() == pytest.approx(error, rel=0.15)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_simulated_fp8_is_what_a_row_wise_fp8_product_gives(rows):
+    """A row of zeros on either side gives zeros, not NaN as 0 / 0 would."""
+    weight, x, _ = matrices()
+    weight[7], x[0] = 0, 0
+    (codes, scale), (tokens, of_tokens) = fp8_rows(weight), fp8_rows(x[:rows])
+    expected = torch._scaled_mm(
+        tokens, codes.T, scale_a=of_tokens, scale_b=scale.T, out_dtype=torch.bfloat16
+    )
+    got = make_linear(weight, None, "fp8", simulate=True)(x[:rows])
+    assert not got[0].any()
+    assert not got[:, 7].any()
+    # What is multiplied is rounded to bfloat16, and so is what comes out.
+    torch.testing.assert_close(got, expected, rtol=2**-7, atol=0.01)
+
+
+def test_codes_of_fp8_are_e4m3s_nearest_and_a_row_of_zeros_has_codes_of_zero():
+    """By hand: a scale of 2 / 448; 1 is 224 of it, 0.3 is 67.2, of whose neighbours 64 and 72 the
+    first is nearer.
+    """
+    codes, scale = fp8_rows(torch.tensor([[2.0, 1.0, -0.3], [0.0, 0.0, 0.0]]))
+    assert codes.float().tolist() == [[448, 224, -64], [0, 0, 0]]
+    assert scale[0].item() == pytest.approx(2 / 448)
+
+
+class Card:
+    """The shapes and multiples that PyTorch's kernels accept on a GPU; there is no memory."""
+
+    def tensor(self, *shape, dtype=torch.bfloat16):
+        return torch.empty(*shape, dtype=dtype, device="cuda")
+
+
+@pytest.fixture
+def card():
+    with FakeTensorMode():
+        yield Card()
+
+
+# Inputs that divide by 128, by 64 and by 32 alone: 8, 4 and 2 of the kernel's tiles.
+@pytest.mark.parametrize("inputs", [4096, 1536, 576, 96])
+@pytest.mark.parametrize("rows", [1, 2, 9, 512])
+def test_int4_on_a_gpu_is_one_launch_of_unpadded_inputs(card, inputs, rows):
+    layer = make_linear(card.tensor(64, inputs), card.tensor(64), "int4", simulate=False)
+    # Half a byte a weight, 2 + 2 bytes for every 32.
+    assert layer.weight_bytes == 64 * inputs * 0.625
+    x = card.tensor(rows, inputs)
+    with Operations() as operations:
+        out = layer(x)
+    assert (out.shape, out.device.type, out.dtype) == ((rows, 64), "cuda", torch.bfloat16)
+    assert operations.launched == ["_weight_int4pack_mm", "add_"]
+
+
+def test_int4_on_a_gpu_packs_the_first_of_two_codes_into_the_upper_half():
+    """By hand, on the CPU: codes 15 and 0 are 240, 0 and 15 are 15; tinygemm unpacks them so."""
+    weight = torch.tensor([[1.0, -1.0] * 16, [-1.0, 1.0] * 16]).bfloat16()
+    packed = []
+
+    def pack(codes, tiles):
+        packed.append((codes, tiles))
+        return codes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.ops.aten, "_convert_weight_to_int4pack", pack)
+        Int4CudaLinear(weight, None)
+    codes, tiles = packed[0]
+    assert (codes.dtype, tiles) == (torch.uint8, 2)
+    assert codes.tolist() == [[240] * 16, [15] * 16]
+
+
+@pytest.mark.parametrize("level", ["fp8", "int8"])
+def test_a_level_without_a_kernel_is_simulated_on_a_gpu_too(card, level):
+    layer = make_linear(card.tensor(64, 96), None, level, simulate=True)
+    out = layer(card.tensor(3, 96))
+    assert (out.shape, out.device.type, layer.weight_bytes) == ((3, 64), "cuda", 2 * 64 * 96)
 
 
 def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():

@@ -68,6 +68,7 @@ def test_room_is_what_the_weights_leave_for_both_caches(workshop):
 
 def test_a_cpu_may_hold_unquantized_weights_twice(workshop, monkeypatch):
     monkeypatch.setattr(check, "ROWS_FROM", 0)
+    monkeypatch.setattr(check.torch.cuda, "get_device_capability", lambda device: (9, 0))
     source, level = workshop.source("model"), {}
     for on_gpu in (False, True):
         monkeypatch.setattr(check.torch.cuda, "is_available", lambda on_gpu=on_gpu: on_gpu)

@@ -32,6 +32,17 @@ LINEAR, OUTPUTS, NORMS, EMBEDDING = 2 * 36_864, 2 * 512, 320, 19_200
 BFLOAT16, FLOAT32 = 2, 4
 
 
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of this compute capability; 9.0 if nothing else is said."""
+
+    def here(capability=(9, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+    here()
+    return here
+
+
 def built(source, level, dtype=torch.bfloat16, draft="draft", **options):
     return build_runner(source, Build(dtype, level, "cpu", **options), draft)[1]
 
@@ -46,27 +57,46 @@ def test_the_table_says_what_each_level_is_on_a_device():
         "int4": 0.625,  # half a byte, and 2 + 2 bytes for every 32
     }
     assert [name for name, row in rows.items() if row.kernel is None] == ["fp8"]
-    on_cuda = {row.level: row.kernel for row in level_table("cuda:1")}
-    assert [level for level, kernel in on_cuda.items() if kernel is None] == ["fp8", "int8"]
     assert all("the output head included" in row.layers for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("capability", "slow"),
+    [((9, 0), ["fp8", "int8"]), ((8, 9), ["fp8", "int8"]), ((7, 5), ["fp8", "int8", "int4"])],
+)
+def test_on_a_gpu_a_level_is_offered_where_it_moves_fewer_bytes_in_as_many_launches(
+    card, capability, slow
+):
+    card(capability)
+    rows = level_table("cuda:1")
+    assert [row.level for row in rows if row.kernel is None] == slow
+    assert all(" a weight" in row.moves and "(" in row.moves for row in rows if row.level != "none")
+
+
+def test_int4_is_refused_in_words_before_compute_capability_8(card):
+    card((7, 5))
+    with pytest.raises(ModelError, match=r"needs compute capability 8\.0, and this GPU has 7\.5"):
+        check_level("int4", "cuda", simulate=False)
+    assert check_level("int4", "cuda", simulate=True) is False
 
 
 @pytest.mark.parametrize(
     ("level", "device", "words", "hint"),
     [
         ("fp8", "cpu", r"`fp8` has no fast kernel on this device \(cpu\)", "--simulate-quant"),
-        ("int8", "cuda:1", r"`int8` has no fast kernel .* \(cuda\)", "--simulate-quant"),
+        ("int8", "cuda:1", r"`int8` has no fast kernel .* \(cuda: 5 bytes", "--simulate-quant"),
+        ("fp8", "cuda", r"`fp8` has no fast kernel .* 9 launches", "its cost is unknown here"),
         ("int5", "cpu", "unknown quantization `int5`", "none, fp8, int8, int4"),
         ("int4", "cuda", "`int4` needs bfloat16", "--dtype bfloat16"),
     ],
 )
-def test_a_level_that_cannot_be_had_is_refused(workshop, level, device, words, hint):
+def test_a_level_that_cannot_be_had_is_refused(workshop, card, level, device, words, hint):
     with pytest.raises(ModelError, match=words) as caught:
         build_runner(workshop.source("model"), Build(torch.float32, level, device), None)
     assert hint in caught.value.hint
 
 
-def test_a_level_without_a_kernel_may_be_simulated():
+def test_a_level_without_a_kernel_may_be_simulated(card):
     for level, device, real in (
         ("fp8", "cpu", False),
         ("int8", "cuda:1", False),

@@ -201,7 +201,10 @@ def _levels(answer: CheckResult) -> Section:
         ]
         for row in answer.levels
     ]
-    notes = [f"{row.level}: {row.meaning}; {row.layers}." for row in answer.levels]
+    notes = [
+        f"{row.level}: {row.meaning}; {row.layers}." + (f" {row.moves}." if row.moves else "")
+        for row in answer.levels
+    ]
     return Section("Quantization here", ["level", "kernel", "bytes/weight"], rows, notes)
 
 

@@ -1,0 +1,177 @@
+"""Which device runs the models: chosen, refused in words where it cannot, and made ready, before
+any weights load.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from draftbench.decoder.linear import multiplies_bfloat16
+from draftbench.errors import UsageError
+
+# The first NVIDIA driver that runs a major version of CUDA (NVIDIA, CUDA Toolkit release notes,
+# "CUDA Toolkit and minimum required driver version").
+LEAST_DRIVER = {12: 525, 13: 580}
+OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
+# The first compute capability that multiplies bfloat16 (NVIDIA, CUDA C++ Programming Guide).
+LEAST_FOR_BFLOAT16 = (8, 0)
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+Capability = tuple[int, int]
+
+
+def device_of(name: str | None) -> str:
+    """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs); a usable
+    NVIDIA GPU by default, else the CPU.
+
+    Raises:
+        UsageError: no such device here; says why a GPU of this machine cannot be used.
+    """
+    here = torch.cuda.is_available() and torch.version.hip is None
+    if name is None:
+        return "cuda" if here else "cpu"
+    kind, _, number = name.partition(":")
+    if kind == "mps":
+        raise UsageError(f"device `{name}`: {APPLE}", hint="leave --device out: the CPU is used")
+    if kind not in ("cpu", "cuda", "auto") or (number and not number.isdigit()):
+        raise UsageError(f"unknown device `{name}`", hint="cpu, cuda, cuda:1 or auto")
+    if kind == "cuda" and not here and (obstacle := why_no_gpu()):
+        raise UsageError(f"device `{name}` cannot be used: {obstacle[0]}", hint=obstacle[1])
+    if kind == "cuda" and (not here or int(number or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"device `{name}` is not on this machine", hint="leave --device out")
+    return name if here else "cpu"
+
+
+APPLE = "the built-in decoder does not run on Apple's GPUs"
+
+
+def why_no_gpu() -> tuple[str, str] | None:
+    """Why PyTorch cannot use this machine's GPU, and what helps; None where there is none, or it
+    can.
+    """
+    if torch.version.hip is not None:
+        return (
+            "this PyTorch is built for AMD's GPUs (ROCm), on which the decoder was never tried",
+            "measure a serving engine there (`sweep --engine`), or use --device cpu",
+        )
+    if torch.backends.mps.is_available():
+        return APPLE, "use --device cpu"
+    if torch.cuda.is_available() or not (shutil.which("nvidia-smi") or _DRIVER.exists()):
+        return None
+    if torch.version.cuda is None:
+        return (
+            "this machine has an NVIDIA GPU, and its PyTorch is built without CUDA",
+            f"`pip install --force-reinstall torch`, with `--index-url {OLDER_CUDA}` for an NVIDIA "
+            "driver before 580",
+        )
+    driver, major = _driver(), int(torch.version.cuda.partition(".")[0])
+    least = LEAST_DRIVER.get(major)
+    if driver is not None and least is not None and int(driver.partition(".")[0]) < least:
+        return (
+            f"the NVIDIA driver {driver} is too old for this PyTorch: CUDA {torch.version.cuda} "
+            f"needs {least} or newer",
+            f"update the driver, or `pip install --force-reinstall torch --index-url {OLDER_CUDA}`",
+        )
+    try:
+        torch.cuda.init()
+    # PyTorch's words name what is missing: no permission, no visible device, a driver that failed.
+    except (RuntimeError, AssertionError) as error:
+        return (
+            f"PyTorch finds no GPU ({str(error).splitlines()[0][:200]})",
+            "see what `nvidia-smi` says, and whether CUDA_VISIBLE_DEVICES hides the GPU",
+        )
+    return None
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver: the first word of its line that is a number with a dot."""
+    words = _DRIVER.read_text(errors="replace").split() if _DRIVER.exists() else []
+    return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
+
+
+def in_words(device: str) -> str:
+    """The device with its name and what matters of it; of a CPU, why it is no GPU."""
+    if device == "cpu":
+        obstacle = why_no_gpu()
+        threads = f"cpu, {torch.get_num_threads()} threads"
+        return threads if obstacle is None else f"{threads}: {obstacle[0]} ({obstacle[1]})"
+    major, minor = capability(device)
+    return (
+        f"{device}, {card_names(device)} (compute capability {major}.{minor}), PyTorch "
+        f"{torch.__version__} with CUDA {torch.version.cuda}"
+    )
+
+
+def card_names(device: str) -> str | None:
+    """What the GPUs are called, each name once; None of a CPU."""
+    if device == "cpu":
+        return None
+    return " and ".join(sorted(set(map(torch.cuda.get_device_name, _cards(device)))))
+
+
+def capability(device: str) -> Capability:
+    """The compute capability of a GPU, of several the least."""
+    return min(map(torch.cuda.get_device_capability, _cards(device)))
+
+
+def _cards(device: str) -> list[torch.device]:
+    if device == "auto":
+        return [torch.device("cuda", card) for card in range(torch.cuda.device_count())]
+    return [torch.device(device)]
+
+
+def default_dtype(device: str) -> torch.dtype:
+    """bfloat16 where the device multiplies it natively; else float32 on a CPU, float16 on a GPU."""
+    if device == "cpu":
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    return torch.bfloat16 if capability(device) >= LEAST_FOR_BFLOAT16 else torch.float16
+
+
+def dtype_of(name: str | None, device: str) -> torch.dtype:
+    """The type that is asked for, or the device's default.
+
+    Raises:
+        UsageError: unknown, or the device does not multiply it.
+    """
+    if name is None:
+        return default_dtype(device)
+    if name not in _DTYPES or (name == "float16" and device == "cpu"):
+        raise UsageError(f"dtype `{name}` cannot be used on {device}", hint="bfloat16 or float32")
+    if name == "bfloat16" and device != "cpu" and capability(device) < LEAST_FOR_BFLOAT16:
+        major, minor = capability(device)
+        raise UsageError(
+            f"dtype `bfloat16` cannot be used on {device}: it needs compute capability 8.0, and "
+            f"this GPU has {major}.{minor}",
+            hint="float16 (the default there) or float32",
+        )
+    return _DTYPES[name]
+
+
+def make_ready(device: str) -> None:
+    """Settings of PyTorch that everything which runs on this device needs.
+
+    cuDNN's attention, which PyTorch prefers on Hopper and newer, plans for every new shape and
+    stride: several 100 ms for each new length of a text, inside whatever is timed
+    (sgl-project/sglang#4650; vLLM turns it off too, vllm/platforms/cuda.py).
+    """
+    if device != "cpu":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if ":" in device:  # clocks, recordings and other libraries' kernels use the current one
+        torch.cuda.set_device(device)
+
+
+def attention_words(device: str) -> str:
+    """What a runner's name says of the kernels that PyTorch may choose for attention on a GPU."""
+    if device == "cpu":
+        return ""
+    may = torch.backends.cuda
+    kinds = {
+        "cuDNN": may.cudnn_sdp_enabled(),
+        "flash": may.flash_sdp_enabled(),
+        "memory-efficient": may.mem_efficient_sdp_enabled(),
+    }
+    return f", {' or '.join(kind for kind, allowed in kinds.items() if allowed)} attention"
