@@ -12,10 +12,12 @@ import os
 import time
 import uuid
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -25,7 +27,13 @@ from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Fault, Server
 from draftbench.engines.start import Running, started
-from draftbench.errors import EngineError, RunFolderError, TrafficError
+from draftbench.errors import (
+    DraftbenchError,
+    EngineError,
+    ModelError,
+    RunFolderError,
+    TrafficError,
+)
 from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
 from draftbench.measure.replay import replay_model, stepping_disagreement
 from draftbench.measure.trajectories import Asked, ScoredResponse, looping
@@ -63,6 +71,13 @@ MOST_CACHED = 0.05
 MOST_LOST = 3
 # Servers that take turns under load change after so many requests for each in flight.
 _TURN = 4
+
+
+class Visit(NamedTuple):
+    """A server that is ready, and what it is."""
+
+    server: Server
+    facts: EngineFacts
 
 
 class EngineWorker:
@@ -113,9 +128,8 @@ class EngineWorker:
         for arms in self.measured.turns(candidate):
             try:
                 self._visit(arms)
-            except EngineError as error:
-                failed.append(failure(candidate, error, "serve"))
-                self.watcher.note(f"{arms[-1]}: {error.message}")
+            except (EngineError, ModelError) as error:
+                failed.append(self._failure(arms, error))
         self.measured.forget(candidate)
         return failed[0] if failed else None
 
@@ -124,9 +138,20 @@ class EngineWorker:
         for arm in closing(self.serving, self.options):
             try:
                 self._visit([arm])
-            except EngineError as error:
-                self.keep([failure(None, error, "serve")], ())
-                self.watcher.note(f"{arm}: {error.message}")
+            except (EngineError, ModelError) as error:
+                self._keep([self._failure([arm], error)])
+                return
+        if None in self.measured.failures and not self.measured.plain_left():
+            gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
+            self._keep([gone])
+
+    def _failure(self, arms: Sequence[Arm], error: DraftbenchError) -> Failure:
+        """What is recorded of a visit that failed: the first line, since a server's log follows,
+        which may hold anything.
+        """
+        self.watcher.note(f"{arms[-1]}: {error.message}")
+        first = EngineError(error.message.splitlines()[0], hint=error.hint)
+        return failure(arms[-1].candidate, first, "serve")
 
     def _visit(self, arms: Sequence[Arm]) -> None:
         """Ask some servers what they are still to answer, in turns where there are several."""
@@ -138,19 +163,29 @@ class EngineWorker:
             self.deadline = None
             if self.options.cell_timeout is not None:
                 self.deadline = time.monotonic() + self.options.cell_timeout
+            wrong = Counter[str]()
             loads = chain(*(loads_of(self.serving, self.options, arm) for arm in arms))
             for load in dict.fromkeys(loads):
                 left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
                 self.watcher.stage(f"{arms[-1]}, {load}", sum(map(len, left.values())))
                 for arm, asked in _turns(left, load):
-                    self._ask(arm, load, asked, *opened[arm])
+                    wrong += self._ask(arm, load, asked, opened[arm])
                 for arm in arms:
                     self._say_what_was_cached(arm, load)
-            plain = next((server for arm, (server, _) in opened.items() if arm.k == 0), None)
+            plain = next((visit.server for arm, visit in opened.items() if arm.k == 0), None)
             if plain is not None:
                 self._judge(plain)
+        if wrong:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(wrong.items()))
+            error = EngineError(
+                f"{wrong.total()} requests were not answered ({kinds})",
+                hint="each is kept with what went wrong; the same command asks them again",
+            )
+            if arms[0] != self.serving.writer or not self.measured.responses:
+                raise error
+            self._keep([self._failure(arms, error)])
 
-    def _open(self, stack: ExitStack, arm: Arm, process: str) -> tuple[Server, EngineFacts]:
+    def _open(self, stack: ExitStack, arm: Arm, process: str) -> Visit:
         """A server that is ready and warm; what it is was kept.
 
         Raises:
@@ -159,21 +194,20 @@ class EngineWorker:
         """
         serving = self.serving
         if serving.server is None:
-            server, facts = self._start(stack, serving.start(arm, self.options), arm, process)
+            visit = self._start(stack, serving.start(arm, self.options), arm, process)
         else:
             plain = arm.candidate is None and serving.baseline is not None
-            server = serving.baseline if plain and serving.baseline else serving.server
-            facts = self._facts(server, arm, process)
+            own = serving.baseline if plain and serving.baseline else serving.server
+            visit = Visit(own, self._facts(own, arm, process))
+        server = visit.server
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         self._warm_up(server)
-        if facts.prefix_cache:
+        if visit.facts.prefix_cache:
             server.flush()
-        return server, facts
+        return visit
 
-    def _start(
-        self, stack: ExitStack, start: Start, arm: Arm, process: str
-    ) -> tuple[Server, EngineFacts]:
+    def _start(self, stack: ExitStack, start: Start, arm: Arm, process: str) -> Visit:
         """A server that is ready; how it was started was kept."""
         self.watcher.note(f"starting {start.engine}: {arm}")
         name = uuid.uuid4().hex[:8]
@@ -187,7 +221,7 @@ class EngineWorker:
         self.keep([], [PrivateStart(server=name, command=running.whole_command)])
         server = connect(running.url, start.engine)
         stack.callback(server.close)
-        return server, self._facts(server, arm, process, name, running)
+        return Visit(server, self._facts(server, arm, process, name, running))
 
     def _facts(
         self,
@@ -252,15 +286,14 @@ class EngineWorker:
         for _ in drive(server, asks, concurrency=most):
             pass
 
-    def _ask(
-        self, arm: Arm, load: Load, asked: Sequence[Asked], server: Server, facts: EngineFacts
-    ) -> None:
-        """Send requests, and keep every answer as it comes.
+    def _ask(self, arm: Arm, load: Load, asked: Sequence[Asked], visit: Visit) -> Counter[str]:
+        """Send requests, and keep every answer as it comes; gives what went wrong, by kind.
 
         Raises:
             EngineError: the server is gone or hangs.
             ModelError: its time is up.
         """
+        server, wrong = visit.server, Counter[str]()
         arrivals = arrival_times(asked, self.options) if load.concurrency is None else {}
         log_p = self.options.mode is not DraftingMode.GREEDY and arm == self.serving.writer
         asks = {}
@@ -281,8 +314,9 @@ class EngineWorker:
         lost = 0
         answers = drive(server, list(asks.values()), concurrency=load.concurrency, fillers=fillers)
         for answer in answers:
-            self._take(answer, arm, load, by_key[answer.ask.key], facts)
+            error = self._take(answer, arm, load, by_key[answer.ask.key], visit.facts)
             self.watcher.advance()
+            wrong.update([error] if error else [])
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
                 raise EngineError(
@@ -291,6 +325,7 @@ class EngineWorker:
                 )
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise timed_out(self.options.cell_timeout)
+        return wrong
 
     def _say_what_was_cached(self, arm: Arm, load: Load) -> None:
         """Prompts that a server had read before cost it less than they will."""
@@ -303,8 +338,10 @@ class EngineWorker:
                 "time to the first token is too short"
             )
 
-    def _take(self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts) -> None:
-        """Keep an answer; the writer's are the responses."""
+    def _take(
+        self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts
+    ) -> str | None:
+        """Keep an answer; the writer's are the responses. Gives what was wrong with it."""
         request, sample = key = answer.ask.key
         error = answer.error.value if answer.error else None
         if error is None and answer.output_tokens == 0:
@@ -350,6 +387,7 @@ class EngineWorker:
         made = [response.trajectory for response in written]
         self._keep([*made, served], [response.private() for response in written])
         self.measured.responses.update({response.key: response for response in written})
+        return error
 
     def _response(self, answer: Answer, asked: Asked) -> ScoredResponse:
         """A response of the target; of a server that returns no ids only its length is known."""
@@ -445,7 +483,7 @@ class EngineWorker:
             concurrency=1,
         )
         with ExitStack() as stack:
-            server, _ = self._start(stack, start, Arm(candidate, 0), uuid.uuid4().hex[:8])
+            server = self._start(stack, start, Arm(candidate, 0), uuid.uuid4().hex[:8]).server
             for group in step.groups:
                 for response in group:
                     ids = [*response.prompt.tokens, *response.tokens][:context]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from sweep.engine import FakeEngine, FakeServer, fake_drive, writes
 
 from draftbench.acceptance.summary import acceptance_report
+from draftbench.engines.engine import Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.records import Candidate, DraftingMode
 from draftbench.run_folder.folder import PrivateStart, RunFolder
@@ -328,3 +330,49 @@ def test_a_run_can_be_redacted_and_read(served):
     folder = served("ngram", measure="none").folder
     folder.redact()
     assert len(read_run(RunFolder(folder.path)).served) == 4
+
+
+def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
+    class Refusing(FakeServer):
+        def answer(self, ask):
+            answer = super().answer(ask)
+            if self.k and ask.key[0] and not any(a.key == ask.key for a in self.asked[:-1]):
+                self.seen = getattr(self, "seen", 0) + 1
+                if self.seen == 1:
+                    return replace(answer, error=Fault.REFUSED, reason="429")
+            return answer
+
+    found = served("ngram", on=FakeEngine(lambda *_: Refusing()), measure="all", ks=(2,))
+    assert [row.error for row in rows_of(found.run, 2)] == ["refused", None]
+    assert [failure.reason for failure in found.run.failures] == [
+        "1 requests were not answered (refused: 1)"
+    ]
+    again = served("ngram", measure="all", ks=(2,))
+    assert again.engine.arms == [2]
+    assert again.run.failures == ()
+
+
+def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(engine_worker.time, "monotonic", lambda: clock.now)
+
+    class Slow(FakeServer):
+        def answer(self, ask):
+            clock.now += 100.0 if self.k == 2 and ask.key[0] else 0.0
+            return super().answer(ask)
+
+    engine = FakeEngine(lambda *_: Slow())
+    found = served("ngram", on=engine, measure="all", ks=(2, 4), cell_timeout=50.0)
+    assert engine.arms == [0, 2, 4, 0]
+    assert [len(rows_of(found.run, k)) for k in (2, 4)] == [1, 2]
+    assert ["--cell-timeout" in failure.reason for failure in found.run.failures] == [True]
+
+
+def test_what_a_server_wrote_into_its_log_is_not_shared(served, small):
+    def make(start, number):
+        if start.speculation:
+            raise EngineError("vllm ended\nprompt: my secret", hint="see its log")
+
+    run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
+    assert [failure.reason for failure in run.failures] == ["vllm ended"]
+    assert any("my secret" in note for note in small.notes)
