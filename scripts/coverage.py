@@ -106,6 +106,7 @@ CELLS = {
     "few-decoded": Cell(13, (13, 2), speedup=1.0, promise=(1.0, 1.05)),
     "advised-1.06": replace(_ADVISED, speedup=1.06),
     "advised-1.10": replace(_ADVISED, speedup=1.10),
+    "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
 }
 
 
@@ -229,7 +230,8 @@ def advice(world: World, requests: int | None) -> tuple[int, bool] | None:
     if requests is None:
         return None
     drawn = min(requests, MOST_REQUESTS)
-    return requests, recommend(world.run(drawn, (drawn,))).decision != "inconclusive"
+    decoded = (drawn,) * len(world.drafts)
+    return requests, recommend(world.run(drawn, decoded)).decision != "inconclusive"
 
 
 def simulated(name: str, count: int, out: Path | None, known: Sequence[Trial]) -> list[Trial]:

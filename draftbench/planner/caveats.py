@@ -104,8 +104,7 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             text += f", which its interval takes to be off by {_percent(decided)}"
             text += "" if errors else ", as is usual where nothing was decoded"
         yield Caveat("not-measured", text)
-    elif decided.ranking.time_doubt.scatter.usual and decided.doubt:
-        scatter = decided.ranking.time_doubt.scatter
+    elif (scatter := decided.ranking.time_doubt.scatter).usual and scatter.cells and decided.doubt:
         cells = "1 configuration" if scatter.cells == 1 else f"{scatter.cells} configurations"
         yield Caveat(
             "few-configurations",

@@ -320,10 +320,16 @@ def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
 
 
 def timing_factors(
-    predictor: Predictor, prediction: Prediction, draws: int, *, prefills: bool
+    predictor: Predictor,
+    prediction: Prediction,
+    draws: int,
+    *,
+    prefills: bool,
+    started: bool = False,
 ) -> Floats:
     """Speed-up under redrawn costs over that under their medians [draws], of decoding or with the
-    prefills; 1 at unknown cost.
+    prefills; 1 at unknown cost. Of an engine's rounds by what was `started` at this k, or else by
+    other starts.
     """
     if predictor.costs is None and predictor.served is None:
         return np.ones(draws)
@@ -337,8 +343,8 @@ def timing_factors(
         reading = weights @ prediction.prefills
     context = np.array([predictor.context])
     if predictor.served is not None:
-        others = predictor.served.without(rounds.k)
-        redrawn, median = others.redrawn.decoding(all_rounds), others.decoding(all_rounds)
+        served = predictor.served if started else predictor.served.without(rounds.k)
+        redrawn, median = served.redrawn.decoding(all_rounds), served.decoding(all_rounds)
         if redrawn is None or median is None:
             return np.ones(draws)
     else:

@@ -340,7 +340,7 @@ class Ranking:
         """How far below and above its value a speed-up may be in 95 % for what its requests do not
         show, as distances of the logarithm.
         """
-        if alternative.corrected:
+        if alternative.corrected and alternative.predictor.served is None:
             time = alternative.time_factor(self.by)
             half = math.hypot(
                 self.time_doubt.scatter.half_width(alternative.processes),
@@ -364,8 +364,10 @@ class Ranking:
         Of one that was decoded, the scatter of cells (its baseline's for all k's of a draft, its
         rounds' for each k) and of requests. Of a prediction, its timed passes drawn anew, one of
         the errors that such predictions had, and what the draft has to itself, or the scatter of
-        the cells around.
+        the cells around. Of an engine's rounds its starts, and how they bend between them.
         """
+        if alternative.predictor.served is not None:
+            return self._redrawn(alternative)
         scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
         spread = self.time_doubt.drafts_differ * draft
         if alternative.corrected or alternative.decoded_around:
@@ -379,13 +381,17 @@ class Ranking:
         # What rounds take beyond their passes is mostly the runner's: one draw for all.
         off = np.array(self.errors_of(alternative) or (0.0,))
         drawn = (_generator("errors").random(RESAMPLES) * len(off)).astype(int)
-        timed = timing_factors(
+        return np.asarray(self._redrawn(alternative) / (1 + off[drawn]) * np.exp(spread))
+
+    def _redrawn(self, alternative: Alternative) -> Floats:
+        """What other samples of its timings could make of a speed-up [draws]."""
+        return timing_factors(
             alternative.predictor,
             alternative.prediction,
             RESAMPLES,
             prefills=self.by == "end_to_end",
+            started=alternative.corrected,
         )
-        return np.asarray(timed / (1 + off[drawn]) * np.exp(spread))
 
     def cross_fit(self, kind: Kind) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.

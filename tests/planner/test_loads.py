@@ -10,6 +10,8 @@ from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.report.answer import crossover
 
+pytestmark = pytest.mark.usefixtures("requests_alone")
+
 DRAFT = {1: 0.1, 2: 0.1}
 # Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
 STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
