@@ -19,6 +19,7 @@ from draftbench.engines.engine import Ask, Server
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
+    ModelError,
     PairError,
     TrafficError,
     UsageError,
@@ -82,7 +83,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     else:
         assert server is not None
         text = ServerText(server)
-    known = [facts.context_length if facts else None, context_of(target) if spec else None]
+    configured = bool(spec) and _configured(target)
+    known = [facts.context_length if facts else None, context_of(target) if configured else None]
     context = min((length for length in known if length is not None), default=None)
     if context is None:
         raise EngineError(
@@ -90,13 +92,13 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             hint="name the model with --target, or its tokenizer's folder with --tokenizer",
         )
     prompts, left_out = render(options, traffic, text, context)
-    checked = _check_drafts(options, target if spec else None, server, engine)
+    checked = _check_drafts(options, target if configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
     vocabulary = sys.maxsize
-    if spec:
+    if configured:
         vocabulary = target.config.get_text_config().vocab_size
     serving = Serving(
         engine=engine,
@@ -132,6 +134,14 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         build=build,
         serving=serving,
     )
+
+
+def _configured(source: ModelSource) -> bool:
+    """Whether it is more than a tokenizer."""
+    try:
+        return source.config is not None
+    except ModelError:
+        return False
 
 
 def _connected(asked: ServingOptions) -> tuple[Server | None, Server | None]:
@@ -296,12 +306,16 @@ def _name_of(spec: str, drafter: Speculation) -> str:
 
 
 def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
-    """A caveat; without the target's tokenizer only a text is compared.
+    """A caveat; without the target's configuration only a text is compared.
 
     Raises:
         PairError: the draft's tokenizer makes other ids of it than the server's.
     """
-    assert server is not None
+    if server is None:
+        raise EngineError(
+            "a tokenizer alone does not say whether a draft fits the target",
+            hint="give a folder with config.json too, or leave --tokenizer out",
+        )
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if server.tokenize(PROBE)[-len(ours) :] != ours:
         raise PairError(

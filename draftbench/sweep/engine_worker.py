@@ -11,7 +11,6 @@ import gc
 import os
 import time
 import uuid
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -36,7 +35,7 @@ from draftbench.errors import (
 )
 from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
 from draftbench.measure.replay import replay_model, stepping_disagreement
-from draftbench.measure.trajectories import Asked, ScoredResponse, looping
+from draftbench.measure.trajectories import Asked, ScoredResponse
 from draftbench.models.compatibility import context_of
 from draftbench.models.quantize import build_runner
 from draftbench.records import (
@@ -49,14 +48,13 @@ from draftbench.records import (
     Observation,
     Replay,
     Sampling,
-    Served,
-    Trajectory,
 )
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.run_folder.manifest import portable
 from draftbench.sweep.arms import ALONE, Arm, Load, arrival_times, closing, loads_of, sampling_of
+from draftbench.sweep.engine_answers import near_ties, response_of, served_of
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -342,80 +340,22 @@ class EngineWorker:
         self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts
     ) -> str | None:
         """Keep an answer; the writer's are the responses. Gives what was wrong with it."""
-        request, sample = key = answer.ask.key
+        key = answer.ask.key
         error = answer.error.value if answer.error else None
         if error is None and answer.output_tokens == 0:
             error = "empty"
         response = self.measured.responses.get(key)
         written: list[ScoredResponse] = []
         if response is None and error is None and arm == self.serving.writer and load == ALONE:
-            response = self._response(answer, asked)
+            response = response_of(answer, asked, self._digest(answer))
             written = [response]
-        first = None
-        if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
-            first = first_difference(response.tokens, answer.tokens)
-        served = Served(
-            request=request,
-            sample=sample,
-            candidate=arm.candidate,
-            k=arm.k,
-            mode=DraftingMode.GREEDY,
-            repeat=arm.repeat,
-            server=facts.server,
-            process=facts.process,
-            load=load.kind,
-            concurrency=load.concurrency or max(1, answer.in_flight),
-            sent=answer.sent,
-            arrivals=answer.arrivals,
-            chunks=answer.chunks,
-            prompt_tokens=answer.prompt_tokens,
-            cached_tokens=answer.cached_tokens,
-            output_tokens=answer.output_tokens,
-            finish=answer.finish,
-            digest=self._digest(answer),
-            proposed=answer.proposed,
-            accepted=answer.accepted,
-            rounds=answer.rounds,
-            drafted=answer.drafted,
-            kept=answer.kept,
-            by_position=answer.by_position,
-            first_difference=first,
-            error=error,
-        )
+        served = served_of(answer, arm, load, facts, response, error, self._digest(answer))
         if error is not None:
-            self.watcher.note(f"{arm}, {request}: {error}: {answer.reason}")
+            self.watcher.note(f"{arm}, {key[0]}: {error}: {answer.reason}")
         made = [response.trajectory for response in written]
         self._keep([*made, served], [response.private() for response in written])
         self.measured.responses.update({response.key: response for response in written})
         return error
-
-    def _response(self, answer: Answer, asked: Asked) -> ScoredResponse:
-        """A response of the target; of a server that returns no ids only its length is known."""
-        prompt, sample = asked
-        tokens = answer.tokens or ()
-        if answer.ask.log_p and answer.log_p is None:
-            raise EngineError(
-                "the server gives no log-probabilities of its own tokens",
-                hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
-            )
-        trajectory = Trajectory(
-            request=prompt.request.id,
-            sample=sample,
-            segment=prompt.request.segment,
-            weight=prompt.request.weight,
-            sampling=answer.ask.sampling,
-            prompt_tokens=len(prompt.tokens),
-            output_tokens=answer.output_tokens,
-            limit=prompt.limit,
-            finish=answer.finish,
-            origin="engine",
-            margins=(),
-            argmax=(),
-            digest=self._digest(answer),
-            looping=looping(tokens),
-        )
-        log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
-        return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)
 
     def _digest(self, answer: Answer) -> str:
         said = answer.text if answer.tokens is None else tuple(answer.tokens)
@@ -493,40 +433,16 @@ class EngineWorker:
                     self.watcher.advance()
 
     def _judge(self, plain: Server) -> None:
-        """Which answers that left the response did so at a near tie: where the plain server's two
-        best tokens are no further apart than where it leaves itself, or than its type is exact.
-        """
-        rows = [
+        """Which of the answers that left the response did so at a near tie."""
+        left = [
             row
             for (_, load), answers in self.measured.answers.items()
             if load == ALONE
             for row in answers.values()
             if row.first_difference is not None and row.tie is None
         ]
-        margins: dict[tuple[str, int, int], float | None] = {}
-        for row in rows:
-            response = self.measured.responses[row.request, row.sample]
-            assert row.first_difference is not None
-            where = row.request, row.sample, row.first_difference
-            if where not in margins:
-                ids = [*response.prompt.tokens, *response.tokens[: row.first_difference]]
-                try:
-                    margins[where] = plain.margin(ids)
-                except EngineError:
-                    margins[where] = None
-        own = [
-            margin
-            for row in rows
-            if row.candidate is None
-            and (margin := margins[row.request, row.sample, row.first_difference or 0]) is not None
-        ]
         exact = NEAR_TIE_MARGIN.get(self._type(), NEAR_TIE_MARGIN["bfloat16"])
-        threshold = max([*own, exact])
-        judged = []
-        for row in rows:
-            margin = margins[row.request, row.sample, row.first_difference or 0]
-            if margin is not None:
-                judged.append(msgspec.structs.replace(row, tie=margin <= threshold))
+        judged = near_ties(left, self.measured.responses, plain, exact)
         if judged:
             self._keep(judged)
 
@@ -564,14 +480,6 @@ def _replay_of(
         margin=(),
         rank=(),
     )
-
-
-def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:
-    """The first position at which two texts differ, the end of the shorter one among them."""
-    for at, (one, other) in enumerate(zip(response, answer, strict=False)):
-        if one != other:
-            return at
-    return None if len(response) == len(answer) else min(len(response), len(answer))
 
 
 def _turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:

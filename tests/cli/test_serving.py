@@ -5,6 +5,7 @@ their exit codes, and one whole run on servers of this process.
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from engines.scripted_server import ScriptedServer
@@ -102,6 +103,17 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: Telling(k=4))
     words = ["--tokenizer", embedded / "target"]
     assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+
+
+def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, embedded, tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(embedded / "target" / name, tmp_path / name)
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: FakeServer(k=4))
+    for module in (engine_preparation, engine_worker):
+        monkeypatch.setattr(module, "drive", fake_drive)
+    words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
+    outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
+    assert outcome.code == 0, outcome.err
 
 
 @pytest.fixture

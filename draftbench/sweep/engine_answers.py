@@ -1,0 +1,133 @@
+"""What a server answered → the records that a run keeps of it, and whether it wrote the same text
+as the server without a draft.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from draftbench.engines.engine import Answer, Server
+from draftbench.errors import EngineError
+from draftbench.measure.trajectories import Asked, ScoredResponse, looping
+from draftbench.records import DraftingMode, EngineFacts, Served, Trajectory
+from draftbench.run_folder.folder import Key
+from draftbench.sweep.arms import Arm, Load
+
+
+def response_of(answer: Answer, asked: Asked, digest: str) -> ScoredResponse:
+    """A response of the target; of a server that returns no ids only its length is known.
+
+    Raises:
+        EngineError: the log-probabilities that were asked for are missing.
+    """
+    prompt, sample = asked
+    tokens = answer.tokens or ()
+    if answer.ask.log_p and answer.log_p is None:
+        raise EngineError(
+            "the server gives no log-probabilities of its own tokens",
+            hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
+        )
+    trajectory = Trajectory(
+        request=prompt.request.id,
+        sample=sample,
+        segment=prompt.request.segment,
+        weight=prompt.request.weight,
+        sampling=answer.ask.sampling,
+        prompt_tokens=len(prompt.tokens),
+        output_tokens=answer.output_tokens,
+        limit=prompt.limit,
+        finish=answer.finish,
+        origin="engine",
+        margins=(),
+        argmax=(),
+        digest=digest,
+        looping=looping(tokens),
+    )
+    log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
+    return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)
+
+
+def served_of(
+    answer: Answer,
+    arm: Arm,
+    load: Load,
+    facts: EngineFacts,
+    response: ScoredResponse | None,
+    error: str | None,
+    digest: str,
+) -> Served:
+    """An answer of an arm; `response` is what it is compared with at temperature 0."""
+    request, sample = answer.ask.key
+    first = None
+    if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
+        first = first_difference(response.tokens, answer.tokens)
+    return Served(
+        request=request,
+        sample=sample,
+        candidate=arm.candidate,
+        k=arm.k,
+        mode=DraftingMode.GREEDY,
+        repeat=arm.repeat,
+        server=facts.server,
+        process=facts.process,
+        load=load.kind,
+        concurrency=load.concurrency or max(1, answer.in_flight),
+        sent=answer.sent,
+        arrivals=answer.arrivals,
+        chunks=answer.chunks,
+        prompt_tokens=answer.prompt_tokens,
+        cached_tokens=answer.cached_tokens,
+        output_tokens=answer.output_tokens,
+        finish=answer.finish,
+        digest=digest,
+        proposed=answer.proposed,
+        accepted=answer.accepted,
+        rounds=answer.rounds,
+        drafted=answer.drafted,
+        kept=answer.kept,
+        by_position=answer.by_position,
+        first_difference=first,
+        error=error,
+    )
+
+
+def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:
+    """The first position at which two texts differ, the end of the shorter one among them."""
+    for at, (one, other) in enumerate(zip(response, answer, strict=False)):
+        if one != other:
+            return at
+    return None if len(response) == len(answer) else min(len(response), len(answer))
+
+
+def near_ties(
+    rows: Sequence[Served],
+    responses: Mapping[Key, ScoredResponse],
+    plain: Server,
+    exact: float,
+) -> list[Served]:
+    """The answers that left their response, each with whether it did so at a near tie: where the
+    plain server's two best tokens are no further apart than where it leaves itself, or than
+    `exact`. Those of which the server gives no log-probabilities are left out.
+    """
+    margins: dict[tuple[str, int, int], float] = {}
+    for row in rows:
+        at = row.first_difference or 0
+        response = responses[row.request, row.sample]
+        if (row.request, row.sample, at) in margins:
+            continue
+        try:
+            margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
+        except EngineError:
+            margin = None
+        if margin is not None:
+            margins[row.request, row.sample, at] = margin
+    known = [
+        (row, margins[where])
+        for row in rows
+        if (where := (row.request, row.sample, row.first_difference or 0)) in margins
+    ]
+    threshold = max([exact, *(margin for row, margin in known if row.candidate is None)])
+    return [msgspec.structs.replace(row, tie=margin <= threshold) for row, margin in known]
