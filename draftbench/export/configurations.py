@@ -134,7 +134,10 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     if rules.sampling is not None:
         notes.append(f"{rules.sampling} where a request does not say: {_to_send(setting)}")
     if setting.schedule and not written.scheduled:
-        steps = ", ".join(f"k = {k} from {first} to {last}" for first, last, k in setting.schedule)
+        steps = ", ".join(
+            f"k = {k} {f'at {first}' if first == last else f'from {first} to {last}'}"
+            for first, last, k in setting.schedule
+        )
         notes.append(
             f"{name} takes one draft length for all loads: it is k = {setting.k}, while the run "
             f"recommends {steps} concurrent requests"
@@ -145,9 +148,11 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     for model in filter(None, (setting.target, setting.draft)):
         if model in (".", "..") or model.startswith(("~", "./", "../")):
             notes.append(f"`{model}` is a path on the measuring machine: replace it")
-    if engine in ("llamacpp", "tensorrt-llm"):  # the others are given the revision
-        for spec in setting.pinned:
-            notes.append(f"the run measured `{spec}`: serve this revision")
+    pinned = (setting.target, setting.target_revision), (setting.draft, setting.draft_revision)
+    given = {"llamacpp": 0, "tensorrt-llm": 1}.get(engine, 2)  # to so many of the two
+    for model, revision in pinned[given:]:
+        if revision:
+            notes.append(f"the run measured `{model}@{revision}`: serve this revision")
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
@@ -369,11 +374,17 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
             least = "nothing" if setting.draft is None else "one token"
             notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
     document: dict[str, object] = {}
+    if setting.target_revision:
+        document["revision"] = setting.target_revision
     if older or setting.draft is None:  # a draft model is part of the target's graph from 1.3 on
         document["disable_overlap_scheduler"] = True
     mode = None
     if setting.draft is None:
         fields = tensorrt_llm_lookup(setting.lookup[1], **lengths)
+        notes.append(
+            "TensorRT-LLM takes the last match, as was measured, and n-grams down to one token; "
+            f"the run measured {setting.lookup[0]} tokens or more"
+        )
     else:
         mode = DraftingMode.GREEDY
         fields = tensorrt_llm_draft(setting.draft, **lengths)

@@ -78,12 +78,6 @@ class Setting:
         target, draft = self.vocabularies or (0, 0)
         return None if target == draft else f"{target} and {draft}"
 
-    @property
-    def pinned(self) -> tuple[str, ...]:
-        """The models that were measured at one revision, with it."""
-        models = (self.target, self.target_revision), (self.draft, self.draft_revision)
-        return tuple(f"{name}@{revision}" for name, revision in models if revision)
-
 
 def setting_of(
     answer: Recommendation,

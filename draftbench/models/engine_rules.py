@@ -341,13 +341,15 @@ ENGINES = {
         option=_tensorrt_llm_option,
         sampling=None,
         short_context="with a draft of {} tokens of context (target: {}) it was not checked",
-        own_draft="speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}",
+        own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
             Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
+            Source("revision, of the target alone", "0066b2a56 llmapi/llm_utils.py", ""),
+            Source("n-grams of every length", "024997657 _torch/speculative/ngram.py", ""),
             Source("before 1.3", "documentation of 1.0 to 1.2", ""),
             Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
-            Source("MTP", "API reference of 1.4.0rc1", ""),
+            Source("MTP", "00043967 llmapi/llm_args.py", ""),
         ),
     ),
     "transformers": Engine(

@@ -153,12 +153,12 @@ def request_fields(
     given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
     for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
-        value = _plain(name, text) if name in SETTINGS else text
+        value = plain(name, text) if name in SETTINGS else text
         if value is None or (name != alias and settings.get(name) is not None):
             continue
         if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
             continue
-        if name == "tool_choice" and not _plain("tools", settings.get("tools")):
+        if name == "tool_choice" and not plain("tools", settings.get("tools")):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
@@ -196,7 +196,7 @@ def request_fields(
     }
 
 
-def _plain(name: str, value: Any) -> Any:
+def plain(name: str, value: Any) -> Any:
     """The value of a setting, also where a table or a log keeps it as text."""
     if not isinstance(value, str):
         return value
@@ -215,4 +215,6 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
         case {"input_schema": schema} | {"type": "function", "parameters": schema}:
             given = {name: tool[name] for name in ("name", "description") if name in tool}
             return {"type": "function", "function": {**given, "parameters": schema}}
+        case {"type": str(kind)} if kind != "function":  # the server runs it, or a grammar
+            raise NotRepresentableError("tools other than functions")
     return tool

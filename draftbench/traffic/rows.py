@@ -24,6 +24,7 @@ from draftbench.traffic.places import at, decoded
 from draftbench.traffic.request_settings import (
     BadRowError,
     NotRepresentableError,
+    plain,
     request_fields,
 )
 
@@ -96,7 +97,8 @@ def read_request(
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
-    return ReadRow(form, request, asked.settings.get("temperature") is None)
+    assumed = plain("temperature", asked.settings.get("temperature")) is None
+    return ReadRow(form, request, assumed)
 
 
 def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:

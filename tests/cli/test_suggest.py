@@ -84,6 +84,7 @@ def test_a_target_that_is_usually_left_alone_is_said_to_be(command):
     outcome = command("suggest", "--target", "openai/gpt-oss-120b")
     assert (outcome.code, outcome.err) == (0, "")
     assert "no draft: served with a trained head" in outcome.out
+    assert "Known to be used" not in outcome.out
 
 
 def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_flag(
@@ -93,6 +94,8 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     assert known.startswith("deepseek-ai/DeepSeek-V3.2 carries its own draft\n")
     assert """vLLM: --speculative-config '{"method":"mtp","num_speculative_tokens":1}'""" in known
     assert "SGLang: --speculative-algorithm NEXTN" in known
+    # Known fault: `num_nextn_predict_layers`, which TensorRT-LLM warns of and will remove.
+    assert "TensorRT-LLM: speculative_config: {decoding_type: MTP, max_draft_len: 1}" in known
     # Known fault: transformers has no such layers for it, and its option was offered.
     assert "use_mtp" not in known
     assert "Not used in such a model by transformers." in " ".join(known.split())

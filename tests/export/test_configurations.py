@@ -254,6 +254,10 @@ def test_engines_that_take_a_revision_are_given_it(setting):
     assert (found["--revision"], found["--speculative-draft-model-revision"]) == ("abc", "v1")
     assert configure(pair, "transformers").text.count("revision='v1'") == 1
     assert configure(pair, "transformers").text.count("revision='abc'") == 2
+    # TensorRT-LLM downloads the target at it and the draft at the newest.
+    assert yaml.safe_load(configure(pair, "tensorrt-llm").text)["revision"] == "abc"
+    assert "Qwen2.5-1.5B@abc" not in notes(pair, "tensorrt-llm")
+    assert "the run measured `Qwen/Qwen2.5-1.5B@abc`" in notes(pair, "llamacpp")
     for engine in ("llamacpp", "tensorrt-llm"):
         assert "the run measured `Qwen/Qwen2.5-0.5B@v1`" in notes(pair, engine)
 
@@ -368,7 +372,7 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
 def test_engines_without_a_length_by_load_say_so(setting, engine, version):
     pair, words = setting(schedule=SCHEDULE), "one draft length for all loads: it is k = 4"
     assert words in notes(pair, engine, version)
-    assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 from 32 to 32" in notes(
+    assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 at 32" in notes(
         pair, engine, version
     )
     assert "per_batch_size" not in configure(pair, engine, version).text
@@ -414,7 +418,12 @@ def test_tensorrt_llm_drafts_least_beyond_the_largest_load(setting, draft, least
 
 @pytest.mark.parametrize(
     ("engine", "end"),
-    [("vllm", "the last match"), ("llamacpp", "the last match"), ("transformers", "the first")],
+    [
+        ("vllm", "the last match"),
+        ("llamacpp", "the last match"),
+        ("tensorrt-llm", "n-grams down to one token"),
+        ("transformers", "the first"),
+    ],
 )
 def test_the_end_from_which_prompt_lookup_searches_is_said(setting, engine, end):
     assert end in notes(setting(draft=None), engine)

@@ -167,6 +167,16 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
 
 
 @pytest.mark.parametrize(
+    "tool",
+    [{"type": "web_search"}, {"type": "custom", "name": "f"}, {"type": "computer_20241022"}],
+)
+def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
+    """Known fault: what the server ran itself reached the template as a function."""
+    with pytest.raises(NotRepresentableError, match="^tools other than functions$"):
+        read({"body": {"model": "m", "input": "Hello", "tools": [FUNCTION, tool]}})
+
+
+@pytest.mark.parametrize(
     ("row", "field"),
     [
         (CHAT | {"options": {"temperature": 0.7}, "format": "json"}, "format"),

@@ -90,6 +90,13 @@ def test_rows_without_a_temperature_are_counted_by_the_one_taken(tmp_path):
     assert load(query(path)).assumed == {1.0: 2, 0.0: 1}
 
 
+@pytest.mark.parametrize("empty", ["", " ", "null", "None"])
+def test_a_temperature_without_a_number_is_a_missing_one(tmp_path, empty):
+    """Known fault: it was read at 1 and not counted."""
+    asked = {"model": "m", "prompt": "a", "temperature": empty}
+    assert load(query(log(tmp_path, asked))).assumed == {1.0: 1}
+
+
 @pytest.mark.parametrize(
     ("rows", "changes", "message", "hint"),
     [

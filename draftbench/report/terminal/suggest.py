@@ -25,7 +25,7 @@ def render(answer: Suggestion, style: str, width: int) -> str:
         head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"
-        section = Section(title, head, rows, [*_notes(answer), _IN_USE])
+        section = Section(title, head, rows, [*_notes(answer), *([_IN_USE] if rows else [])])
     sections = [*own_draft_section(answer.target, answer.own_draft), section]
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
