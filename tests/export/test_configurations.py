@@ -372,9 +372,7 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
 def test_engines_without_a_length_by_load_say_so(setting, engine, version):
     pair, words = setting(schedule=SCHEDULE), "one draft length for all loads: it is k = 4"
     assert words in notes(pair, engine, version)
-    assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 at 32" in notes(
-        pair, engine, version
-    )
+    assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 at 32" in notes(pair, engine, version)
     assert "per_batch_size" not in configure(pair, engine, version).text
     assert words not in notes(setting(), engine, version)
 

@@ -172,7 +172,7 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
 )
 def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
     """Known fault: what the server ran itself reached the template as a function."""
-    with pytest.raises(NotRepresentableError, match="^tools other than functions$"):
+    with pytest.raises(NotRepresentableError, match=r"^tools other than functions$"):
         read({"body": {"model": "m", "input": "Hello", "tools": [FUNCTION, tool]}})
 
 

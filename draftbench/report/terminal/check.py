@@ -32,7 +32,7 @@ def own_draft_section(target: str, own: OwnDraft | None) -> list[Section]:
         return []
     note = (
         f"It needs no draft model ({own.why}): try its layers first, where the engine knows them. "
-        "They are not measured here."
+        "`draftbench sweep --engine vllm --drafts mtp` measures them."
     )
     if own.unused:
         note += f" Not used in such a model by {', '.join(own.unused)}."
