@@ -150,9 +150,9 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             notes.append(f"`{model}` is a path on the measuring machine: replace it")
     pinned = (setting.target, setting.target_revision), (setting.draft, setting.draft_revision)
     given = {"llamacpp": 0, "tensorrt-llm": 1}.get(engine, 2)  # to so many of the two
-    for model, revision in pinned[given:]:
+    for spec, revision in pinned[given:]:
         if revision:
-            notes.append(f"the run measured `{model}@{revision}`: serve this revision")
+            notes.append(f"the run measured `{spec}@{revision}`: serve this revision")
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])

@@ -162,7 +162,7 @@ def transformers_draft(*, two_tokenizers: bool = False) -> str:
 
 
 def _vllm_option(facts: PairFacts, special: bool) -> str:
-    fields = vllm_draft(facts.draft, translated=special)
+    fields = vllm_draft(facts.draft, translated=special) | {"num_speculative_tokens": 1}
     return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
 
 
@@ -175,7 +175,7 @@ def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
 
 
 def _tensorrt_llm_option(facts: PairFacts, special: bool) -> str:
-    fields = tensorrt_llm_draft(facts.draft)
+    fields = tensorrt_llm_draft(facts.draft, max_draft_len=1)
     words = ", ".join(f"{name}: {value}" for name, value in fields.items())
     return f"speculative_config: {{{words}}}"
 

@@ -10,6 +10,7 @@ from draftbench.report.terminal.text import Section, counted, render_sections, s
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
+_LENGTH = "vLLM and TensorRT-LLM want a draft length, here 1; a sweep finds the one that pays."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
 
@@ -93,7 +94,7 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
     parts = [
         _verdict(pair.draft.name, answer.target.name, pair),
         Section("Side by side", ["", "target", "draft"], _side_by_side(answer, pair), notes, code),
-        Section("Engines, by their own rules", notes=_engines(pair), code=options),
+        Section("Engines, by their own rules", notes=[*_engines(pair), _LENGTH], code=options),
     ]
     if pair.rooms:
         rows = [
