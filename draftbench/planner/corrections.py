@@ -17,7 +17,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.planner.predict import Prediction, predict
+from draftbench.planner.predict import Prediction, Predictor, predict
 from draftbench.planner.rank import Alternative, Kind
 
 _KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
@@ -44,9 +44,12 @@ def carried_over(
         errors = [geometric_mean(factors) / factor - 1 for factor in factors]
     low, rows, high = (each[0].predictor.batch for each in (fewer, alternatives, more))
     share = (rows - low) / (high - low)
+    predictor = alternatives[0].predictor
+    bounds = [replace(predictor, costs=costs) for costs in predictor.bounds]
     found = []
     for each in alternatives:
-        off = np.outer(1 + np.array(errors or (0.0,)), 1 + np.array(_bends(each, by))) - 1
+        bends = np.array(_bends(each, bounds, by))
+        off = np.outer(1 + np.array(errors or (0.0,)), 1 + bends) - 1
         found.append(
             replace(
                 each,
@@ -84,11 +87,10 @@ def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float
     return found
 
 
-def _bends(alternative: Alternative, by: Kind) -> list[float]:
+def _bends(alternative: Alternative, bounds: Sequence[Predictor], by: Kind) -> list[float]:
     """What the prediction is off by if passes take the least or the most, or neither."""
-    predictor, own = alternative.predictor, _speedup(alternative.prediction, by)
-    bounds = [predict(replace(predictor, costs=costs), alternative.k) for costs in predictor.bounds]
-    others = [_speedup(bound, by) for bound in bounds]
+    own = _speedup(alternative.prediction, by)
+    others = [_speedup(predict(bound, alternative.k), by) for bound in bounds]
     return [0.0, *(own / other - 1 for other in others if own and other)]
 
 

@@ -109,9 +109,9 @@ class PredictionError(Record, frozen=True):
 class LoadLevel(Record, frozen=True):
     """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
-    Rates and times are those of plain decoding, which is one whatever leads, and those times the
-    leader's speed-up: tokens per second of all rows while they decode, seconds per output token of
-    a request, including its prefills where those were timed.
+    Rates and times without speculation are one figure, whatever leads; with speculation they are
+    that and the leader's speed-up: tokens per second of all rows while they decode, seconds per
+    output token of a request, including its prefills where those were timed.
     """
 
     concurrency: int
