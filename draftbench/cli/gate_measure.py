@@ -84,7 +84,10 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     serving = None
     if new.server is not None:
         serving = ServingOptions(
-            server=new.server, baseline=new.baseline_server, tokenizer=new.tokenizer
+            server=new.server,
+            baseline=new.baseline_server,
+            tokenizer=new.tokenizer,
+            drafts_with=baseline.tested.get("draft"),
         )
     asked, tested = baseline.question, baseline.tested
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")

@@ -54,7 +54,7 @@ def notes_on(
     caveats = {
         few: equal < FEW_REQUESTS,
         f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
-        "no alpha: prompt lookup has no acceptance rate per position": (
+        "no alpha: neither prompt lookup nor a server shows acceptance by position": (
             not (old.alpha_definition and new.alpha_definition)
         ),
         timed: result.timed and fewest < MIN_PROCESSES,

@@ -104,7 +104,8 @@ def _expected(run: Run) -> list[Candidate]:
     question, specs = run.manifest.question, run.manifest.specs or {}
     built_in = [draft for draft in question.drafts if draft in (LOOKUP, SELF)]
     if run.manifest.effort is not None and run.manifest.effort.controls:
-        built_in = list(dict.fromkeys((*built_in, LOOKUP, SELF)))
+        controls = (LOOKUP, SELF) if question.engine is None else (LOOKUP,)
+        built_in = list(dict.fromkeys((*built_in, *controls)))
     known = (*run.candidates, *(f.candidate for f in run.failures if f.candidate is not None))
     stored = {c.draft: c for c in known if c.quant not in question.quants}
     expected = [Candidate(draft=draft) for draft in built_in]

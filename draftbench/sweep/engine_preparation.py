@@ -380,7 +380,9 @@ def _with_own(
     models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
     method = facts.method or "draft"
     model = facts.settings.get("speculative_model")
-    name = LOOKUP if method == "ngram" else short_name(model) if model else method
+    name = (
+        LOOKUP if method == "ngram" else short_name(model or serving.options.drafts_with or method)
+    )
     if model is None and len(models) == 1 and name != LOOKUP:
         name = models[0]  # the one draft that the user names
     own = Arm(next((c for c in candidates if c.draft == name), Candidate(draft=name)), k)

@@ -29,6 +29,7 @@ class ServingOptions:
     time_scale: float = 1.0  # times the log's own speed
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
+    drafts_with: str | None = None  # what the user's server does, where it does not tell
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,16 @@ def test_the_verdict_is_on_what_the_server_accepts(
     assert verdict in outcome.out
 
 
+def test_the_draft_is_called_what_the_baseline_calls_it(command, saved, tmp_path):
+    document = json.loads(saved.read_text())
+    document["candidate"] = document["tested"]["draft"] = "small"
+    saved.write_text(json.dumps(document))
+    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+        outcome = gated(command, saved, tmp_path, server)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("PASS: small")
+
+
 def test_another_k_is_another_question(command, saved, tmp_path):
     with ScriptedServer("vllm", k=2, accepts=(1,)) as server:
         outcome = gated(command, saved, tmp_path, server)

@@ -39,6 +39,13 @@ def test_missing_responses_replays_and_candidates_are_named(scene):
     assert "no replay of ngram, big, big:int4" in found
 
 
+def test_on_an_engine_prompt_lookup_is_the_only_control(scene):
+    scene.requests(2, ALL)
+    effort = Effort(measure="replay", measure_requests=3, controls=True)
+    found = said(scene, effort=effort, engine="vllm")
+    assert "no replay of ngram:" in found.replace(")", ":")
+
+
 def test_what_is_missing_is_a_caveat_of_the_answer(scene):
     three(scene, SMALL, timed=False)
     run = scene.observed(1, effort=EFFORT, specs={"small": "small"})
