@@ -16,6 +16,9 @@ hands them to `recommend`. What is true is computed from the whole population:
 - **Noise**, which is not part of the truth. `visits` is the sd of what all samples of one visit to
   a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
   process decodes at one k: a factor on its rounds, and another on the baseline of the block.
+- **Timing.** Where it `stops` by itself there are as many visits as in a sweep, and c is judged.
+- **Gate.** Half of the processes decode before a change that makes rounds slower by `drop`, half
+  after it; `speedup:5%` is asked for.
 
 An interval covers where the true speed-up of its configuration lies in it; a cell holds where the
 95 % interval of the share (Wilson 1927) reaches the aim. To speculate is wrong where the true
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +47,15 @@ import numpy as np
 from simulated_runs import Scenario, World
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.gate.judge import judge
+from draftbench.gate.limits import parse_limit
+from draftbench.gate.pin import make_baseline
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
+from draftbench.records import SAMPLES_PER_VISIT
+from draftbench.run_folder.run import Run
 
 TRIALS = 400
 MOST_WRONG, SETTLED, MOST_OVERSTATED = 0.03, 0.85, 0.1
@@ -58,17 +67,22 @@ MOST_REQUESTS = 1500
 class Cell(Scenario):
     """A scenario and what is asked of it: how often its intervals should cover, and at which loads.
     Of `figures` α, τ and the prediction are judged. Where `advised`, an open question is asked
-    again with a fresh run of as many requests as the answer advises.
+    again with a fresh run of as many requests as the answer advises. Of `gated` the gate judges the
+    times of the later half of the processes, slower by `drop`, against the earlier half.
     """
 
     aim: float = 0.90
     loads: tuple[int, ...] = (1,)
     figures: bool = False
     advised: bool = False
+    gated: bool = False
+    drop: float = 0.0
 
 
 _FIGURES = Cell(decoded=(0,), in_decoder=0, visits=0, ks=(4,), figures=True)
 _NOTHING_DECODED = Cell(decoded=(0,), in_decoder=0)
+_STOPS = replace(_NOTHING_DECODED, speedup=1.15, stops=True)
+_GATE = Cell(decoded=(24,), in_decoder=0, ks=(4,), processes=6, gated=True)
 _ADVISED = Cell(24, (24,), shape="mild", in_decoder=0, visits=0, ks=(4,), advised=True)
 CELLS = {
     "figures-5-mild": replace(_FIGURES, requests=5, shape="mild"),
@@ -104,6 +118,15 @@ CELLS = {
     "nothing-decoded-wild": replace(_NOTHING_DECODED, speedup=0.99, visits=0.4),
     "leader-not-decoded": Cell(decoded=(24, 0), promise=(1.0, 1.1)),
     "few-decoded": Cell(13, (13, 2), speedup=1.0, promise=(1.0, 1.05)),
+    "timing-stops-2": replace(_STOPS, visits=0.02),
+    "timing-stops-10": replace(_STOPS, visits=0.10),
+    "timing-stops-30": replace(_STOPS, visits=0.30),
+    "timing-stops-few": replace(_STOPS, requests=12, visits=0.10),
+    "gate-1.6": replace(_GATE, noise=0.016),
+    "gate-3": replace(_GATE, noise=0.03),
+    "gate-5": replace(_GATE, noise=0.05),
+    "gate-3-one-process": replace(_GATE, noise=0.03, processes=2),
+    "gate-1.6-drop-15": replace(_GATE, noise=0.016, drop=0.15),
     "advised-1.06": replace(_ADVISED, speedup=1.06),
     "advised-1.10": replace(_ADVISED, speedup=1.10),
     "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
@@ -128,12 +151,12 @@ class Decided(msgspec.Struct, frozen=True):
     best: float
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one trial showed: a line of the file.
 
     `expected` are the expected speed-ups of all configurations and of the leader. `probability` and
     `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests were
-    advised, and whether so many settled it.
+    advised, and whether so many settled it; `visits` how many timing took, `verdict` the gate's.
     """
 
     cell: str
@@ -145,15 +168,18 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     loss: tuple[float, float] | None = None
     crossover: tuple[int, int] | None = None
     advice: tuple[int, bool] | None = None
+    visits: int | None = None
+    verdict: str | None = None
 
 
 def simulate(name: str, number: int) -> Trial:
     """One trial of a cell."""
     cell = CELLS[name]
     world = World(cell, np.random.default_rng([zlib.crc32(name.encode()), number]))
-    found = recommend(
-        world.run(cell.requests, cell.decoded), DecisionOptions(concurrency=cell.loads)
-    )
+    run = world.run(cell.requests, cell.decoded)
+    if cell.gated:
+        return Trial(cell=name, number=number, intervals=(), verdict=verdict(run, cell.drop))
+    found = recommend(run, DecisionOptions(concurrency=cell.loads))
     if cell.figures:
         return Trial(cell=name, number=number, intervals=tuple(figures(world, found)))
     intervals, decisions = [], []
@@ -163,6 +189,9 @@ def simulate(name: str, number: int) -> Trial:
             true, best = world.speedup_of(level.leader), world.best(level.concurrency)
             intervals.append(covered(of, level.speedup_deciding, true))
             decisions.append(Decided(of, level.decision, true, best))
+    if cell.stops:
+        own = found.evaluations[0]
+        intervals.append(covered("c", own.draft_cost_ratio, world.steps[0] / world.target(1)))
     probability, loss = stated(world, found)
     return Trial(
         cell=name,
@@ -174,7 +203,24 @@ def simulate(name: str, number: int) -> Trial:
         loss=loss,
         crossover=crossover(world, found) if len(cell.batches) > 1 else None,
         advice=advice(world, found.requests_needed) if cell.advised else None,
+        visits=len(run.costs[0].seconds) // SAMPLES_PER_VISIT if cell.stops else None,
     )
+
+
+def verdict(run: Run, drop: float) -> str:
+    """What the gate says of the speed-up of the later processes against the earlier ones."""
+    names = sorted({row.process for row in run.decodes})
+    sides = []
+    for chosen, slower in ((names[: len(names) // 2], 0.0), (names[len(names) // 2 :], drop)):
+        rows = [row for row in run.decodes if row.process in chosen]
+        late = [
+            msgspec.structs.replace(
+                row, decode_seconds=row.decode_seconds * (1 + slower * (row.k > 0))
+            )
+            for row in rows
+        ]
+        sides.append(make_baseline(replace(run, decodes=tuple(late)), run.candidates[0], 4))
+    return judge(*sides, [parse_limit("speedup:5%")]).verdict.value
 
 
 def figures(world: World, found: Recommendation) -> Iterator[Covered]:
@@ -331,6 +377,19 @@ def other_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
             f"{median(requests for requests, _ in advised):g} requests; so many settle it in "
             f"{share_of(settled, len(advised)).strip()}, aim {SETTLED:.0%}: {held(holds)}"
         )
+    verdicts = Counter(trial.verdict for trial in trials if trial.verdict is not None)
+    if verdicts:
+        shares = ", ".join(f"{count / len(trials):.1%} {each}" for each, count in verdicts.items())
+        line, failed = f"{name}: {shares}", verdicts["fail"]
+        if CELLS[name].drop == 0:
+            holds = wilson(failed, len(trials))[0] <= MOST_WRONG
+            line += (
+                f"; fails without a change {share_of(failed, len(trials)).strip()}: {held(holds)}"
+            )
+        yield line
+    visits = [trial.visits for trial in trials if trial.visits is not None]
+    if visits:
+        yield f"{name}: {fmean(visits):.1f} visits on average, from {min(visits)} to {max(visits)}"
     limits = [trial.crossover for trial in trials if trial.crossover is not None]
     if limits:
         said, true = (fmean(side) for side in zip(*limits, strict=True))

@@ -5,15 +5,16 @@ See `coverage.py` for what is true and what is noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
-from draftbench.measure.step_costs import BATCH_REPEATS, REPEATS
+from draftbench.measure.step_costs import LEAST_TURNS, MOST_TURNS
 from draftbench.planner.recommendation import Configuration
+from draftbench.planner.timing_effort import timed_enough
 from draftbench.records import (
     SAMPLES_PER_VISIT,
     AnyObservation,
@@ -35,6 +36,8 @@ from draftbench.run_folder.manifest import (
 from draftbench.run_folder.run import Run, run_of, to_decode
 
 DRAFTS = (Candidate(draft="small"), Candidate(draft="big"))
+# Visits to every pass of one row and of several, where timing does not stop by itself.
+VISITS, BATCH_VISITS = 6, 3
 POPULATION, LONGEST, ROOM = 4000, 1000, 64
 # Of four kinds of requests: mean length, and log odds that the first draft's token is accepted.
 MEANS, ODDS = np.array([8.0, 20.0, 40.0, 80.0]), np.array([0.0, 0.4, 0.8, 1.7])
@@ -49,6 +52,7 @@ class Scenario:
     `decoded` says how many requests are decoded, `speedup` times `promise` what the best k of the
     draft is truly worth before `in_decoder` is drawn, `knees` from where to where the target's knee
     is drawn. Decoded outputs that have `parted` accept other tokens than the replayed responses.
+    Where timing `stops` by itself there are as many visits as a sweep would make.
     """
 
     requests: int = 48
@@ -60,6 +64,7 @@ class Scenario:
     in_decoder: float = 0.04
     processes: int = 1
     parted: bool = False
+    stops: bool = False
     promise: tuple[float, float] = (1.0, 0.97)
     ks: tuple[int, ...] = (2, 4, 6)
     batches: tuple[int, ...] = (1,)
@@ -158,8 +163,14 @@ class World:
         records: list[AnyObservation] = [*responses]
         for at, (draft, count) in enumerate(zip(self.drafts, decoded, strict=True)):
             accepted = self._accepted(responses, rates, at)
-            records += [replay(draft, each, accepted[each.request]) for each in responses]
-            records += self._costs(draft, self.steps[at])
+            replays = [replay(draft, each, accepted[each.request]) for each in responses]
+            records += replays
+            enough = None
+            if self.scenario.stops:
+                replayed = run_of(manifest(self.scenario), [*responses, *replays])
+                # What is decoded takes so long that a third of the time is never reached.
+                enough = timed_enough(replayed, draft, 1, responses, 10**6)
+            records += self._costs(draft, self.steps[at], enough)
             if self.scenario.parted:
                 accepted = self._accepted(responses, rates, at)
             records += self._decodes(at, to_decode(responses, count), accepted)
@@ -183,29 +194,44 @@ class World:
             for each in responses
         }
 
-    def _costs(self, draft: Candidate, step: float) -> Iterator[CostPoint]:
-        """Timed passes at both ends of the contexts."""
+    def _costs(
+        self,
+        draft: Candidate,
+        step: float,
+        enough: Callable[[Sequence[CostPoint]], bool] | None,
+    ) -> Iterator[CostPoint]:
+        """Timed passes at both ends of the contexts, all of one visit disturbed alike."""
         for rows in self.scenario.batches:
-            visits = REPEATS if rows == 1 else BATCH_REPEATS
-            noise = np.repeat(self._factors(self.scenario.visits, visits), SAMPLES_PER_VISIT)
-            sizes = sorted({1, 2, *(k + 1 for k in self.scenario.ks)})
-            passes: list[tuple[Candidate | None, int, Floats]] = [
-                *((None, size, np.full(len(noise), self.target(rows * size))) for size in sizes),
-                *((draft, size, step * noise) for size in (1, 2)),
-            ]
-            for candidate, size, seconds in passes:
-                for context in (0, 2 * LONGEST):
-                    yield CostPoint(
-                        candidate=candidate,
-                        what="step",
-                        batch=rows,
-                        new_tokens=size,
-                        context=context,
-                        seconds=tuple(seconds.tolist()),
-                        block=str(draft),
-                        runner="simulated",
-                        process="timing",
-                    )
+            visits = VISITS if rows == 1 else BATCH_VISITS
+            factors = self._factors(self.scenario.visits, visits if enough is None else LEAST_TURNS)
+            points = list(self._points(draft, step, rows, factors))
+            while enough is not None and len(factors) < MOST_TURNS and not enough(points):
+                factors += self._factors(self.scenario.visits, 1)
+                points = list(self._points(draft, step, rows, factors))
+            yield from points
+
+    def _points(
+        self, draft: Candidate, step: float, rows: int, factors: Sequence[float]
+    ) -> Iterator[CostPoint]:
+        noise = np.repeat(factors, SAMPLES_PER_VISIT)
+        sizes = sorted({1, 2, *(k + 1 for k in self.scenario.ks)})
+        passes: list[tuple[Candidate | None, int, Floats]] = [
+            *((None, size, np.full(len(noise), self.target(rows * size))) for size in sizes),
+            *((draft, size, step * noise) for size in (1, 2)),
+        ]
+        for candidate, size, seconds in passes:
+            for context in (0, 2 * LONGEST):
+                yield CostPoint(
+                    candidate=candidate,
+                    what="step",
+                    batch=rows,
+                    new_tokens=size,
+                    context=context,
+                    seconds=tuple(seconds.tolist()),
+                    block=str(draft),
+                    runner="simulated",
+                    process="timing",
+                )
 
     def _decodes(
         self, draft: int, responses: Sequence[Trajectory], accepted: dict[str, list[bool]]

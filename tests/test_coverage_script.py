@@ -46,6 +46,21 @@ def test_48_independent_requests_of_like_length_are_covered(coverage):
     assert hits >= 24  # of 30: at 94 % fewer come once in 2,000 times
 
 
+@pytest.mark.parametrize("cell", ["figures-5-mild", "figures-12-heavy", "timing-stops-2"])
+def test_few_unequal_and_briefly_timed_requests_are_covered(coverage, cell):
+    trials = [coverage.simulate(cell, number) for number in range(20)]
+    rows = [each for trial in trials for each in trial.intervals]
+    hits = sum(each.interval[0] <= each.true <= each.interval[1] for each in rows)
+    assert hits >= 0.75 * len(rows)  # at 90 %, all of a trial together, fewer come once in 25 times
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict"), [("gate-3-one-process", "fail"), ("gate-1.6-drop-15", "pass")]
+)
+def test_the_gate_does_not_judge_times_wrongly(coverage, cell, verdict):
+    assert verdict not in [coverage.simulate(cell, number).verdict for number in range(10)]
+
+
 def test_a_decoded_cell_without_noise_has_a_leader_that_pays(coverage):
     (trial,) = coverage.simulated("noise-0", 1, None, [])
     (decided,) = trial.decisions

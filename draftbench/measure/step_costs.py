@@ -21,8 +21,9 @@ from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint
 
-REPEATS = 6
-PREFILL_REPEATS = BATCH_REPEATS = 3
+# Turns over all points: the fewest, the most of one row and of several, whose passes take long, and
+# those in which prompts are read.
+LEAST_TURNS, MOST_TURNS, MOST_BATCH_TURNS, PREFILL_TURNS = 3, 12, 6, 3
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class CostGrid:
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     @property
-    def turns(self) -> int:
-        """How often all points are visited; batches take long, and fewer turns do."""
-        return REPEATS if self.batch == 1 else BATCH_REPEATS
+    def most_turns(self) -> int:
+        """How often all points are visited at most."""
+        return MOST_TURNS if self.batch == 1 else MOST_BATCH_TURNS
 
     def tokens(self, start: int, count: int) -> list[int]:
         """Real tokens, repeated where the text is shorter."""
@@ -97,10 +98,29 @@ class _Point:
     work: Callable[[], object]
     seconds: list[float] = field(default_factory=list)
 
+    def timed(self, block: Candidate, process: str) -> CostPoint:
+        """The observation."""
+        return CostPoint(
+            candidate=self.candidate,
+            what=self.what,
+            batch=self.batch,
+            new_tokens=self.new_tokens,
+            context=self.context,
+            seconds=tuple(self.seconds),
+            block=str(block),
+            runner=self.runner,
+            process=process,
+        )
 
-def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[CostPoint]:
-    """Time a candidate's passes beside the target's; as its own draft the target has no others.
-    Between two of the grid's turns the bench may end the work.
+
+def time_steps(
+    loaded: LoadedCandidate,
+    bench: Bench,
+    grid: CostGrid,
+    enough: Callable[[Sequence[CostPoint]], bool],
+) -> list[CostPoint]:
+    """Time a candidate's passes beside the target's, turn by turn until that is `enough`; as its
+    own draft the target has no others. Between two turns the bench may end the work.
     """
     clock, draft, candidate = bench.clock, loaded.runner, loaded.candidate
     points = [*_passes(bench.target, None, grid, grid.verify_sizes)]
@@ -108,12 +128,15 @@ def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[Co
         points += _proposals(candidate, grid, bench.lookup)
     elif draft is not bench.target:
         points += _passes(draft, candidate, grid, (1, 2))
-    for turn in range(grid.turns):
+    found: list[CostPoint] = []
+    for turn in range(grid.most_turns):
+        if turn >= LEAST_TURNS and enough(found):
+            break
         if turn > 0:
             bench.between(1)
         for point in points:
             prefill = point.what == "prefill"
-            if prefill and turn >= PREFILL_REPEATS:
+            if prefill and turn >= PREFILL_TURNS:
                 continue  # prompts are read once a request and take long
             # Untimed: in a decoder a pass finds its weights as warm as the pass before left them,
             # not as cold as another model's passes did.
@@ -122,20 +145,8 @@ def time_steps(loaded: LoadedCandidate, bench: Bench, grid: CostGrid) -> list[Co
                 start = clock.mark()
                 point.work()
                 point.seconds.append(clock.seconds(start, clock.mark()))
-    return [
-        CostPoint(
-            candidate=point.candidate,
-            what=point.what,
-            batch=point.batch,
-            new_tokens=point.new_tokens,
-            context=point.context,
-            seconds=tuple(point.seconds),
-            block=str(candidate),
-            runner=point.runner,
-            process=bench.process,
-        )
-        for point in points
-    ]
+        found = [point.timed(candidate, bench.process) for point in points]
+    return found
 
 
 def _passes(

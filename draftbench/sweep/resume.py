@@ -7,13 +7,14 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
 from draftbench.measure.trajectories import Asked, ScoredResponse, plan
 from draftbench.planner.recommend import next_start, promising_ks
+from draftbench.planner.timing_effort import timed_enough
 from draftbench.records import (
     SELF,
     AnyObservation,
@@ -296,6 +297,20 @@ class Measured:
             *self.replays.get(candidate, {}).values(),
         ]
         return promising_ks(run_of(self.prepared.manifest, records), candidate, batch)
+
+    def timed_enough(
+        self, candidate: Candidate, batch: int
+    ) -> Callable[[Sequence[CostPoint]], bool]:
+        """Whether its steps are timed well enough, by what was replayed and will be decoded."""
+        options = self.prepared.options
+        trajectories = [response.trajectory for response in self.responses.values()]
+        decoded = to_decode(trajectories, options.measure_requests)
+        cells = {"best": 1 + min(3, len(options.ks)), "all": 1 + len(options.ks)}
+        if options.measure not in cells:
+            decoded = trajectories  # writing them is all that the sweep does besides
+        records = [*trajectories, *self.replays.get(candidate, {}).values()]
+        run = run_of(self.prepared.manifest, records)
+        return timed_enough(run, candidate, batch, decoded, cells.get(options.measure, 1))
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
         """The responses that as many processes as asked for decoded at every k, the baseline's

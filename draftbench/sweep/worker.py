@@ -26,7 +26,15 @@ from draftbench.measure.replay import replay, stepping_disagreement
 from draftbench.measure.step_costs import grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
 from draftbench.models.quantize import build_runner
-from draftbench.records import LOOKUP, SELF, Candidate, Failure, ModelFacts, Observation
+from draftbench.records import (
+    LOOKUP,
+    SAMPLES_PER_VISIT,
+    SELF,
+    Candidate,
+    Failure,
+    ModelFacts,
+    Observation,
+)
 from draftbench.run_folder.folder import PrivateDraft, PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
@@ -169,9 +177,13 @@ class Worker:
                 case Timing(batch):
                     room = bench.target.context_length
                     grid = grid_for(self.drafted, self.options.ks, room, batch)
-                    self.watcher.stage(f"{candidate}: step times{_of_rows(batch)}", grid.turns)
-                    self._keep(time_steps(loaded, bench, grid))
-                    self._between(1)
+                    turns = grid.most_turns
+                    self.watcher.stage(f"{candidate}: step times{_of_rows(batch)}", turns)
+                    enough = self.measured.timed_enough(candidate, batch)
+                    points = time_steps(loaded, bench, grid, enough)
+                    self._keep(points)
+                    samples = max((len(point.seconds) for point in points), default=0)
+                    self._between(1 + turns - samples // SAMPLES_PER_VISIT)
                 case Decoding(batch, ks, responses, done):
                     units = sum(response.key not in done for response in responses)
                     if batch > 1:

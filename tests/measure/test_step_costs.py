@@ -35,6 +35,10 @@ def small(bench):
     return LoadedCandidate(DRAFT, runner(bench.clock, 0.25, 0.0625))
 
 
+def always(points):
+    return True
+
+
 def seconds(points):
     return {
         (p.candidate and p.candidate.draft, p.what, p.new_tokens, p.context): p.seconds
@@ -46,24 +50,24 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
     expected = {}
     for context in (10, 20):
         for n in (1, 2, 3, 4, 5):
-            expected[None, "step", n, context] = (1 + n / 8,) * 12
+            expected[None, "step", n, context] = (1 + n / 8,) * 6
         for n in (1, 2):
-            expected["small", "step", n, context] = (0.25 + n / 16,) * 12
+            expected["small", "step", n, context] = (0.25 + n / 16,) * 6
     expected[None, "prefill", 8, 0] = (2.0,) * 3
     expected[None, "prefill", 24, 0] = (4.0,) * 3
     expected["small", "prefill", 8, 0] = (0.75,) * 3
     expected["small", "prefill", 24, 0] = (1.75,) * 3
-    points = time_steps(small, bench, GRID)
+    points = time_steps(small, bench, GRID, always)
     assert seconds(points) == expected
     where = {(p.block, p.runner, p.process, p.batch) for p in points}
     assert where == {("small:int4", "scripted", "process", 1)}
 
 
 def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
-    found = seconds(time_steps(LoadedCandidate(NGRAM, None), bench, GRID))
+    found = seconds(time_steps(LoadedCandidate(NGRAM, None), bench, GRID, always))
     assert {key: taken for key, taken in found.items() if key[0]} == {
-        ("ngram", "proposal", 4, 10): (0.0,) * 12,
-        ("ngram", "proposal", 4, 20): (0.0,) * 12,
+        ("ngram", "proposal", 4, 10): (0.0,) * 6,
+        ("ngram", "proposal", 4, 20): (0.0,) * 6,
     }
 
 
@@ -77,7 +81,7 @@ def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
 
 def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
     small.runner.context_length = 12
-    found = seconds(time_steps(small, bench, GRID))
+    found = seconds(time_steps(small, bench, GRID, always))
     assert {key[1:] for key in found if key[0]} == {
         ("step", 1, 10),
         ("step", 2, 10),
@@ -85,11 +89,16 @@ def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
     }
 
 
-def test_all_points_are_visited_in_turn_in_every_repeat(bench, monkeypatch):
-    """Six repeats, each a warm pass and two timed ones of every size; the prompt in the first
+def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
+    """Five turns, each a warm pass and two timed ones of every size; the prompt in the first
     three, a warm pass and a timed one. As its own draft the target has no other passes.
     """
-    visited = []
+    visited, judged = [], []
+
+    def enough(points):
+        judged.append({len(point.seconds) for point in points if point.what == "step"})
+        return len(judged) == 3
+
     forward = ScriptedRunner.forward
 
     def watched(self, tokens, cache, **how):
@@ -97,20 +106,21 @@ def test_all_points_are_visited_in_turn_in_every_repeat(bench, monkeypatch):
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(ScriptedRunner, "forward", watched)
-    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target), bench, ONE_POINT)
+    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target), bench, ONE_POINT, enough)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
-    assert visited == filling + 3 * (steps + prompt) + 3 * steps
+    assert visited == filling + 3 * (steps + prompt) + 2 * steps
+    assert judged == [{6}, {8}, {10}]
 
 
 def test_a_short_text_is_repeated():
     assert GRID.tokens(3, 4) == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("batch", "turns"), [(1, 6), (4, 3)])
+@pytest.mark.parametrize(("batch", "turns"), [(1, 12), (4, 6)])
 def test_between_two_turns_somebody_may_look_at_the_time(bench, small, batch, turns):
     grid, calls = replace(ONE_POINT, prompts=(), batch=batch), []
-    time_steps(small, replace(bench, between=calls.append), grid)
-    assert grid.turns == turns
+    time_steps(small, replace(bench, between=calls.append), grid, lambda points: False)
+    assert grid.most_turns == turns
     assert calls == [1] * (turns - 1)
 
 

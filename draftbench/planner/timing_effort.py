@@ -1,0 +1,70 @@
+"""When the steps of a candidate are timed well enough for the decision.
+
+Timing continues while it matters: until what it adds to the interval of the best predicted speed-up
+is at most half of what the requests add, or a quarter of the distance to break-even. It need not be
+finer than half the noise of a decoding run and is never coarser than 5 %, unless it would take a
+third of the time of timing and decoding together. Looks at recorded seconds alone, so that whoever
+reads them finds the same number of visits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from draftbench.acceptance.intervals import estimate
+from draftbench.planner.cost_sources import costs_in
+from draftbench.planner.predict import draft_lengths, replayed, timing_factors
+from draftbench.planner.rank import TIMING_NOISE, Ranking, alternatives_of
+from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
+from draftbench.run_folder.run import Run
+
+_FINEST, _COARSEST = TIMING_NOISE / 2, 0.05
+_OF_REQUESTS, _OF_DISTANCE = 1 / 2, 1 / 4
+_DRAWS = 2000
+# Timing takes at most a third of what it and decoding take.
+_OF_DECODING = 1 / 2
+
+
+def timed_enough(
+    run: Run, candidate: Candidate, batch: int, decoded: Sequence[Trajectory], cells: int
+) -> Callable[[Sequence[CostPoint]], bool]:
+    """Judges the points of one block and batch size as they are timed, turn by turn.
+
+    Args:
+        decoded: responses that will be decoded, at so many `cells`, the baseline among them.
+    """
+    along, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
+    tokens = cells * sum(t.output_tokens for t in decoded)
+
+    def enough(points: Sequence[CostPoint]) -> bool:
+        source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
+        predictor = along.at(batch, source, ks)
+        if predictor.costs is None or not along.laws:
+            return True
+        decoding = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
+        if _spent(points) >= _OF_DECODING * decoding:
+            return True
+        best = Ranking(alternatives_of(predictor, ks, {})).best
+        if best is None or best.predicted is None or not best.predicted.value:
+            return True
+        factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)
+        low, high = np.quantile(np.log(factors), (0.025, 0.975))
+        small = _OF_DISTANCE * abs(math.log(best.predicted.value))
+        interval = estimate(best.predicted)
+        if interval is not None and interval.low > 0:
+            of_requests = math.log(interval.high / interval.low) / 2
+            small = max(small, _OF_REQUESTS * of_requests)
+        return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
+
+    return enough
+
+
+def _spent(points: Sequence[CostPoint]) -> float:
+    """Seconds of all visits, each of which also ran its pass once untimed."""
+    once_more = {"prefill": 2.0}
+    steps = (SAMPLES_PER_VISIT + 1) / SAMPLES_PER_VISIT
+    return sum(once_more.get(point.what, steps) * sum(point.seconds) for point in points)

@@ -1,0 +1,63 @@
+"""Steps are timed until the decision no longer depends on how often."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import ALL, NONE, SMALL
+
+from draftbench.planner.timing_effort import timed_enough
+from draftbench.records import CostPoint
+
+
+@pytest.fixture
+def judged(scene):
+    """judged(visits, …): whether those of a draft's step are enough, beside a target that takes a
+    second a pass and 20 requests, some accepted and some not. Decoding takes 9 s a response.
+    """
+
+    def make(visits, accepted=14, responses=20, cells=4):
+        for at in range(20):
+            scene.request(f"r{at}")
+            scene.replay(f"r{at}", ALL if at < accepted else NONE)
+        samples = tuple(seconds for visit in visits for seconds in (visit, visit))
+        constant = (1.0,) * len(samples)
+        scene.times({1: constant, 2: constant, 3: constant}, {1: samples, 2: samples})
+        run = scene.observed(1, 2)
+        points = [record for record in scene.records if isinstance(record, CostPoint)]
+        decoded = run.trajectories[:responses]
+        return timed_enough(run, SMALL, 1, decoded, cells)(points)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("visits", "enough"),
+    [
+        ((0.1, 0.101, 0.099), True),
+        ((0.1, 0.2, 0.5), False),  # three that differ by half an order of magnitude
+        ((0.1, 0.11, 0.09, 0.1, 0.11, 0.09), True),
+    ],
+)
+def test_steps_that_agree_are_timed_no_longer(judged, visits, enough):
+    assert judged(visits) is enough
+
+
+@pytest.mark.parametrize(("step", "enough"), [(0.1, True), (1.0, False)])
+def test_far_from_break_even_less_will_do(judged, step, enough):
+    """Requests that are all alike leave no doubt of their own. At a tenth of a step the draft is
+    worth 2.3, whatever exactly it costs; at one it is worth about 1.
+    """
+    visits = [step * factor for factor in (1.0, 1.3, 1.1, 1.2, 1.0)]
+    assert judged(visits, accepted=20) is enough
+
+
+def test_timing_takes_at_most_half_as_long_as_decoding(judged):
+    # Eight points a visit, 20 responses of 9 tokens at 4 cells: 720 s. One response at one: 9 s.
+    apart = (0.1, 0.2, 0.5)
+    assert not judged(apart)
+    assert judged(apart, responses=1, cells=1)
+
+
+def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
+    scene.requests(5, ALL)
+    assert timed_enough(scene.observed(1), SMALL, 1, (), 4)([])
