@@ -183,6 +183,9 @@ class TransformersRunner:
         """Slabs are allocated when the first tokens show their shape."""
         return SlabTransformersCache(self._layer_kinds, capacity, rows)
 
+    def forget_caches(self) -> None:
+        """Its caches end with whoever holds them."""
+
     @torch.inference_mode()
     def forward(
         self,

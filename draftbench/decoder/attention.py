@@ -141,13 +141,13 @@ class EvenRows:
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.place = places.flatten()
         known = self.place.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(rotary.cos[known], rotary.sin[known])
+        self.rotary = Rotary(*(table.index_select(0, known) for table in rotary))
         rows = torch.arange(self.rows, device=device)
         self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        slab = self.slabs[layer]
+        slab = self.slabs.select(0, layer)
         query = _store(qkv, slab, self.row, self.place, self.rotary)
         padded = query.view(self.rows, self.width, *query.shape[1:])
         return _mixed(padded, slab, self.mask).reshape(len(self.row), -1)
@@ -168,7 +168,8 @@ def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tens
 def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> Tensor:
     """Rotate, write keys and values to each token's row and place, and return the queries."""
     query, new = _rotated(qkv, slab.shape[2], *rotary)
-    slab[row, :, :, place] = new.view(-1, 2, *slab.shape[2::2])
+    values = new.view(-1, 2, *slab.shape[2::2])
+    torch.ops.aten.index_put_.default(slab, [row, None, None, place], values)
     return query
 
 

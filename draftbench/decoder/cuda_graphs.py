@@ -1,10 +1,11 @@
 """Records passes of fixed shapes over one cache as CUDA graphs, and lends caches from a pool.
 
 A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
-step is recorded as one CUDA graph. A recording is bound to its shapes and to the memory that it
-reads and writes. Hence caches are lent from a pool and come back to it, and a recorded pass takes
-the same number of tokens in every row: the surplus of narrower rows lands behind their valid
-tokens, where the next pass overwrites it.
+step is recorded as one CUDA graph, the output head included. The choice of a token is not: it is
+one launch that waits for nobody, and a draft chooses among the target's tokens alone. A recording
+is bound to its shapes and to the memory that it reads and writes. Hence caches are lent from a pool
+and come back to it, and a recorded pass takes the same number of tokens in every row: the surplus
+of narrower rows lands behind their valid tokens, where the next pass overwrites it.
 """
 
 from __future__ import annotations
@@ -16,19 +17,27 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from draftbench.decoder.runner import on_device
+from draftbench.decoder.runner import last_of_each, on_device
 
 # A pass without arguments: its inputs are tensors that it holds.
 Pass = Callable[[], Tensor]
 # Turns a pass into one that does the same with whatever its inputs hold by then.
 Recorder = Callable[[Pass], Pass]
-# A reach of keys, tokens [rows · width], starts [rows], slabs → a result for each token.
+# A reach of keys, tokens [rows · width], starts [rows], slabs → logits after each token.
 Append = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 # Capacities are multiples of this, and the shortest reach is.
 STRIDE = 256
 # A library's first calls allocate and choose kernels, which a recording must not hold.
 WARM_PASSES = 2
+# Cosine of a recorded pass's logits with those of the same pass launched call by call: the same
+# kernels, up to bfloat16's noise in a deep model.
+LEAST_COSINE = 0.98
+
+
+class RecordingError(Exception):
+    """A recorded pass that does something else than what was recorded."""
 
 
 class CudaGraphs:
@@ -48,10 +57,14 @@ class CudaGraphs:
             with torch.cuda.stream(self._stream):
                 for _ in range(WARM_PASSES):
                     work()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            before = torch.cuda.current_stream()
+            before.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._memory, stream=self._stream):
-                result = work()
+            try:
+                with torch.cuda.graph(graph, pool=self._memory, stream=self._stream):
+                    result = work()
+            finally:  # a recording that fails midway leaves the other stream current
+                torch.cuda.set_stream(before)
 
         def launch() -> Tensor:
             graph.replay()
@@ -87,32 +100,59 @@ class RecordedPasses:
 
     @torch.inference_mode()
     def record(self, widths: Collection[int], append: Append) -> None:
-        """Record the passes of these widths that are missing."""
-        self._starts.zero_()  # another cache's may lie too far for these
+        """Record the passes of these widths that are missing, and compare each with itself call by
+        call.
+
+        Raises:
+            RecordingError: they differ.
+        """
         for width in sorted(set(widths).difference(self._tokens)):
             tokens = torch.zeros(self.rows * width, dtype=torch.long, device=self._device)
             for reach in self._reaches:
                 if reach >= width:
+                    self._starts.zero_()  # another cache's may lie too far for these
+                    tokens.zero_()
                     work = partial(append, reach, tokens, self._starts, self.slabs)
-                    self._passes[width, reach] = self._recorder(work)
+                    launch = self._passes[width, reach] = self._recorder(work)
+                    self._prove(launch, work, tokens, reach - width)
             self._tokens[width] = tokens
 
-    def append(self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """The result for tokens [n] that lie row after row, `counts[r]` of them behind the
-        `lengths[r]` valid ones of row r. To be read before the next pass.
+    def _prove(self, launch: Pass, work: Pass, tokens: Tensor, farthest: int) -> None:
+        """Launch a recorded pass once, over other tokens, starts, keys and values than it was
+        recorded with; so its first timed launch is not its first.
+        """
+        steps = torch.arange(1, 1 + max(self.rows, len(tokens)), device=self._device)
+        self._starts.copy_((farthest - 3 * (steps.narrow(0, 0, self.rows) - 1)).clamp_(min=0))
+        # Of the first words, which every vocabulary has.
+        tokens.copy_(steps.narrow(0, 0, len(tokens)).remainder(16))
+        self.slabs.normal_()
+        expected = work().float()
+        cosine = functional.cosine_similarity(expected, launch().float(), dim=-1).min()
+        if not float(cosine) >= LEAST_COSINE:
+            raise RecordingError(f"its passes differ then (cosine {float(cosine):.3f})")
+
+    def append(
+        self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int], *, every: bool
+    ) -> Tensor:
+        """Logits after each of the tokens [n], which lie row after row, `counts[r]` of them behind
+        the `lengths[r]` valid ones of row r; or after the last of each row. To be read before the
+        next pass.
         """
         width = min(width for width in self._tokens if width >= max(counts))
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
         reach = next(reach for reach in self._reaches if reach >= max(farthest, width))
         launch, place = self._passes[width, reach], self._tokens[width]
         self._starts.copy_(on_device(list(lengths), self._device))
-        if min(counts) == width:
-            place.copy_(tokens)
-            return launch()
         slots = [row * width + slot for row, count in enumerate(counts) for slot in range(count)]
-        taken = on_device(slots, self._device)
-        place[taken] = tokens
-        return launch()[taken]
+        if len(slots) == len(place):
+            place.copy_(tokens)
+        else:
+            place.index_copy_(0, on_device(slots, self._device), tokens)
+        wanted = slots if every else [slots[at] for at in last_of_each(counts)]
+        logits = launch()
+        if len(wanted) == len(place):
+            return logits
+        return logits.index_select(0, on_device(wanted, self._device))
 
 
 @dataclass(frozen=True)

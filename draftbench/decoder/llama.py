@@ -20,7 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, EvenRows, ManyRows, OneRow, Placement, Rotary
-from draftbench.decoder.cuda_graphs import CudaGraphs, Lender, RecordedPasses, Recorder
+from draftbench.decoder.cuda_graphs import (
+    CudaGraphs,
+    Lender,
+    RecordedPasses,
+    Recorder,
+    RecordingError,
+)
 from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
@@ -29,10 +35,6 @@ from draftbench.errors import ModelError
 
 # Families whose layer is exactly of the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Graphs are tried with so many tokens of two rows: the second pass of a width shows whether they
-# read anew what differs between two passes. bfloat16's noise in a deep model is .98.
-TRIED = ((2, 1), (1, 1), (2, 2), (1, 1), (1, 2), (2, 2), (0, 2), (1, 0), (0, 1), (2, 0))
-LEAST_COSINE = 0.9
 # Of a library's reason for what it cannot do.
 MOST_CHARACTERS = 200
 
@@ -87,13 +89,22 @@ class LlamaRunner:
         level: quantization level of the linear layers, the output head included.
         simulate: round the weights to the level's grid instead of using its kernel.
         two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
+        device: where the runner's weights go, layer by layer; by default they stay.
     """
 
-    def __init__(self, model: Any, level: str, *, simulate: bool, two_layouts: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        level: str,
+        *,
+        simulate: bool,
+        two_layouts: bool = True,
+        device: str | None = None,
+    ) -> None:
         config = model.config
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
         linear = partial(make_linear, level=level, simulate=simulate, two_layouts=two_layouts)
-        self._model = LlamaModel(model, linear)
+        self._model = LlamaModel(model, linear, torch.device(device or model.device))
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)
         self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
@@ -123,31 +134,23 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """The same with passes that such a recorder records."""
-        self._lender = Lender(self._model.new_slabs, self._model.append_evenly, make_recorder)
+        self._lender = Lender(self._model.new_slabs, self._model.continue_evenly, make_recorder)
         try:
-            cosine = self._least_cosine_of_short_passes()
-            obstacle = f"its passes differ then (cosine {cosine:.3f})"
-            obstacle = "" if cosine >= LEAST_COSINE else obstacle
+            self._recorded_cache(1, 1, (1, 2))
+            self._recorded_cache(1, 2, (1, 2))
+            return None
+        except RecordingError as error:
+            obstacle = str(error)
         # A library that cannot record raises an exception of any class.
         except Exception as error:
             obstacle = _reason(error)
-        if not obstacle:
-            return None
         self._lender, self._unrecorded = None, True
         return f"launches its steps call by call, not as CUDA graphs: {obstacle}"
 
-    def _least_cosine_of_short_passes(self) -> float:
-        """Similarity of their logits over two rows to those of the same passes call by call."""
-        results, capacity = [], sum(map(max, TRIED))
-        self._recorded_cache(capacity, 1, (1, 2))
-        short = self._recorded_cache(capacity, 2, (1, 2))
-        for cache in (short, self.new_cache(capacity, 2)):
-            tokens = torch.arange(1, 1 + sum(map(sum, TRIED)), device=self.device)
-            parts = tokens.remainder_(self.vocab_size).split([sum(counts) for counts in TRIED])
-            passes = zip(parts, TRIED, strict=True)
-            logits = [self.forward(t, cache, every=True, counts=counts) for t, counts in passes]
-            results.append(torch.cat(logits).float())
-        return float(functional.cosine_similarity(results[0], results[1], dim=-1).min())
+    def forget_caches(self) -> None:
+        """Give up the slabs that nobody holds, with their recordings."""
+        if self._lender is not None:
+            self._lender.idle.clear()
 
     def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
         """Zeroed slabs; the rotary tables limit positions to the model's context length.
@@ -185,8 +188,12 @@ class LlamaRunner:
         in pieces.
         """
         counts = counts or [tokens.shape[0]]
-        row = only_row(counts)
-        if row is None or cache.graphs_for(counts):
+        row, graphs = only_row(counts), cache.graphs_for(counts)
+        if graphs is not None:
+            lengths = cache.lengths
+            cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+            return graphs.append(tokens, counts, lengths, every=every)
+        if row is None:
             x = self._append_side_by_side(tokens, cache, counts)
             if not every and max(counts) > 1:
                 x = x[on_device(last_of_each(counts), self.device)]
@@ -199,11 +206,9 @@ class LlamaRunner:
         self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> Tensor:
         """Read tokens [n] of several rows; what the output head reads."""
-        lengths, width, graphs = cache.lengths, max(counts), cache.graphs_for(counts)
+        lengths = cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
-        if graphs is not None:
-            return graphs.append(tokens, counts, lengths)
-        if min(counts) == width:
+        if min(counts) == max(counts):
             starts = on_device(lengths, self.device)
             return self._model.append_evenly(max(cache.lengths), tokens, starts, cache.slabs)
         model = self._model
@@ -222,22 +227,61 @@ class LlamaRunner:
 
 
 class RootMeanSquare:
-    """x / √(mean of x² + eps) · weight, over the last dimension (Zhang and Sennrich 2019, eq. 4).
-
-    A CPU has a dozen kernels for it and one for the layer norm, which gives the same for (x, -x):
-    its mean is 0 and its variance the mean of x². Between layers that each empty the cache, a norm
-    of a dozen kernels took a tenth of a small model's step. Hence the residual stream is kept
-    mirrored, as (x, -x). On a GPU that costs little more.
+    """x / √(mean of x² + eps) · weight, over the last dimension (Zhang and Sennrich 2019, eq. 4);
+    the streams below compute it.
     """
 
-    def __init__(self, norm: Any) -> None:
-        self.weight, self.eps = norm.weight.detach(), norm.variance_epsilon
-        self._twice, self._size = torch.cat([self.weight, self.weight]), len(self.weight)
+    def __init__(self, norm: Any, device: torch.device) -> None:
+        self.weight, self.eps = norm.weight.detach().to(device), norm.variance_epsilon
+        self.shape = self.weight.shape
+        self.twice = torch.cat([self.weight, self.weight])
 
-    def __call__(self, mirrored: Tensor) -> Tensor:
-        """(x, -x) as [..., 2 · d] → [..., d]."""
-        normed = torch.layer_norm(mirrored, self._twice.shape, self._twice, None, self.eps)
-        return normed.narrow(-1, 0, self._size)
+
+class PlainStream:
+    """The residual stream [n, hidden] on a GPU, which has one kernel for the norm."""
+
+    def __init__(self, embedded: Tensor) -> None:
+        self._sum = embedded
+
+    def add(self, out: Tensor) -> None:
+        self._sum.add_(out)
+
+    def normed(self, norm: RootMeanSquare) -> Tensor:
+        return functional.rms_norm(self._sum, norm.shape, norm.weight, norm.eps)
+
+    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
+        """Norm each of [n, heads, head] in place."""
+        heads.copy_(functional.rms_norm(heads, norm.shape, norm.weight, norm.eps))
+
+
+class MirroredStream:
+    """The residual stream on a CPU, as (x, -x).
+
+    A CPU has a dozen kernels for the norm and one for the layer norm, which gives the same for
+    (x, -x): its mean is 0 and its variance the mean of x². Between layers that each empty the
+    cache, a norm of a dozen kernels took a tenth of a small model's step.
+    """
+
+    def __init__(self, embedded: Tensor, signs: Tensor) -> None:
+        self._signs = signs
+        self._pairs = torch.stack([embedded, -embedded], dim=1)
+        self._flat = self._pairs.view(len(embedded), -1)
+
+    def add(self, out: Tensor) -> None:
+        self._pairs.addcmul_(out.unsqueeze(1), self._signs)
+
+    def normed(self, norm: RootMeanSquare) -> Tensor:
+        return _half_of_layer_norm(self._flat, norm)
+
+    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
+        """Norm each of [n, heads, head] in place."""
+        heads.copy_(_half_of_layer_norm(torch.cat([heads, -heads], dim=2), norm))
+
+
+def _half_of_layer_norm(mirrored: Tensor, norm: RootMeanSquare) -> Tensor:
+    """(x, -x) as [..., 2 · d] → [..., d]."""
+    normed = torch.layer_norm(mirrored, norm.twice.shape, norm.twice, None, norm.eps)
+    return normed.narrow(-1, 0, norm.shape[0])
 
 
 @dataclass(frozen=True)
@@ -260,32 +304,39 @@ class LlamaModel:
     in them, not how long a row is.
     """
 
-    def __init__(self, model: Any, make_linear: Callable[..., nn.Module]) -> None:
+    def __init__(
+        self, model: Any, make_linear: Callable[..., nn.Module], device: torch.device
+    ) -> None:
         config, layers, head = model.config, model.model.layers, model.lm_head
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.group = self.heads // self.kv_heads
         embedding = model.model.embed_tokens
-        self.like = layers[0].input_layernorm.weight.detach()
-        self.rotary = _rotary(model.model.rotary_emb, self.like, config.max_position_embeddings)
+        norm = layers[0].input_layernorm.weight.detach()
+        rotary = _rotary(model.model.rotary_emb, norm, config.max_position_embeddings)
+        self.like, self.rotary = norm.to(device), Rotary(*(table.to(device) for table in rotary))
         self._inner = config.intermediate_size
-        self._signs = self.like.new_tensor([[1.0], [-1.0]])
+        self._stream: Callable[[Tensor], MirroredStream | PlainStream] = PlainStream
+        if device.type == "cpu":
+            self._stream = partial(MirroredStream, signs=self.like.new_tensor([[1.0], [-1.0]]))
         self.linears: list[nn.Module] = []
 
         def take(weight: Tensor, bias: Tensor | None, *, copied: bool = False) -> Product:
-            self.linears.append(make_linear(weight, bias, copied=copied))
+            bias = None if bias is None else bias.to(device)
+            self.linears.append(make_linear(weight.to(device), bias, copied=copied))
             return as_function(self.linears[-1])
 
-        norms = [RootMeanSquare(layer.input_layernorm) for layer in layers]
-        norms.append(RootMeanSquare(model.model.norm))
+        norms = [RootMeanSquare(layer.input_layernorm, device) for layer in layers]
+        norms.append(RootMeanSquare(model.model.norm, device))
         self.layers = []
         for index in range(len(layers)):
             self.layers.append(_take_layer(layers[index], norms[index : index + 2], take))
             layers[index] = nn.Identity()
         tied = head.weight is embedding.weight
-        self.logits = take(head.weight.detach(), head.bias, copied=tied)
-        table = embedding.weight.detach()
-        shared = tied and getattr(self.linears[-1], "address", table.data_ptr()) is not None
+        table = embedding.weight.detach().to(device)
+        weight = table if tied else head.weight.detach()
+        self.logits = take(weight, head.bias, copied=tied)
+        shared = tied and getattr(self.linears[-1], "address", 0) is not None
         self.embedding = table if shared or not fits_16_bits(table) else table.half()
 
     def tensors(self) -> Iterator[Tensor]:
@@ -309,31 +360,26 @@ class LlamaModel:
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
         return self.append(tokens, placement)
 
+    def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+        """The same with the output head: logits after every token."""
+        return self.logits(self.append_evenly(reach, tokens, starts, slabs))
+
     def append(self, tokens: Tensor, placement: Placement) -> Tensor:
         """Read tokens [n] of any rows; what the output head reads [n, hidden]."""
-        signs, heads, inner = self._signs, self.heads + 2 * self.kv_heads, self._inner
+        heads, inner = self.heads + 2 * self.kv_heads, self._inner
         embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
-        stream = torch.stack([embedded, -embedded], dim=1)
-        flat = stream.view(len(tokens), -1)
-        x = self.layers[0].input_norm(flat)
+        stream = self._stream(embedded)
+        x = stream.normed(self.layers[0].input_norm)
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(x).view(-1, heads, self.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
-                _norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
-                _norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
-            out = layer.out(placement.attend(index, qkv))
-            stream.addcmul_(out.unsqueeze(1), signs)
-            gate, up = layer.gate_up(layer.mlp_norm(flat)).split(inner, 1)
-            out = layer.down(functional.silu(gate).mul_(up))
-            stream.addcmul_(out.unsqueeze(1), signs)
-            x = layer.next_norm(flat)
+                stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
+                stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
+            stream.add(layer.out(placement.attend(index, qkv)))
+            gate, up = layer.gate_up(stream.normed(layer.mlp_norm)).split(inner, 1)
+            stream.add(layer.down(functional.silu(gate).mul_(up)))
+            x = stream.normed(layer.next_norm)
         return x
-
-
-def _norm_heads(heads: Tensor, norm: RootMeanSquare) -> None:
-    """Norm each of [n, heads, head] in place."""
-    mirrored = torch.cat([heads, -heads], dim=2)
-    heads.copy_(norm(mirrored))
 
 
 def _rotary(module: Any, like: Tensor, positions: int) -> Rotary:
@@ -346,7 +392,7 @@ def _rotary(module: Any, like: Tensor, positions: int) -> Rotary:
 
 
 def _take_layer(layer: Any, norms: Sequence[RootMeanSquare], take: Callable[..., Product]) -> Layer:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention, mlp, device = layer.self_attn, layer.mlp, norms[0].weight.device
 
     def joined(*parts: nn.Linear) -> Product:
         weight = torch.cat([part.weight.detach() for part in parts])
@@ -357,10 +403,10 @@ def _take_layer(layer: Any, norms: Sequence[RootMeanSquare], take: Callable[...,
     return Layer(
         input_norm=norms[0],
         qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        q_norm=RootMeanSquare(attention.q_norm) if hasattr(attention, "q_norm") else None,
-        k_norm=RootMeanSquare(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        q_norm=RootMeanSquare(attention.q_norm, device) if hasattr(attention, "q_norm") else None,
+        k_norm=RootMeanSquare(attention.k_norm, device) if hasattr(attention, "k_norm") else None,
         out=joined(attention.o_proj),
-        mlp_norm=RootMeanSquare(layer.post_attention_layernorm),
+        mlp_norm=RootMeanSquare(layer.post_attention_layernorm, device),
         gate_up=joined(mlp.gate_proj, mlp.up_proj),
         down=joined(mlp.down_proj),
         next_norm=norms[1],

@@ -54,6 +54,9 @@ class Runner(Protocol):
         """
         ...
 
+    def forget_caches(self) -> None:
+        """Give up the memory of caches that nobody holds any more."""
+
     def forward(
         self, tokens: Tensor, cache: Any, *, every: bool, counts: Sequence[int] | None = None
     ) -> Tensor:

@@ -62,6 +62,9 @@ class ScriptedRunner:
     ) -> ScriptedCache:
         return ScriptedCache(rows)
 
+    def forget_caches(self) -> None:
+        """There is nothing to forget."""
+
     def forward(
         self,
         tokens: Tensor,

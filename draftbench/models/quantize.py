@@ -32,6 +32,7 @@ from draftbench.models.prequantized import (
     StoredLinear,
     format_of,
     load_stored,
+    stored_bytes,
     stored_level,
     tensor_bytes,
 )
@@ -181,7 +182,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     make_ready(build.device)
     layers: list[StoredLinear] = []
     if stored is None:
-        model = source.load(build.dtype, build.device)
+        model = source.load(build.dtype, _where_loaded(source, build))
     else:
         model, layers = load_stored(source, stored, build.dtype, build.device)
     obstacle = rewind_obstacle(model)
@@ -226,6 +227,17 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         replay_disagreement=None,
     )
     return runner, facts
+
+
+def _where_loaded(source: ModelSource, build: Build) -> str:
+    """The host, where a GPU has no room for the weights as they are stored: quantized, layer by
+    layer, they may fit.
+    """
+    if build.device in ("cpu", "auto") or kernel_of(build.level, build.device) is None:
+        return build.device
+    room: int = torch.cuda.mem_get_info(build.device)[0]
+    large = build.level != "none" and (stored_bytes(source) or 0) > room
+    return "cpu" if large else build.device
 
 
 def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
@@ -275,11 +287,15 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
             expected = model(probe[None]).logits[0].float()
-        runner = LlamaRunner(model, build.level, simulate=simulate, two_layouts=two_layouts)
+        place = {} if build.device == "auto" else {"device": build.device}
+        runner = LlamaRunner(
+            model, build.level, simulate=simulate, two_layouts=two_layouts, **place
+        )
         cache = runner.new_cache(PROBE_TOKENS)
         # One token alone is multiplied in another layout than several.
+        probe = probe.to(runner.device)
         parts = [runner.forward(part, cache, every=True) for part in (probe[:-1], probe[-1:])]
-        got = torch.cat(parts).float()
+        got = torch.cat(parts).float().to(expected.device)
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):

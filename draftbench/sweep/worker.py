@@ -109,6 +109,7 @@ class Worker:
             loaded = None  # or its weights would be in memory beside the next one's
             self.measured.forget(candidate)
             gc.collect()
+            self.bench.target.forget_caches()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         return None

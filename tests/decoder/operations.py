@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 NO_LAUNCH = frozenset(
     """
     _reshape_alias _unsafe_view alias as_strided detach device diagonal empty empty_like
-    empty_strided expand new_empty new_empty_strided permute select slice split split_with_sizes
-    squeeze t transpose unbind unsqueeze view
+    empty_strided expand flatten narrow new_empty new_empty_strided permute select slice split
+    split_with_sizes squeeze t transpose unbind unsqueeze view
     """.split()  # noqa: SIM905
 )
 # Operations whose result, or its shape, the host waits for.

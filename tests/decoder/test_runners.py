@@ -31,7 +31,13 @@ from transformers import (
 
 from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.llama import LlamaRunner, RootMeanSquare, llama_obstacle
+from draftbench.decoder.llama import (
+    LlamaRunner,
+    MirroredStream,
+    PlainStream,
+    RootMeanSquare,
+    llama_obstacle,
+)
 from draftbench.decoder.runner import set_threads
 
 SIZES = {
@@ -206,19 +212,35 @@ def test_a_rewind_copies_nothing():
     assert cache.lengths == [8]
 
 
-def norm(weight, eps):
-    """Made of what a transformers model's norm holds."""
-    return RootMeanSquare(SimpleNamespace(weight=weight, variance_epsilon=eps))
+SIGNS = torch.tensor([[1.0], [-1.0]])
+STREAMS = {"gpu": PlainStream, "cpu": lambda x: MirroredStream(x, SIGNS.to(x.dtype))}
+each_stream = pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 
 
-def mirrored(x):
-    return torch.cat([x, -x], dim=-1)
+def normed(stream, x, weight, eps):
+    """By what a transformers model's norm holds."""
+    module = SimpleNamespace(weight=weight, variance_epsilon=eps)
+    return stream(x.clone()).normed(RootMeanSquare(module, x.device))
 
 
-def test_a_norm_by_hand():
+@each_stream
+def test_a_norm_by_hand(stream):
     """Mean square of (3, 4) is 12.5, and 12.5 + 3.5 = 16: a quarter of each, times its weight."""
-    got = norm(torch.tensor([2.0, 10.0]), 3.5)(mirrored(torch.tensor([[3.0, 4.0]])))
+    got = normed(stream, torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 10.0]), 3.5)
     torch.testing.assert_close(got, torch.tensor([[1.5, 10.0]]))
+
+
+@each_stream
+def test_a_stream_adds_and_norms_heads_in_place(stream):
+    """By hand: (3, 0) + (0, 4), whose mean square and 3.5 are 16; so for each of two heads."""
+    one = stream(torch.tensor([[3.0, 0.0]]))
+    one.add(torch.tensor([[0.0, 4.0]]))
+    module = SimpleNamespace(weight=torch.tensor([1.0, 2.0]), variance_epsilon=3.5)
+    norm = RootMeanSquare(module, SIGNS.device)
+    torch.testing.assert_close(one.normed(norm), torch.tensor([[0.75, 2.0]]))
+    heads = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [9.0, 9.0]]])
+    one.norm_heads(heads.narrow(1, 0, 2), norm)
+    torch.testing.assert_close(heads, torch.tensor([[[0.75, 2.0], [1.0, 1.5], [9.0, 9.0]]]))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e3]))
@@ -228,7 +250,7 @@ def test_one_large_mean_does_not_disturb_a_norm(seed, rows, spread):
     x = torch.randn(rows, 64, generator=generator) * spread + 100
     weight = torch.randn(64, generator=generator)
     expected = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-    torch.testing.assert_close(norm(weight, 1e-6)(mirrored(x)), expected.float())
+    torch.testing.assert_close(normed(STREAMS["cpu"], x, weight, 1e-6), expected.float())
 
 
 def test_bfloat16_is_rounded_once_by_a_norm():
@@ -236,7 +258,9 @@ def test_bfloat16_is_rounded_once_by_a_norm():
     x = torch.randn(4, 96, generator=generator).bfloat16()
     weight = torch.randn(96, generator=generator).bfloat16()
     expected = torch.nn.functional.rms_norm(x, (96,), weight, 1e-6)
-    torch.testing.assert_close(norm(weight, 1e-6)(mirrored(x)), expected, rtol=2**-8, atol=0)
+    torch.testing.assert_close(
+        normed(STREAMS["cpu"], x, weight, 1e-6), expected, rtol=2**-8, atol=0
+    )
 
 
 def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):
