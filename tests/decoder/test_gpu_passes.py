@@ -13,8 +13,8 @@ from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
 
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
-# attention; its result by token (two shapes, of which one may be a view); out; add; norm; gate and up;
-# silu; multiply; down; add; norm.
+# attention; its result by token (two shapes, of which one may be a view); out; add; norm; gate
+# and up; silu; multiply; down; add; norm.
 A_LAYER = 18
 # Qwen 3 norms queries and keys, each to a place of its own and back.
 OF_NORMED_HEADS = 4
