@@ -1,82 +1,100 @@
-"""Kills draftbench at random moments while it starts, asks and ends a real llama-server, and looks
-whether a process is left.
+"""Kills draftbench, or the llama-server that it started, at random moments of a sweep; goes on with
+the same sweep until it is whole, and looks whether a process is left, whether what was kept still
+stands byte for byte, and whether everything that was planned is there at the end.
 
-    python scripts/kill_engine.py LLAMA_SERVER [TIMES]
+    python scripts/kill_engine.py LLAMA_SERVER [--kills 20] [--seed 0]
+
+The models are the embedded ones. Half a sweep's kills come while servers start, ask and answer;
+`--kills` counts those of each kind. Leaves with 1 if anything is left, changed or missing.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
 
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+
 import psutil
+import torch
 from embedded_gguf import write_family
 
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import Run, read_run
+from draftbench.sweep import Prepared, SweepOptions, prepare, run
+from draftbench.sweep.options import ServingOptions
+from draftbench.traffic import TrafficQuery
+
+EMBEDDED = Path(str(files("draftbench"))) / "embedded"
 MOST_SECONDS = 30.0  # until everything must be gone
-PROGRAM = """
-import json, sys, urllib.request
-from pathlib import Path
-from draftbench.engines.start import Start, speculation, started
-
-server, models = sys.argv[1], Path(sys.argv[2])
-drafts = speculation(str(models / "distilled.gguf"), 4)
-settings = Start("llama.cpp", str(models / "target.gguf"), drafts, command=server, threads=1)
-body = json.dumps({"prompt": "import os\\n", "n_predict": 100, "temperature": 0}).encode()
-while True:
-    print("starting", flush=True)
-    with started(settings, models) as running:
-        print("asking", flush=True)
-        for _ in range(3):
-            urllib.request.urlopen(f"{running.url}/completion", body).read()
-        print("ending", flush=True)
-"""
+KILLS_A_SWEEP = 5
 
 
-def main(server: str, times: int) -> int:
-    """Print a line per kill; how many left a process."""
-    draws, left = random.Random(0), 0
-    with tempfile.TemporaryDirectory() as folder:
-        write_family(Path(folder))
-        print(
-            f"{'killed after s':>14}  {'while':<9}{'processes':>9}{'left':>5}{'gone after s':>13}"
-        )
-        for _ in range(times):
-            left += _kill(server, folder, draws.uniform(0.3, 2.5)) > 0
-    print(f"{left} of {times} left a process")
-    return left
+class Silence:
+    """Watches without a word."""
+
+    def stage(self, what: str, total: int) -> None: ...
+
+    def advance(self, units: int = 1) -> None: ...
+
+    def kept(self, records: object) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
-def _kill(server: str, folder: str, after: float) -> int:
-    mark = uuid4().hex
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, server, folder],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"MARK": mark},
+def prepared_sweep(server: str, models: Path, requests: int) -> Prepared:
+    key = b"key of the kill test"
+    options = SweepOptions(
+        target=str(models / "target.gguf"),
+        drafts=(str(models / "distilled.gguf"),),
+        traffic=TrafficQuery("suite:completion", requests, 0, None, None, None, False, key),
+        ks=(2, 4),
+        max_new_tokens=24,
+        temperature=0.0,
+        measure="all",
+        measure_requests=requests,
+        controls=False,
+        threads=1,
+        serving=ServingOptions(
+            engine="llama.cpp",
+            command=f"{server} {{args}}",
+            tokenizer=str(EMBEDDED / "target"),
+            ready_timeout=60.0,
+        ),
     )
-    time.sleep(after)
-    processes = _marked(mark)
-    parent.send_signal(signal.SIGKILL)
-    said, _ = parent.communicate()
-    begun = time.monotonic()
-    while (alive := _marked(mark)) and time.monotonic() - begun < MOST_SECONDS:
-        time.sleep(0.02)
-    last = (said.split() or ["importing"])[-1]
-    gone = time.monotonic() - begun
-    print(f"{after:>14.2f}  {last:<9}{processes:>9}{alive:>5}{gone:>13.2f}", flush=True)
-    return alive
+    return prepare(options, "kill test", Silence())
 
 
-def _marked(mark: str) -> int:
-    """Processes that inherited this mark."""
-    return sum(_mark_of(process) == mark for process in psutil.process_iter())
+def sweep(prepared: Prepared, out: Path, mark: str) -> int:
+    """Fork a sweep whose servers carry the mark in their environment; its process id."""
+    child = os.fork()
+    if child == 0:
+        os.environ["MARK"] = mark
+        # A fork breaks the pool of threads: PyTorch fails once, then makes a new one.
+        with contextlib.suppress(RuntimeError):
+            torch.set_num_threads(1)
+        try:
+            run(prepared, out, Silence())
+        except BaseException as error:
+            print(f"  {type(error).__name__}: {error}"[:100], flush=True)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes that inherited this mark: guardians and servers."""
+    return [process for process in psutil.process_iter() if _mark_of(process) == mark]
 
 
 def _mark_of(process: psutil.Process) -> str | None:
@@ -86,7 +104,128 @@ def _mark_of(process: psutil.Process) -> str | None:
         return None
 
 
+def kill_draftbench(child: int, mark: str, chance: random.Random) -> str | None:
+    """Kill it; what ran then."""
+    ran = len(marked(mark))
+    if os.waitpid(child, os.WNOHANG)[0]:
+        return None  # it ended before
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return f"{ran} processes"
+
+
+def kill_server(child: int, mark: str, chance: random.Random) -> str | None:
+    """Kill what listens, and wait for draftbench; None where no server ran."""
+    servers = [p for p in marked(mark) if _listens(p)]
+    for process in servers:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return f"draftbench left with {code}" if servers else None
+
+
+def _listens(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        return "--port" in words and "guardian" not in " ".join(words)
+    return False
+
+
+def lines_of(out: Path) -> dict[Path, bytes]:
+    """Every whole line that is kept."""
+    found = {}
+    for path in out.rglob("*.jsonl"):
+        text = path.read_bytes()
+        found[path] = text[: text.rfind(b"\n") + 1]
+    return found
+
+
+def planned(observed: Run) -> dict[str, object]:
+    """What must be there at the end, whatever was killed: all but times, and how often a server
+    was started.
+    """
+    return {
+        "responses": {(t.request, t.sample): t.digest for t in observed.trajectories},
+        "replays": {(r.request, r.sample, r.candidate): r for r in observed.replays},
+        "answers": {
+            (s.request, s.sample, s.candidate, s.k, s.repeat, s.digest, s.rounds, s.kept)
+            for s in observed.served
+            if s.error is None
+        },
+        "failures": observed.failures,
+    }
+
+
+def endure(prepared: Prepared, folder: Path, kill, asked: argparse.Namespace) -> int:
+    """Sweeps killed until they end, over and over; how much went wrong."""
+    chance = random.Random(asked.seed)
+    begun = time.monotonic()
+    code = os.waitstatus_to_exitcode(os.waitpid(sweep(prepared, folder / "whole", "none"), 0)[1])
+    longest = time.monotonic() - begun
+    if code:
+        sys.exit("a sweep that nobody killed failed")
+    expected = planned(read_run(RunFolder(folder / "whole")))
+    done = left = changed = missing = sweeps = 0
+    while done < asked.kills:
+        out, kills, whole = folder / f"killed{sweeps}", 0, False
+        while not whole:
+            kept, mark = lines_of(out), uuid4().hex
+            child = sweep(prepared, out, mark)
+            what = None
+            if kills < KILLS_A_SWEEP and done + kills < asked.kills:
+                time.sleep(chance.uniform(0.05, 0.8 * longest))
+                what = kill(child, mark, chance)
+            else:
+                os.waitpid(child, 0)
+            whole = what is None
+            gone_after = time.monotonic()
+            while (alive := marked(mark)) and time.monotonic() - gone_after < MOST_SECONDS:
+                time.sleep(0.02)
+            left += len(alive)
+            now = lines_of(out)
+            torn = [p for p, text in kept.items() if not now.get(p, b"").startswith(text)]
+            changed += len(torn)
+            if what:
+                kills += 1
+                seconds = time.monotonic() - gone_after
+                print(
+                    f"  kill {done + kills}: {what}, {len(alive)} left after {seconds:.2f} s, "
+                    f"{sum(map(len, now.values()))} bytes kept, {len(torn)} files changed",
+                    flush=True,
+                )
+            elif kills and _differing(out, expected):  # a kill that met no server may have cut it
+                whole = kills >= KILLS_A_SWEEP or done + kills >= asked.kills
+        wrong = _differing(out, expected)
+        missing += bool(wrong)
+        done, sweeps = done + kills, sweeps + 1
+        print(f"  sweep {sweeps} differs in {', '.join(wrong) or 'nothing'}", flush=True)
+    print(
+        f"{done} kills in {sweeps} sweeps: {left} processes left, {changed} files changed, "
+        f"{missing} sweeps without all that was planned"
+    )
+    return left + changed + missing
+
+
+def _differing(out: Path, expected: dict[str, object]) -> list[str]:
+    found = planned(read_run(RunFolder(out)))
+    return [name for name in expected if found[name] != expected[name]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("server", help="llama-server")
+    parser.add_argument("--kills", type=int, default=20, help="of each kind")
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    asked, wrong = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        write_family(Path(folder))
+        prepared = prepared_sweep(asked.server, Path(folder), asked.requests)
+        for name, kill in (("draftbench", kill_draftbench), ("the server", kill_server)):
+            print(f"{name} killed", flush=True)
+            wrong += endure(prepared, Path(folder) / name, kill, asked)
+    return int(wrong > 0)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    sys.exit(main(sys.argv[1], int((sys.argv[2:] or ["20"])[0])) > 0)
+    sys.exit(main())

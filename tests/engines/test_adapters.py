@@ -1,5 +1,7 @@
 """What each engine is asked, field by field, and how what it says of itself is read."""
 
+from contextlib import nullcontext
+
 import httpx2
 import msgspec
 import pytest
@@ -176,6 +178,19 @@ def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
             server.echo([[5, 6, 7]])
         server.close()
     assert caught.value.fault is Fault.OTHER_IDS
+
+
+@pytest.mark.parametrize("text, same", [("def f(a, ...):", True), ("def f(b, ...):", False)])
+def test_spaces_that_llama_server_leaves_out_of_the_prompt_it_shows_are_no_other_ids(text, same):
+    class Showing(ScriptedServer):
+        def told(self, path, body):
+            return {"content": text} if path == "/detokenize" else super().told(path, body)
+
+    with Showing("llama.cpp") as play:
+        server = connect(play.url)
+        with nullcontext() if same else pytest.raises(AnswerError, match="other token ids"):
+            server.echo([[*map(ord, "def f(a,...):")]])
+        server.close()
 
 
 @pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt-llm"])

@@ -1,0 +1,288 @@
+"""Whether one pass of a draft gives what an engine does at every k: the rounds of replay against
+those that the engine counted, request by request, in a run measured on a serving engine.
+
+    python scripts/check_engine.py RUN
+
+Where the server tells its rounds one by one (vLLM), each must be replay's; where it tells their
+sums (llama.cpp), rounds, proposed and accepted tokens must be ones that replay can give. Told
+apart: positions where the draft's two best tokens nearly tie (`near ties`), tokens that an engine
+accepted past the end of a response, and answers that left the response, which are compared up to
+there. Requests above temperature 0 are draws: their sums are compared in expectation, with an
+interval. Leaves with 1 on a difference that is none of these.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, LookupReplay, Served, Trajectory
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import Run, read_run
+from draftbench.run_folder.served import rounds_of
+
+RESAMPLES = 4000
+
+
+@dataclass
+class Tally:
+    """What was found in the answers of one configuration."""
+
+    requests: int = 0
+    rounds: int = 0
+    equal: int = 0
+    left: int = 0  # answers that are not the response
+    past: int = 0  # tokens accepted past the end
+    ties: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    untold: int = 0  # answers without counts
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response with one candidate's replay of it, on an engine that drafts k tokens."""
+
+    trajectory: Trajectory
+    replay: AnyReplay
+    k: int
+    keeps_to_limit: bool  # llama.cpp proposes nothing past the limit, vLLM does
+    tie_margin: float
+
+    @property
+    def last(self) -> int:
+        """The last position at which a token can be accepted."""
+        return self.trajectory.output_tokens - 1
+
+    def proposed(self, start: int) -> int:
+        """Tokens that a round from here proposes."""
+        found = self.k
+        if isinstance(self.replay, LookupReplay):
+            found = min(self.k, self.replay.proposed[start - 1])
+        room = self.trajectory.limit - start - 1
+        return max(0, min(found, room)) if self.keeps_to_limit else found
+
+    def accepted(self, start: int, proposed: int) -> int:
+        """Tokens of the response that a round from here accepts."""
+        most = min(proposed, self.last - start + 1)
+        if isinstance(self.replay, LookupReplay):
+            return min(self.replay.matched[start - 1], most)
+        run = self.replay.accept[start - 1 : start - 1 + most]
+        return next((n for n, a in enumerate(run) if a < 0.5), len(run))
+
+    def near_tie(self, position: int) -> bool:
+        """Whether the draft could as well have proposed the response's token here, or not."""
+        if isinstance(self.replay, LookupReplay) or not self.replay.margin:
+            return False
+        at = position - 1
+        return self.replay.margin[at] <= self.tie_margin and self.replay.rank[at] <= 1
+
+
+def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
+    """An engine's rounds against replay's, one by one, up to where the texts part."""
+    assert answer.proposed is not None and answer.accepted is not None
+    name, start = answer.request[:8], 1
+    until = response.last if answer.first_difference is None else answer.first_difference - 1
+    for number, (proposed, accepted) in enumerate(
+        zip(answer.proposed, answer.accepted, strict=True), 1
+    ):
+        while start <= until and response.proposed(start) == 0:
+            start += 1  # vLLM lists no step without a proposal
+        if start > until:
+            break
+        where = f"{name} k={response.k} round {number} at {start}"
+        tally.rounds += 1
+        if proposed != response.proposed(start):
+            tally.wrong.append(f"{where}: {proposed} proposed, {response.proposed(start)} replayed")
+        found = response.accepted(start, proposed)
+        ends = start + found > until  # nothing is known of what it accepted after that
+        if accepted == found or (ends and accepted > found):
+            tally.equal += 1
+            tally.past += accepted - found if answer.first_difference is None else 0
+        elif response.near_tie(start + min(found, accepted)):
+            tally.ties.append(f"{where}: {accepted} accepted, {found} replayed")
+        else:
+            tally.wrong.append(f"{where}: {accepted} accepted, {found} replayed")
+        start += accepted + 1
+
+
+def compare_sums(answer: Served, response: Response, tally: Tally) -> None:
+    """An engine's sums against those of replay, and against all that near ties could make of it."""
+    if answer.first_difference is not None:
+        return
+    rounds = answer.rounds
+    told = (answer.rounds, answer.drafted, answer.kept)
+    exact = _sums(response, ties=False)
+    (drawn,) = {(r, p, min(a)) for r, p, a in exact}
+    shown = " ".join(
+        f"{what} {mine}" + (f" ({other} replayed)" if mine != other else "")
+        for what, mine, other in zip(("rounds", "proposed", "accepted"), told, drawn, strict=True)
+    )
+    where = f"{answer.request[:8]} k={response.k}: {shown}"
+    tally.rounds += rounds or 0
+    if _among(told, exact):
+        tally.equal += rounds or 0
+        tally.past += (answer.kept or 0) - drawn[2]
+    elif _among(told, _sums(response, ties=True)):
+        tally.ties.append(where)
+    else:
+        tally.wrong.append(where)
+
+
+def _among(
+    told: tuple[int | None, int | None, int | None],
+    sums: set[tuple[int, int, range]],
+) -> bool:
+    rounds, proposed, accepted = told
+    return any(
+        (rounds is None or rounds == r) and (proposed is None or proposed == p) and accepted in a
+        for r, p, a in sums
+    )
+
+
+def _sums(response: Response, ties: bool) -> set[tuple[int, int, range]]:
+    """The sums that replay gives: rounds that proposed, proposed tokens, and accepted ones, more
+    where a round ran past the end; with `ties`, for either outcome of every near tie.
+    """
+    reached: defaultdict[int, set[tuple[int, int, int]]] = defaultdict(set)
+    reached[1] = {(0, 0, 0)}
+    ended = set()
+    for start in range(1, response.last + 1):
+        proposed = response.proposed(start)
+        for rounds, drafted, kept in reached.pop(start, ()):
+            counts = rounds + (proposed > 0), drafted + proposed
+            for accepted in _outcomes(response, start, proposed, ties):
+                following = start + accepted + 1
+                if following <= response.last:
+                    reached[following].add((*counts, kept + accepted))
+                    continue
+                over = start + accepted > response.last
+                most = kept + (proposed if over else accepted)
+                ended.add((*counts, range(kept + accepted, most + 1)))
+    return ended
+
+
+def _outcomes(response: Response, start: int, proposed: int, ties: bool) -> set[int]:
+    """How many tokens a round from here may accept."""
+    found = response.accepted(start, proposed)
+    if not ties:
+        return {found}
+    outcomes, at = set(), 0
+    most = min(proposed, response.last - start + 1)
+    while at < most:
+        position = start + at
+        tie, accepts = response.near_tie(position), response.accepted(position, 1) == 1
+        if tie or not accepts:
+            outcomes.add(at)
+        if not tie and not accepts:
+            return outcomes
+        at += 1
+    return outcomes | {most}
+
+
+def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | None:
+    """Tokens a round predicted from the plain server's answers beside those of the speculating
+    one, over the requests at temperature 0, or above it, with a paired interval of the difference.
+    """
+    replays = {(r.request, r.sample): r for r in run.replays if r.candidate == candidate}
+    rows = {(s.request, s.sample): s for s in _answers(run, candidate, k) if s.accepted is not None or s.kept is not None}
+    pairs = [
+        (t, replays[key], rows[key])
+        for t in run.trajectories
+        if (key := (t.request, t.sample)) in replays and key in rows
+        if (t.sampling.temperature == 0) == greedy and t.output_tokens > 1
+    ]
+    if len(pairs) < 2:
+        return None
+    predicted = expected_rounds([law_of(t, r) for t, r, _ in pairs], k)
+    mine = np.array([predicted.tokens, predicted.rounds + predicted.plain])
+    theirs = np.array([(row.output_tokens - 1, len(rounds_of(row))) for _, _, row in pairs]).T
+    draws = np.random.default_rng(0).integers(len(pairs), size=(RESAMPLES, len(pairs)))
+    before, after = (sums[0, draws].sum(1) / sums[1, draws].sum(1) for sums in (mine, theirs))
+    low, high = np.quantile(after - before, (0.025, 0.975))
+    rates = [sums[0].sum() / sums[1].sum() for sums in (mine, theirs)]
+    holds = "" if low <= 0 <= high else "  !"
+    return (
+        f"{len(pairs)} requests {'at' if greedy else 'above'} temperature 0: tokens a round "
+        f"{rates[0]:.3f} predicted, {rates[1]:.3f} by the engine, difference "
+        f"{rates[1] - rates[0]:+.3f} ({low:+.3f} to {high:+.3f}){holds}"
+    )
+
+
+def _answers(run: Run, candidate: Candidate, k: int) -> Sequence[Served]:
+    return [
+        s
+        for s in run.served
+        if s.candidate == candidate and s.k == k and s.error is None and s.concurrency == 1
+    ]
+
+
+def check(run: Run) -> int:
+    """Print what was found; how many differences have no explanation."""
+    margin = _tie_margin(run)
+    by_key = {(t.request, t.sample): t for t in run.trajectories}
+    engine = run.manifest.question.engine
+    version = next((f.version for f in run.engines if f.version), "of unknown version")
+    print(f"{engine} {version}; near ties: two best tokens of the draft within {margin} in logits")
+    wrong = 0
+    for candidate in run.candidates:
+        replays = {(r.request, r.sample): r for r in run.replays if r.candidate == candidate}
+        for k in sorted({s.k for s in run.served if s.candidate == candidate and s.k}):
+            tally = Tally()
+            for answer in _answers(run, candidate, k):
+                key = answer.request, answer.sample
+                trajectory, replay = by_key[key], replays.get(key)
+                if replay is None or trajectory.sampling.temperature > 0:
+                    continue
+                response = Response(trajectory, replay, k, engine == "llama.cpp", margin)
+                tally.requests += 1
+                tally.left += answer.first_difference is not None
+                if answer.accepted is not None:
+                    compare_rounds(answer, response, tally)
+                elif answer.kept is not None:
+                    compare_sums(answer, response, tally)
+                else:
+                    tally.untold += 1
+            wrong += len(tally.wrong)
+            print(f"\n{candidate}, k = {k}: {tally.requests} answers at temperature 0")
+            print(
+                f"  {tally.equal} of {tally.rounds} rounds equal, {len(tally.ties)} near ties, "
+                f"{len(tally.wrong)} unexplained; {tally.past} tokens accepted past the end; "
+                f"{tally.left} answers left the response; {tally.untold} told no counts"
+            )
+            for kind, found in (("near tie", tally.ties), ("differs", tally.wrong)):
+                for line in found:
+                    print(f"  {kind}: {line}")
+            for greedy in (True, False):
+                if line := expectations(run, candidate, k, greedy):
+                    print(f"  {line}")
+    return wrong
+
+
+def _tie_margin(run: Run) -> float:
+    """What the draft's type is exact to; weights of few bits are computed with activations of
+    eight, coarser than bfloat16.
+    """
+    exact = run.manifest.question.engine == "vllm" and run.manifest.question.dtype == "float32"
+    return NEAR_TIE_MARGIN["float32" if exact else "bfloat16"]
+
+
+def main() -> int:
+    run = read_run(RunFolder(Path(sys.argv[1])))
+    if not run.served or not run.replays:
+        print("no answers of an engine, or no replay, in this run", file=sys.stderr)
+        return 2
+    wrong = check(run)
+    print(f"\n{wrong} differences without an explanation")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Faults planted in a real llama-server that `draftbench gate --server` must catch, and servers
+with nothing planted that it must let through: acceptance, temperature 0, one request at a time.
+
+    python scripts/check_engine_gate.py LLAMA_SERVER [--sound 20] [--requests 60]
+
+The models are the embedded ones. Each line is a start of its own. Leaves with 1 where a fault was
+not caught, a sound server failed, or fewer than three quarters of the sound ones passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import io
+import json
+import keyword
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+from embedded_gguf import write_family
+
+from draftbench.cli import main as draftbench
+from draftbench.engines.start import Speculation, Start, started
+
+K = 4
+# The first token is the one that the embedded models know as the end of a text before.
+TEMPLATE = "<|endoftext|>{% for message in messages %}{{ message.content }}{% endfor %}"
+VERDICTS = {0: "pass", 1: "fail", 2: "error", 3: "inconclusive", 4: "incomparable"}
+MODULES = (argparse, contextlib, inspect, json, keyword, tempfile, textwrap)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("server", help="llama-server")
+    parser.add_argument("--sound", type=int, default=20, help="starts with nothing planted")
+    parser.add_argument("--requests", type=int, default=60)
+    parser.add_argument("--tokens", type=int, default=48, help="of each response")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        return Trial(Path(folder), asked).run()
+
+
+class Trial:
+    """A baseline of a sound server, and what the gate says of others."""
+
+    def __init__(self, folder: Path, asked: argparse.Namespace) -> None:
+        self.folder, self.asked = folder, asked
+        self.models, self.baseline = folder / "models", folder / "baseline.json"
+        self.traffic = folder / "traffic.jsonl"
+        write_family(self.models)
+        rows = [
+            {
+                "id": f"r{number}",
+                "messages": [{"role": "user", "content": text}],
+                "temperature": 0,
+                "max_tokens": asked.tokens,
+            }
+            for number, text in enumerate(passages(asked.requests))
+        ]
+        self.traffic.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(self) -> int:
+        self._save()
+        wrong = 0
+        planted = {
+            "draft's keys at 4 bits": ("distilled", "--cache-type-k-draft q4_0"),
+            "draft's keys and values at 4 bits": (
+                "distilled",
+                "--cache-type-k-draft q4_0 --cache-type-v-draft q4_0 --flash-attn on",
+            ),
+            "first token doubled": ("distilled", template("<|endoftext|>" + TEMPLATE)),
+            "another draft": ("draft", ""),
+            "a draft of other weights": ("foreign", ""),
+        }
+        for name, (draft, args) in planted.items():
+            code, said = self._gate(draft, args)
+            wrong += code not in (1, 2, 4)
+            print(f"{name:<36}{VERDICTS.get(code, code):<14}{said}", flush=True)
+        found = Counter[str]()
+        for number in range(self.asked.sound):
+            code, said = self._gate("distilled", "", seed=number)
+            found[VERDICTS.get(code, str(code))] += 1
+            if code:
+                print(f"sound start {number + 1:<24}{VERDICTS.get(code, code):<14}{said}")
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common())
+        print(f"{self.asked.sound} sound starts: {counts}")
+        print(f"{wrong} planted faults were not caught")
+        failed = self.asked.sound - found["pass"] - found["inconclusive"]
+        return int(wrong > 0 or failed > 0 or found["pass"] < 0.75 * self.asked.sound)
+
+    def _save(self) -> None:
+        """The baseline of a sound server."""
+        run = self.folder / "run"
+        with started(self._start("distilled", ""), self.folder) as server:
+            words = ["sweep", "--server", server.url, "--out", str(run), "--no-controls"]
+            _must(*words, "--traffic", str(self.traffic), "--quiet", "-o", str(run) + ".txt")
+        name = _candidate(run)
+        _must("gate", "--save", str(self.baseline), str(run), "--candidate", name, "--k", str(K))
+
+    def _gate(self, draft: str, args: str, seed: int | None = None) -> tuple[int, str]:
+        """The exit code of the gate on a server of its own, and why; a seed takes three quarters of
+        the requests.
+        """
+        sample = [] if seed is None else ["--sample", str(self.asked.requests * 3 // 4)]
+        sample += [] if seed is None else ["--seed", str(seed)]
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder) as own,
+            started(self._start(draft, args), Path(own)) as server,
+        ):
+            words = ["gate", "--baseline", str(self.baseline), "--server", server.url]
+            words += ["--traffic", str(self.traffic), "--out", f"{own}/run", *sample]
+            code, out, err = _quietly(*words)
+        said = next((x for x in err.splitlines() if x.startswith("error: ")), "")
+        return code, said or " ".join(out.split("\n\n")[0].split())[:200]
+
+    def _start(self, draft: str, args: str) -> Start:
+        drafts = Speculation("draft-model", str(self.models / f"{draft}.gguf"), K)
+        return Start(
+            engine="llama.cpp",
+            target=str(self.models / "target.gguf"),
+            speculation=drafts,
+            args=args if "--chat-template" in args else f"{template(TEMPLATE)} {args}",
+            command=f"{self.asked.server} {{args}}",
+            context_length=512,
+            threads=1,
+        )
+
+
+def template(text: str) -> str:
+    """The flags that make a llama-server render chats with it."""
+    return f"--jinja --chat-template '{text}'"
+
+
+def passages(count: int) -> list[str]:
+    """The beginnings of functions of the standard library."""
+    found = []
+    for module in MODULES:
+        lines = inspect.getsource(module).splitlines()
+        starts = [n for n, line in enumerate(lines) if line.lstrip().startswith("def ")]
+        found += ["\n".join(lines[max(0, n - 6) : n + 2]) + "\n" for n in starts]
+    if len(found) < count:
+        raise SystemExit(f"there are {len(found)} prompts, not {count}")
+    step = len(found) / count
+    return [found[int(n * step)] for n in range(count)]
+
+
+def _candidate(run: Path) -> str:
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.run import read_run
+
+    (candidate,) = read_run(RunFolder(run)).candidates
+    return str(candidate)
+
+
+def _must(*words: str) -> None:
+    code, _, err = _quietly(*words)
+    if code:
+        raise SystemExit(f"draftbench {' '.join(words)}: {err}")
+
+
+def _quietly(*words: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = draftbench(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
