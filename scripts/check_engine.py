@@ -85,7 +85,8 @@ class Response:
 
 def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
     """An engine's rounds against replay's, one by one, up to where the texts part."""
-    assert answer.proposed is not None and answer.accepted is not None
+    assert answer.proposed is not None
+    assert answer.accepted is not None
     name, start = answer.request[:8], 1
     until = response.last if answer.first_difference is None else answer.first_difference - 1
     for number, (proposed, accepted) in enumerate(
@@ -190,7 +191,11 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     one, over the requests at temperature 0, or above it, with a paired interval of the difference.
     """
     replays = {(r.request, r.sample): r for r in run.replays if r.candidate == candidate}
-    rows = {(s.request, s.sample): s for s in _answers(run, candidate, k) if s.accepted is not None or s.kept is not None}
+    rows = {
+        (s.request, s.sample): s
+        for s in _answers(run, candidate, k)
+        if s.accepted is not None or s.kept is not None
+    }
     pairs = [
         (t, replays[key], rows[key])
         for t in run.trajectories

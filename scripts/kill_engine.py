@@ -18,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4

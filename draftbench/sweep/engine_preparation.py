@@ -370,8 +370,13 @@ def _with_own(
                 hint="--server is the one with speculation, --baseline-server the one without",
             )
         return serving, candidates
-    positions = server.counters().by_position
-    k = facts.k or max(answer.proposed or (), default=0) or len(positions or ())
+    counted = server.counters()
+    k = facts.k or max(answer.proposed or (), default=0) or len(counted.by_position or ())
+    if not k and counted.drafted == 0:
+        raise EngineError(
+            f"the server is set to draft ({facts.method}) and drafts nothing",
+            hint="its log says why; most often the draft's vocabulary is not the target's",
+        )
     if not k:
         raise EngineError(
             "the server drafts, and does not tell how many tokens a round",

@@ -11,6 +11,7 @@ import pytest
 from engines.scripted_server import ScriptedServer
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
+from draftbench.engines.engine import Counters
 from draftbench.errors import EngineError
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
@@ -93,6 +94,20 @@ def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, c
     monkeypatch.setattr(engine_preparation, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert complaint in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+
+
+def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):
+    class Silent(FakeServer):
+        def counters(self):
+            return Counters(rounds=0, drafted=0, kept=0)
+
+    served = Silent(method="draft-simple")
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: served)
+    monkeypatch.setattr(engine_preparation, "drive", fake_drive)
+    words = ["--tokenizer", embedded / "target"]
+    assert "set to draft (draft-simple) and drafts nothing" in failing(
+        2, "sweep", *SERVER, *words, *TRAFFIC
+    )
 
 
 def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):

@@ -180,7 +180,7 @@ def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
     assert caught.value.fault is Fault.OTHER_IDS
 
 
-@pytest.mark.parametrize("text, same", [("def f(a, ...):", True), ("def f(b, ...):", False)])
+@pytest.mark.parametrize(("text", "same"), [("def f(a, ...):", True), ("def f(b, ...):", False)])
 def test_spaces_that_llama_server_leaves_out_of_the_prompt_it_shows_are_no_other_ids(text, same):
     class Showing(ScriptedServer):
         def told(self, path, body):
