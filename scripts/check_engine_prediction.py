@@ -1,0 +1,177 @@
+"""How far the prediction of a round's seconds is off on a serving engine, what the starts that
+`--measure best` takes would have answered, and what that answer costs: from runs that started every
+k, at least twice.
+
+    draftbench sweep --engine … --k 1-8 --concurrency 1,4 --measure all --restarts 2 --out RUN
+    python scripts/check_engine_prediction.py RUN...
+
+Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
+errors are of the same k in its second start against its first, each over the plain start of its
+turn. The regret is the best speed-up of all starts, k = 0 included, over that of the answer, less
+1; its interval is over requests.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.predict import predict, predictor_of
+from draftbench.planner.recommend import next_start, recommend
+from draftbench.records import Candidate, Decode
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import Run, read_run
+
+RESAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Seconds after the first token by k, repeat and request, of one candidate at one load."""
+
+    seconds: dict[tuple[int, int], dict[tuple[str, int], float]]
+
+    @classmethod
+    def of(cls, run: Run, candidate: Candidate, concurrency: int) -> Starts:
+        found: defaultdict[tuple[int, int], dict[tuple[str, int], float]] = defaultdict(dict)
+        for row in run.decodes:
+            if row.block == str(candidate) and row.batch == concurrency:
+                found[row.k, row.repeat][row.request, row.sample] = row.decode_seconds
+        return cls(found)
+
+    @property
+    def ks(self) -> list[int]:
+        return sorted({k for k, _ in self.seconds if k})
+
+    def repeats(self, k: int) -> list[int]:
+        return sorted(repeat for each, repeat in self.seconds if each == k)
+
+    def speedup(self, k: int, repeat: int) -> float:
+        """Over the plain start of the same turn, or the last of them."""
+        plain = self.seconds[0, min(repeat, max(self.repeats(0)))]
+        own = self.seconds[k, repeat]
+        both = plain.keys() & own.keys()
+        return sum(plain[key] for key in both) / sum(own[key] for key in both)
+
+    def by_request(self, k: int) -> dict[tuple[str, int], float]:
+        """Seconds of each request at a k, the mean of its starts."""
+        rows = [self.seconds[k, repeat] for repeat in self.repeats(k)]
+        return {
+            key: statistics.mean(row[key] for row in rows)
+            for key in set.intersection(*(set(row) for row in rows))
+        }
+
+
+def with_starts(run: Run, candidate: Candidate, ks: Collection[int]) -> Run:
+    """The run as if its engine had been started with these k's alone, once each."""
+
+    def kept(row: Decode) -> bool:
+        return row.k == 0 or (row.k in ks and row.repeat == 0)
+
+    decodes = tuple(r for r in run.decodes if r.block == str(candidate) and kept(r))
+    replays = tuple(r for r in run.replays if r.candidate == candidate)
+    served = tuple(r for r in run.served if r.candidate in (None, candidate))
+    return replace(run, decodes=decodes, replays=replays, served=served)
+
+
+def started_by_best(run: Run, candidate: Candidate, loads: Sequence[int]) -> list[int]:
+    """The k's that a sweep would start one after the other."""
+    ks: list[int] = []
+    while True:
+        seen = with_starts(run, candidate, ks)
+        wanted = (next_start(seen, candidate, load) for load in loads)
+        k = next((k for k in wanted if k is not None and k not in ks), None)
+        if k is None:
+            return ks
+        ks.append(k)
+
+
+def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None:
+    predictor = predictor_of(run, candidate, batch=load)
+    decoding = predict(predictor, k).decoding
+    if decoding is None:
+        return None
+    plain, speculative = predictor.weights @ decoding
+    return float(plain / speculative)
+
+
+def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:
+    """What the answer loses against the best k of all, with a 95% interval; and that k."""
+    by_k = {k: starts.by_request(k) for k in (0, *starts.ks)}
+    keys = sorted(set.intersection(*(set(rows) for rows in by_k.values())))
+    ks = list(by_k)
+    seconds = np.array([[by_k[k][key] for key in keys] for k in ks])
+    draws = np.random.default_rng(0).integers(len(keys), size=(RESAMPLES, len(keys)))
+    totals = seconds[:, draws].sum(axis=2)
+    at, best = ks.index(chosen), int(seconds.sum(axis=1).argmin())
+    lost = totals[at] / totals[best] - 1
+    low, high = np.quantile(lost, (0.025, 0.975))
+    return float(seconds[at].sum() / seconds[best].sum() - 1), float(low), float(high), ks[best]
+
+
+def show(run: Run) -> None:
+    loads = run.manifest.question.batches
+    version = next((facts.version for facts in run.engines if facts.version), "?")
+    print(f"{run.path}: {run.manifest.question.engine} {version}, {len(run.trajectories)} requests")
+    every = used = 0
+    for candidate in run.candidates:
+        ks = started_by_best(run, candidate, loads)
+        grid = Starts.of(run, candidate, loads[0]).ks
+        every, used = every + len(grid), used + len(ks)
+        print(f"\n{candidate}: started with k = {', '.join(map(str, ks))} of {grid}")
+        for load in loads:
+            _show_load(run, candidate, load, ks)
+    # Plain first and plain again are starts too, and of both ways.
+    print(
+        f"\nstarts: {used + 2} of {every + 2} ({(used + 2) / (every + 2):.0%}), plain first and "
+        f"last among them; without the last plain one {used + 1} of {every + 1}"
+    )
+
+
+def _show_load(run: Run, candidate: Candidate, load: int, ks: Sequence[int]) -> None:
+    starts, seen = Starts.of(run, candidate, load), with_starts(run, candidate, ks)
+    print(f"  {load} in flight")
+    print("    k    measured   again  predicted without it")
+    errors, repeats = [], []
+    for k in starts.ks:
+        again = [starts.speedup(k, repeat) for repeat in starts.repeats(k)]
+        repeats += [abs(other / again[0] - 1) for other in again[1:]]
+        guess = None if k in ks else predicted(seen, candidate, load, k)
+        if guess is not None:
+            errors.append(abs(guess / again[0] - 1))
+        second = f"{again[1]:.2f}×" if len(again) > 1 else "–"
+        shown = "started" if k in ks else "–" if guess is None else f"{guess:.2f}×"
+        print(f"    {k:<5}{again[0]:>7.2f}×{second:>8}  {shown}")
+    drift = [sum(starts.seconds[0, r].values()) for r in starts.repeats(0)]
+    print(f"    plain, last start over first: {drift[-1] / drift[0] - 1:+.1%}")
+    for name, found in (("prediction error", errors), ("repeat error", repeats)):
+        if found:
+            print(
+                f"    {name}: median {statistics.median(found):.1%}, worst {max(found):.1%} "
+                f"of {len(found)}"
+            )
+    if errors and repeats:
+        ratio = statistics.median(errors) / statistics.median(repeats)
+        print(f"    prediction error over repeat error: {ratio:.2f}")
+    choice = recommend(seen, DecisionOptions(concurrency=(load,))).choice
+    chosen = choice.k if choice is not None else 0
+    lost, low, high, best = regret(starts, chosen)
+    print(f"    answer k = {chosen}, best k = {best}: regret {lost:.1%} ({low:.1%} to {high:.1%})")
+
+
+def main() -> None:
+    for path in sys.argv[1:]:
+        show(read_run(RunFolder(Path(path))))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main()
