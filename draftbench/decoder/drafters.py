@@ -16,17 +16,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftbench.decoder.runner import Runner, Task, on_device
-from draftbench.decoder.sampling import best, distribution, draw, temperature_only
+from draftbench.decoder.sampling import (
+    best,
+    distribution,
+    draw,
+    filters_of,
+    temperature_only,
+    together,
+)
 from draftbench.records import DraftingMode, Sampling
 
 
 class Proposal(NamedTuple):
-    """Draft tokens [k'] and, where they were sampled, the distributions [k', vocab] that they were
-    drawn from.
+    """k' draft tokens [1] and, where they were sampled, the distribution [1, vocab] that each was
+    drawn from; in pieces, so that those of all rows are joined at once.
     """
 
-    tokens: Tensor
-    q: Tensor | None = None
+    tokens: Sequence[Tensor]
+    q: Sequence[Tensor] = ()
 
 
 class Ask(NamedTuple):
@@ -91,17 +98,12 @@ class ModelDrafter:
         tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
         while active:
             logits = self._forward([draft.ask.row for draft in active], tokens, counts)
-            if any(draft.sampler for draft in active):
-                each = zip(active, logits.split(1), strict=True)
-                tokens = torch.cat([draft.next(row) for draft, row in each])
-            else:
-                tokens = best(logits)
-            for draft, token in zip(active, tokens.split(1), strict=True):
-                draft.tokens.append(token)
+            tokens = self._next(active, logits)
             rest = [at for at, draft in enumerate(active) if len(draft.tokens) < draft.wanted]
-            tokens = tokens if len(rest) == len(active) else tokens[rest]
+            if len(rest) < len(active):
+                tokens = tokens.index_select(0, on_device(rest, self.runner.device))
             active, counts = [active[at] for at in rest], [1] * len(rest)
-        return [draft.proposal(self.vocab_size) for draft in drafts]
+        return [Proposal(draft.tokens, draft.q) if draft.tokens else None for draft in drafts]
 
     def keep(self, row: int, length: int) -> None:
         if self.cache.lengths[row] > length:
@@ -114,6 +116,29 @@ class ModelDrafter:
         logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
         return logits[:, : self.vocab_size]
 
+    def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
+        """The token after each of the logits [n, vocab], also appended to its draft: the best, or
+        drawn by the number of its position.
+        """
+        groups = together(draft.sampler.filters if draft.sampler else None for draft in drafts)
+        for filters, members in groups.items():
+            some = logits
+            if len(groups) > 1:
+                some = torch.cat([logits.narrow(0, at, 1) for at in members])
+            if filters is None:
+                tokens = best(some)
+            else:
+                q = distribution(some, filters)
+                tokens = draw(q, torch.cat([drafts[at].uniform() for at in members]))
+                # Tokens that only the target has get q = 0.
+                if q.shape[1] < self.vocab_size:
+                    q = functional.pad(q, (0, self.vocab_size - q.shape[1]))
+                for at, one in zip(members, q.split(1), strict=True):
+                    drafts[at].q.append(one)
+            for at, token in zip(members, tokens.split(1), strict=True):
+                drafts[at].tokens.append(token)
+        return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
+
     def _readable(self, tokens: list[int]) -> Tensor:
         """Ids as the draft can read them: a token that it has no row for becomes its last one."""
         return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
@@ -124,7 +149,7 @@ class _Sampler:
 
     def __init__(self, task: Task, mode: DraftingMode, device: str) -> None:
         filtered = mode is DraftingMode.SAMPLED
-        self.filters: Sampling = task.sampling if filtered else temperature_only(task.sampling)
+        self.filters: Sampling = (filters_of if filtered else temperature_only)(task.sampling)
         self.uniforms = torch.from_numpy(task.uniforms.stream("draft")).to(device)
         self.prompt_length = len(task.prompt)
 
@@ -137,25 +162,13 @@ class _Draft:
     wanted: int
     sampler: _Sampler | None
     tokens: list[Tensor] = field(default_factory=list)
-    drawn_from: list[Tensor] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
 
-    def next(self, logits: Tensor) -> Tensor:
-        """The token [1] after logits [1, vocab], drawn by the number of its position."""
-        if self.sampler is None:
-            return best(logits)
-        q = distribution(logits, self.sampler.filters)
-        self.drawn_from.append(q)
+    def uniform(self) -> Tensor:
+        """The number [1] of the next token's position."""
+        assert self.sampler is not None
         length = len(self.ask.context) + len(self.tokens)
-        return draw(q, self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1))
-
-    def proposal(self, vocab_size: int) -> Proposal | None:
-        """The drafted tokens; tokens that only the target has get q = 0."""
-        if not self.tokens:
-            return None
-        q = torch.cat(self.drawn_from) if self.drawn_from else None
-        if q is not None and q.shape[1] < vocab_size:
-            q = functional.pad(q, (0, vocab_size - q.shape[1]))
-        return Proposal(torch.cat(self.tokens), q)
+        return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)
 
 
 @dataclass(frozen=True)
@@ -235,7 +248,8 @@ class LookupDrafter:
             if ask.k > 0:
                 index.extend(ask.context[len(index.tokens) :])
                 tokens = index.lookup(ask.k)
-            proposals.append(Proposal(on_device(tokens, self.device)) if tokens else None)
+            found = on_device(tokens, self.device).split(1) if tokens else ()
+            proposals.append(Proposal(found) if found else None)
         return proposals
 
     def keep(self, row: int, length: int) -> None:

@@ -11,11 +11,14 @@ Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from draftbench.records import Sampling
@@ -23,6 +26,8 @@ from draftbench.records import Sampling
 # Top-p looks at this many of the largest probabilities first; sorting a vocabulary of 150,000 costs
 # ten times as much.
 TOP_P_CANDIDATES = 256
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_k is not None and 0 < sampling.top_k < probs.shape[-1]:
         probs = _from(torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:], probs)
     if sampling.top_p is not None and sampling.top_p < 1.0:
-        probs = _from(_least_of_nucleus(probs, sampling.top_p), probs)
+        probs = _from(_least_of_nucleus(probs, sampling.top_p, sampling.top_k), probs)
     if sampling.min_p is not None and sampling.min_p > 0.0:
         probs = _from(sampling.min_p * probs.amax(dim=-1, keepdim=True), probs)
     return probs
@@ -62,12 +67,20 @@ def _from(least: Tensor, probs: Tensor) -> Tensor:
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
-def _least_of_nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """The smallest probability [n, 1] inside the smallest set whose sum reaches `top_p`."""
+def _least_of_nucleus(probs: Tensor, top_p: float, top_k: int | None) -> Tensor:
+    """The smallest probability [n, 1] inside the smallest set whose sum reaches `top_p`.
+
+    Whether the largest few reach it is known without a look where no more than these are left by
+    `top_k`. A GPU would have to be waited for, so it sorts all.
+    """
     size = min(TOP_P_CANDIDATES, probs.shape[-1])
-    top = torch.topk(probs, size, dim=-1).values
-    if size < probs.shape[-1] and bool((top.sum(dim=-1) < top_p).any()):
+    reaches = size == probs.shape[-1] or (top_k is not None and 0 < top_k <= size)
+    if not reaches and probs.device.type != "cpu":
         top = torch.sort(probs, dim=-1, descending=True).values
+    else:
+        top = torch.topk(probs, size, dim=-1).values
+        if not reaches and bool((top.sum(dim=-1) < top_p).any()):
+            top = torch.sort(probs, dim=-1, descending=True).values
     before = top.cumsum(dim=-1) - top
     inside = (before < top_p).sum(dim=-1, keepdim=True)
     return top.gather(-1, inside - 1)
@@ -98,29 +111,43 @@ def temperature_only(sampling: Sampling) -> Sampling:
     return Sampling(temperature=sampling.temperature)
 
 
+def filters_of(sampling: Sampling) -> Sampling:
+    """What a distribution depends on: not the seed."""
+    return replace(sampling, seed=None)
+
+
+def together(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
+    """The places of equal keys: rows with equal settings are computed at once."""
+    places: defaultdict[_Key, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    return places
+
+
 def target_tokens(
     p: Tensor, q: Tensor, proposed: Tensor, uniforms: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """The target's tokens [k+1] beside sampled proposals: a proposal d where it is accepted, with
-    probability min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which is never d;
-    after a full round a draw from p.
+    """The target's tokens [n] beside sampled proposals, of any rows: a proposal d where it is
+    accepted, with probability min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which
+    is never d; where nothing is proposed, as after a full round, a draw from p.
 
     Args:
-        p: target distributions [k+1, vocab].
-        q: draft distributions [k, vocab], the ones that `proposed` [k] was drawn from.
-        proposed: draft tokens [k].
-        uniforms: per position [k+1], for acceptance, residual and the token after a full round.
+        p: target distributions [n, vocab].
+        q: draft distributions [n, vocab], the ones that `proposed` [n] was drawn from; zeros where
+            nothing is proposed.
+        proposed: draft tokens [n].
+        uniforms: per position [n], for acceptance, residual and the token without a proposal.
     """
     accept, residual, bonus = (u.to(p.device) for u in uniforms)
-    index = proposed[:, None]
-    p_drafted, q_drafted = p[:-1].gather(1, index)[:, 0], q.gather(1, index)[:, 0]
-    passed = accept[:-1].float() * q_drafted < p_drafted
-    rest = torch.cat([(p[:-1] - q).clamp(min=0.0), p[-1:]])
+    index = proposed.unsqueeze(1)
+    p_drafted, q_drafted = p.gather(1, index).squeeze(1), q.gather(1, index).squeeze(1)
+    is_drafted = q_drafted > 0
+    passed = (accept.float() * q_drafted < p_drafted) & is_drafted
+    rest = (p - q).clamp(min=0.0)
     # A residual of nothing (p = q up to rounding) is only reached by rounding; p itself is then
     # right.
     rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)
-    tokens = draw(rest, torch.cat([residual[:-1], bonus[-1:]]))
-    return torch.cat([torch.where(passed, proposed, tokens[:-1]), tokens[-1:]])
+    return torch.where(passed, proposed, draw(rest, torch.where(is_drafted, residual, bonus)))
 
 
 def accepted_of(target: Sequence[int], proposed: Sequence[int]) -> int:

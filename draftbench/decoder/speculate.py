@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,7 +18,15 @@ from torch import Tensor
 
 from draftbench.decoder.drafters import Ask, Drafter, Proposal
 from draftbench.decoder.runner import Clock, Response, Runner, Task, on_device
-from draftbench.decoder.sampling import accepted_of, choose, distribution, target_tokens
+from draftbench.decoder.sampling import (
+    accepted_of,
+    best,
+    choose,
+    distribution,
+    filters_of,
+    target_tokens,
+    together,
+)
 
 
 def decode(task: Task, target: Runner, drafter: Drafter | None, k: int, clock: Clock) -> Response:
@@ -62,17 +70,9 @@ class _Row:
     def done(self) -> bool:
         return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
 
-    def answer(self, logits: Tensor, proposal: Proposal | None) -> Tensor:
-        """The target's tokens [n] for n logits; beside a sampled proposal, the accepted tokens and
-        the one that replaces the first rejected.
-        """
-        at = len(self.response.tokens)
-        uniforms = {p: stream[at : at + len(logits)] for p, stream in self.streams.items()}
-        if proposal is None or proposal.q is None:
-            return choose(logits, self.task.sampling, uniforms.get("target"))
-        p = distribution(logits, self.task.sampling)
-        three = uniforms["accept"], uniforms["residual"], uniforms["target"]
-        return target_tokens(p, proposal.q, proposal.tokens, three)
+    def uniforms(self, purpose: str, n: int) -> Tensor:
+        """The numbers of the next n positions."""
+        return self.streams[purpose].narrow(0, len(self.response.tokens), n)
 
     def emit(self, tokens: list[int]) -> int:
         """Append tokens up to an end of the response; how many were appended."""
@@ -143,7 +143,7 @@ class Batch:
         prompt = on_device(row.task.prompt, self.target.device)
         counts = self._counts([row], [len(prompt)])
         logits = self.target.forward(prompt, self.cache, every=False, counts=counts)
-        first = int(row.answer(logits, None).item())
+        first = int(_answers([row], logits, [None]).item())
         end = self.clock.mark()
         row.response.prefill_seconds = self.clock.seconds(start, end)
         if self.drafter is not None:
@@ -159,14 +159,15 @@ class Batch:
             proposals = self.drafter.propose([self._ask(row) for row in active])
         between = self.clock.mark()
         lasts = on_device([row.context[-1] for row in active], self.target.device)
-        drafted = [proposal.tokens if proposal else lasts[:0] for proposal in proposals]
+        drafted = [proposal.tokens if proposal else () for proposal in proposals]
         sizes = [1 + len(tokens) for tokens in drafted]
-        read = torch.cat(list(chain(*zip(lasts.split(1), drafted, strict=True))))
+        pieces = zip(lasts.split(1), drafted, strict=True)
+        read = torch.cat([token for last, tokens in pieces for token in (last, *tokens)])
         counts = self._counts(active, sizes)
-        logits = self.target.forward(read, self.cache, every=True, counts=counts).split(sizes)
-        answers = [row.answer(z, p) for row, z, p in zip(active, logits, proposals, strict=True)]
+        logits = self.target.forward(read, self.cache, every=True, counts=counts)
+        answers = _answers(active, logits, proposals)
         # The host waits for the device here, once a round for any number of rows.
-        tokens, answered = torch.stack([read, torch.cat(answers)]).tolist()
+        tokens, answered = torch.stack([read, answers]).tolist()
         for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
             self._settle(row, tokens[end - size + 1 : end], answered[end - size : end])
         self._mark = self.clock.mark()
@@ -200,3 +201,41 @@ class Batch:
         for row, size in zip(active, sizes, strict=True):
             counts[row.slot] = size
         return counts
+
+
+def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]) -> Tensor:
+    """The target's tokens [n] for the logits [n, vocab] of all rows, one more than proposed each;
+    beside sampled proposals, the accepted tokens and the one that replaces the first rejected.
+    """
+    sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
+    parts = logits.split(sizes)
+    answers: dict[int, Tensor] = {}
+    groups = together(
+        (filters_of(row.task.sampling), bool(proposal and proposal.q))
+        for row, proposal in zip(rows, proposals, strict=True)
+    )
+    for (sampling, beside_samples), members in groups.items():
+        some = logits if len(groups) == 1 else torch.cat([parts[at] for at in members])
+        own, wanted = [rows[at] for at in members], [sizes[at] for at in members]
+        if sampling.temperature == 0:
+            tokens = best(some)
+        elif not beside_samples:
+            tokens = choose(some, sampling, _numbers(own, wanted, "target"))
+        else:
+            p = distribution(some, sampling)
+            nothing, no_token = p.new_zeros(1, p.shape[1]), some.new_zeros(1, dtype=torch.long)
+            drafted = [proposal for at in members if (proposal := proposals[at])]
+            q = torch.cat([piece for one in drafted for piece in (*one.q, nothing)])
+            proposed = torch.cat([piece for one in drafted for piece in (*one.tokens, no_token)])
+            accept, residual, bonus = (
+                _numbers(own, wanted, purpose) for purpose in ("accept", "residual", "target")
+            )
+            tokens = target_tokens(p, q, proposed, (accept, residual, bonus))
+        answers.update(zip(members, tokens.split(wanted), strict=True))
+    return torch.cat([answers[at] for at in range(len(rows))])
+
+
+def _numbers(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:
+    """The random numbers of each row's next positions, row after row."""
+    each = zip(rows, sizes, strict=True)
+    return torch.cat([row.uniforms(purpose, size) for row, size in each])

@@ -16,7 +16,9 @@ from draftbench.decoder.sampling import (
     choose,
     distribution,
     draw,
+    filters_of,
     target_tokens,
+    together,
 )
 from draftbench.records import Sampling
 
@@ -97,7 +99,8 @@ def at(value: float, n: int = 2) -> torch.Tensor:
 
 def outcome(p, q, drafted, uniforms):
     """How many of one drafted token are accepted, and the target's token that follows."""
-    tokens = target_tokens(p, q, torch.tensor([drafted]), uniforms).tolist()
+    q = torch.cat([q, torch.zeros_like(q)])  # nothing is proposed for the second token
+    tokens = target_tokens(p, q, torch.tensor([drafted, 0]), uniforms).tolist()
     accepted = accepted_of(tokens, [drafted])
     return accepted, tokens[accepted]
 
@@ -156,3 +159,31 @@ def test_of_tied_logits_the_first_is_best(seed, dtype):
     logits = torch.randint(0, 4, (3, 5000), generator=generator).to(dtype)
     expected = [row.index(max(row)) for row in logits.tolist()]
     assert best(logits).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [({"top_k": 50, "top_p": 0.9}, 4 * TOP_P_CANDIDATES), ({"top_p": 0.9}, TOP_P_CANDIDATES)],
+)
+def test_a_nucleus_that_is_surely_among_the_largest_few_is_found_without_a_look(
+    monkeypatch, settings, size
+):
+    """A look at a value makes the host wait for a GPU."""
+    probs = torch.linspace(1.0, 2.0, size)
+    expected = distribution(probs.log()[None], Sampling(temperature=1.0, **settings))
+
+    def looked(tensor):
+        raise AssertionError("a value was looked at")
+
+    monkeypatch.setattr(torch.Tensor, "__bool__", looked)
+    got = distribution(probs.log()[None], Sampling(temperature=1.0, **settings))
+    assert torch.equal(got, expected)
+
+
+def test_settings_are_grouped_without_their_seeds():
+    """By hand: the first and the third draw from the same distributions."""
+    given = [Sampling(temperature=1.0, seed=1), Sampling(), Sampling(temperature=1.0, seed=2)]
+    assert together(map(filters_of, given)) == {
+        Sampling(temperature=1.0): [0, 2],
+        Sampling(): [1],
+    }
