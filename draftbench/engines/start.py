@@ -37,8 +37,9 @@ HOST = "127.0.0.1"
 GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
 _POLL_SECONDS = 0.2
-_LOG_BYTES = 16 << 10  # of its end that are read
+_LOG_BYTES = 64 << 10  # of its end that are read
 _FEW_CORES = 16
+_ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -227,8 +228,12 @@ class _Guardian:
             text = log.read(_LOG_BYTES).decode(errors="replace")
         known = secrets_of(self.launch.words, self._environment)
         lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-        lines = [line for line in lines if line][-LAST_LINES:]
-        shown = [hidden_in(_COLOURS.sub("", line), known) for line in lines]
+        lines = [_COLOURS.sub("", line) for line in lines if line]
+        last = lines[-LAST_LINES:]
+        # A failure in a process of the server's is followed by those of the others.
+        cause = next((line for line in lines if _ERROR.search(line)), None)
+        told = last if cause is None or cause in last else [cause, "…", *last]
+        shown = [hidden_in(line, known) for line in told]
         return "".join(["; its log ends:", *(f"\n  {without_controls(line)}" for line in shown)])
 
     def end(self) -> None:

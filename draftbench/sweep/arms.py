@@ -34,7 +34,8 @@ class Arm(NamedTuple):
     repeat: int = 0
 
     def __str__(self) -> str:
-        name = "without a draft" if self.candidate is None else f"{self.candidate}: k = {self.k}"
+        served = f"k = {self.k}" if self.k else "the draft alone"
+        name = "without a draft" if self.candidate is None else f"{self.candidate}: {served}"
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
 
 

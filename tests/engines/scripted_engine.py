@@ -2,8 +2,9 @@
 
 python scripted_engine.py BEHAVIOUR… [--port N …]
 
-`loading` never gets ready, `exits` prints and ends, `deaf` ignores SIGTERM, `family` has a child in
-its process group and one outside it, both deaf. It answers its own command line.
+`loading` never gets ready, `exits` prints and ends, `worker` ends after a worker of its own failed,
+`deaf` ignores SIGTERM, `family` has a child in its process group and one outside it, both deaf. It
+answers its own command line.
 """
 
 import json
@@ -34,6 +35,9 @@ def main():
         say("api_key: ['X'], hub hf_abcdefghijklmnopqrstuv, \x1b[31mred\x1b[0m \x07 bell\n")
         say(f"environment {os.environ.get('HF_TOKEN')}\n")
         sys.exit("no kernel image is available")
+    if "worker" in sys.argv:
+        say("(Worker) ValueError: too little memory\n" + "  File\n" * 20)
+        sys.exit("RuntimeError: see above")
     if "deaf" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "family" in sys.argv:

@@ -165,6 +165,14 @@ def test_a_server_that_ends_at_once_shows_the_end_of_its_log_without_secrets(eng
     assert "--engine-command" in caught.value.hint
 
 
+def test_the_first_error_is_shown_where_those_that_it_caused_fill_the_end_of_the_log(engine):
+    with pytest.raises(EngineError) as caught, engine("worker"):
+        pass
+    _, first, gap, *last = caught.value.message.splitlines()
+    assert (first, gap) == ("  (Worker) ValueError: too little memory", "  …")
+    assert (len(last), last[-1]) == (starting.LAST_LINES, "  RuntimeError: see above")
+
+
 def test_a_server_that_never_gets_ready_is_ended_and_shows_its_log(engine, tmp_path):
     with pytest.raises(EngineError) as caught, engine("loading", ready_timeout=0.5):
         pass
