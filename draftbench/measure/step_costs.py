@@ -97,6 +97,7 @@ class _Point:
     runner: str
     work: Callable[[], object]
     seconds: list[float] = field(default_factory=list)
+    passes: int = 1  # in one repeat
 
     def timed(self, block: Candidate, process: str) -> CostPoint:
         """The observation."""
@@ -144,7 +145,7 @@ def time_steps(
             for _ in range(1 if prefill else SAMPLES_PER_VISIT):
                 start = clock.mark()
                 point.work()
-                point.seconds.append(clock.seconds(start, clock.mark()))
+                point.seconds.append(clock.seconds(start, clock.mark()) / point.passes)
         found = [point.timed(candidate, bench.process) for point in points]
     return found
 
@@ -155,8 +156,12 @@ def _passes(
     """Passes over n tokens a row at each context, with the choice of tokens: one per position for
     the target, which verifies, and one per row for a draft, which continues from the last. Then
     passes over whole prompts.
+
+    A draft on a GPU queues the k steps of a round and waits for nothing between them; so they are
+    timed, k at a time. On a CPU a pass returns when it is done, and one is timed.
     """
     rows, name = grid.batch, runner.name
+    passes = 1 if candidate is None or runner.device == "cpu" else grid.largest_k
     for context in grid.contexts:
         if context + max(sizes) > runner.context_length:
             continue
@@ -168,8 +173,9 @@ def _passes(
         for size in sizes:
             tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
             every = candidate is None
-            work = partial(_step, runner, tokens, cache, context, [size] * rows, every)
-            yield _Point(candidate, "step", size, context, rows, name, work)
+            once = partial(_step, runner, tokens, cache, context, [size] * rows, every)
+            work = partial(_repeated, once, passes)
+            yield _Point(candidate, "step", size, context, rows, name, work, passes=passes)
     for length in grid.prompts:
         if length <= runner.context_length:
             tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
@@ -179,10 +185,17 @@ def _passes(
 
 def _step(
     runner: Runner, tokens: Tensor, cache: KVCache, context: int, counts: list[int], every: bool
-) -> None:
+) -> Tensor:
     for row in range(len(counts)):
         cache.rewind(row, context)
-    best(runner.forward(tokens, cache, every=every, counts=counts)).tolist()
+    return best(runner.forward(tokens, cache, every=every, counts=counts))
+
+
+def _repeated(once: Callable[[], Tensor], passes: int) -> None:
+    """So many passes, and the host waits for the last."""
+    for _ in range(passes - 1):
+        once()
+    once().tolist()
 
 
 def _read_prompt(runner: Runner, tokens: Tensor) -> None:

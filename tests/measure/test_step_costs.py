@@ -112,6 +112,28 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
     assert judged == [{6}, {8}, {10}]
 
 
+@pytest.mark.parametrize(("device", "steps"), [("cpu", 1), ("cpu:0", 4)])
+def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
+    bench, small, monkeypatch, device, steps
+):
+    """Three turns, each a warm repeat and two timed ones of every size; a step's seconds are the
+    same.
+    """
+    small.runner.device = device
+    read = []
+    forward = ScriptedRunner.forward
+
+    def watched(self, tokens, cache, **how):
+        read.extend([len(tokens)] * (self is small.runner))
+        return forward(self, tokens, cache, **how)
+
+    monkeypatch.setattr(ScriptedRunner, "forward", watched)
+    points = time_steps(small, bench, replace(GRID, contexts=(10,), prompts=()), always)
+    of_draft = {p.new_tokens: p.seconds for p in points if p.candidate}
+    assert of_draft == {1: (0.3125,) * 6, 2: (0.375,) * 6}
+    assert [read.count(size) for size in (10, 1, 2)] == [1, 9 * steps, 9 * steps]
+
+
 def test_a_short_text_is_repeated():
     assert GRID.tokens(3, 4) == [0, 1, 0, 1]
 
