@@ -30,6 +30,7 @@ from draftbench.cli import (
     recommend,
     report,
     runs,
+    selfcheck,
     suggest,
     suites,
     sweep,
@@ -165,6 +166,7 @@ COMMANDS: dict[Callable[..., int], str] = {
     import_.import_: "Read another tool's record of a speculating server.",
     estimate.estimate: "Work out a speed-up by formula, without measuring.",
     suites.suites: "List the built-in traffic.",
+    selfcheck.selfcheck: "Try what works on this machine's CPU or GPU.",
 }
 for command, summary in COMMANDS.items():
     # `import_`, since a keyword names no function.

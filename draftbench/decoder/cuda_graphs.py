@@ -88,6 +88,8 @@ class RecordedPasses:
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
         self._tokens: dict[int, Tensor] = {}
         self._passes: dict[tuple[int, int], Pass] = {}
+        # By width and reach, of each recording with the same pass call by call.
+        self.cosines: dict[tuple[int, int], float] = {}
         # Numbers of keys that passes are recorded for, each about twice the one before.
         self._reaches = [STRIDE]
         while self._reaches[-1] < self.capacity:
@@ -114,12 +116,15 @@ class RecordedPasses:
                     tokens.zero_()
                     work = partial(append, reach, tokens, self._starts, self.slabs)
                     launch = self._passes[width, reach] = self._recorder(work)
-                    self._prove(launch, work, tokens, reach - width)
+                    cosine = self._cosine(launch, work, tokens, reach - width)
+                    if not cosine >= LEAST_COSINE:
+                        raise RecordingError(f"its passes differ then (cosine {cosine:.3f})")
+                    self.cosines[width, reach] = cosine
             self._tokens[width] = tokens
 
-    def _prove(self, launch: Pass, work: Pass, tokens: Tensor, farthest: int) -> None:
+    def _cosine(self, launch: Pass, work: Pass, tokens: Tensor, farthest: int) -> float:
         """Launch a recorded pass once, over other tokens, starts, keys and values than it was
-        recorded with; so its first timed launch is not its first.
+        recorded with, and compare; so its first timed launch is not its first.
         """
         steps = torch.arange(1, 1 + max(self.rows, len(tokens)), device=self._device)
         self._starts.copy_((farthest - 3 * (steps.narrow(0, 0, self.rows) - 1)).clamp_(min=0))
@@ -127,9 +132,7 @@ class RecordedPasses:
         tokens.copy_(steps.narrow(0, 0, len(tokens)).remainder(16))
         self.slabs.normal_()
         expected = work().float()
-        cosine = functional.cosine_similarity(expected, launch().float(), dim=-1).min()
-        if not float(cosine) >= LEAST_COSINE:
-            raise RecordingError(f"its passes differ then (cosine {float(cosine):.3f})")
+        return float(functional.cosine_similarity(expected, launch().float(), dim=-1).min())
 
     def append(
         self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int], *, every: bool

@@ -1,0 +1,46 @@
+"""`draftbench selfcheck`: what works on this machine's device, by trying it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from draftbench.cli.flags import Rows, complete_devices, flag
+from draftbench.cli.output import note, write_result
+
+_SIGNS = {True: "works", False: "FAILS", None: "–"}
+
+
+def selfcheck(
+    *,
+    device: str | None = flag(
+        None,
+        "The device to try: cpu, cuda or cuda:1 (default: a GPU if there is one).",
+        "DEVICE",
+        complete=complete_devices,
+    ),
+) -> int:
+    """Try what a sweep needs on a device: versions, recorded passes, levels, a small sweep. Exits 1
+    if something fails.
+
+    draftbench selfcheck --device cuda
+    """
+    from draftbench.decoder.device import device_of
+    from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.sweep.device_check import check_device
+
+    chosen = device_of(device)
+    note(f"trying {chosen}; this takes a minute")
+    findings = []
+    watcher = TerminalWatcher(Console(stderr=True), quiet=True)
+    for finding in check_device(chosen, Rows().query("suite:completion", 2), watcher):
+        findings.append(finding)
+        write_result(f"{_SIGNS[finding.works]:6} {finding.what}: {finding.found}")
+    failed = [finding.what for finding in findings if finding.works is False]
+    untried = [finding.what for finding in findings if finding.works is None]
+    where = next(finding.found for finding in findings if finding.what == "device")
+    versions = next(finding.found for finding in findings if finding.what == "versions")
+    write_result(
+        f"\nFor a report: {where}; {versions}; fails: {'; '.join(failed) or 'nothing'}; not tried: "
+        f"{'; '.join(untried) or 'nothing'}"
+    )
+    return 1 if failed else 0
