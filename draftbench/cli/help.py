@@ -68,5 +68,5 @@ def _name(shown: str, known: Any) -> str:
 
 def _words(shown: str) -> str:
     """Without the default of a switch that is off, and without least values."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?x>=[\d.]+", "", shown)
+    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?x>=[\d.e-]+", "", shown)
     return shown.replace("[]", "").strip()

@@ -37,6 +37,11 @@ def test_it_fits_eighty_columns_and_speaks_no_python(command, monkeypatch, name)
     assert re.findall(r"<\w+|no-\w+\]|list\[|\w\.\.\.$", shown, re.MULTILINE) == []
 
 
+def test_a_default_is_shown_without_the_least_value(command):
+    shown = " ".join(command("sweep", "--help").out.split())
+    assert "--arrivals log is. [default: 1.0]" in shown
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_has_a_line_of_its_own(command, name):
     lines = command(name, "-h").out.splitlines()
