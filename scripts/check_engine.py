@@ -56,6 +56,10 @@ class Response:
     tie_margin: float
 
     @property
+    def stopped(self) -> bool:
+        return self.trajectory.finish == "stop"
+
+    @property
     def last(self) -> int:
         """The last position at which a token can be accepted."""
         return self.trajectory.output_tokens - 1
@@ -120,7 +124,7 @@ def compare_sums(answer: Served, response: Response, tally: Tally) -> None:
     rounds = answer.rounds
     told = (answer.rounds, answer.drafted, answer.kept)
     exact = _sums(response, ties=False)
-    (drawn,) = {(r, p, min(a)) for r, p, a in exact}
+    (drawn,) = {(r, p, a.start) for r, p, a in exact}
     shown = " ".join(
         f"{what} {mine}" + (f" ({other} replayed)" if mine != other else "")
         for what, mine, other in zip(("rounds", "proposed", "accepted"), told, drawn, strict=True)
@@ -165,7 +169,9 @@ def _sums(response: Response, ties: bool) -> set[tuple[int, int, range]]:
                     continue
                 over = start + accepted > response.last
                 most = kept + (proposed if over else accepted)
-                ended.add((*counts, range(kept + accepted, most + 1)))
+                # llama.cpp counts a drafted end token only where it is the last one drafted.
+                uncounted = over and accepted < proposed and response.stopped
+                ended.add((*counts, range(kept + accepted - uncounted, most + 1)))
     return ended
 
 

@@ -4,10 +4,11 @@ Seen with 0.7: the ids hold the end token and the tokens of a stop string up to 
 completed it. A streamed event holds one id, also where the character before was spread over several
 tokens: those ids are found again by asking for the tokens of the text that the event brought, and
 are unknown where that does not give as many, ending in the same one. `timings` sum the drafted and
-accepted tokens of a request, those past its end included; positions and rounds are counted for all
-requests together, so they are read around each request while one is in flight. Log-probabilities
-of tokens that came from a draft are not computed. The truncations (top-k, top-p, min-p) come before
-the temperature. It can score no prompt.
+accepted tokens of a request, those past its end included, and a drafted end token only where it is
+the last one drafted; positions and rounds are counted for all requests together, so they are read
+around each request while one is in flight, and a last token alone, for which nothing is drafted, is
+no round. Log-probabilities of tokens that came from a draft are not computed. The truncations
+(top-k, top-p, min-p) come before the temperature. It can score no prompt.
 """
 
 from __future__ import annotations

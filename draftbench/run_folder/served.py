@@ -83,16 +83,18 @@ def rounds_of(row: Served) -> list[Round]:
         drafted = list(zip(row.proposed, row.accepted, strict=True))
         plain = row.output_tokens - 1 - sum(accepted + 1 for _, accepted in drafted)
         return drafted + [(0, 0)] * max(plain, 0)
-    kept, drafted_tokens = row.kept or 0, row.drafted or 0
+    kept, proposals = row.kept or 0, row.drafted or 0
     rounds = row.rounds if row.rounds is not None else max(row.output_tokens - 1 - kept, 1)
     accepted_by_round = _histogram(row.by_position, rounds) or _spread(kept, rounds)
-    proposed_by_round = _spread(drafted_tokens, rounds)
-    return [
+    proposed_by_round = _spread(proposals, rounds)
+    drafted = [
         (max(proposed, accepted), accepted)
         for proposed, accepted in zip(
             sorted(proposed_by_round), sorted(accepted_by_round), strict=True
         )
     ]
+    plain = row.output_tokens - 1 - rounds - kept
+    return drafted + [(0, 0)] * max(plain, 0)
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:

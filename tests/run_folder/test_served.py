@@ -57,6 +57,12 @@ def test_sums_alone_give_rounds_with_these_sums():
     assert sum(accepted for _, accepted in rounds) == 6
 
 
+def test_a_step_without_a_proposal_is_in_no_sum_either():
+    # Eleven tokens after the first: three rounds with seven accepted, and one step alone.
+    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 11), rounds=3, drafted=9, kept=7)
+    assert rounds_of(row) == [(3, 2), (3, 2), (3, 3), (0, 0)]
+
+
 def test_counters_by_position_say_how_many_rounds_accepted_how_much():
     # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third: 0, 1, 2 and 3 tokens.
     row = served(
