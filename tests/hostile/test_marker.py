@@ -42,7 +42,7 @@ def shared(tmp_path_factory):
             "segment": "code",
             "temperature": 0.7 * (i == 2),
         }
-        for i in range(3)
+        for i in range(6)  # under five no figure has an interval to draw
     ]
     traffic = place / "prod.jsonl"
     traffic.write_text("".join(json.dumps(row) + "\n" for row in rows))
