@@ -74,9 +74,12 @@ def reasons(answer: Recommendation) -> list[str]:
     elif answer.decision == "inconclusive" and (answer.requests_needed or doubt is None):
         lines.append("To settle it: a larger --sample in another --out.")
     elif answer.decision == "inconclusive":
+        more = "in more processes (--processes)"
+        if answer.engine:
+            more = "on servers that are started more often (--restarts)"
         lines.append(
             f"A larger sample alone would hardly settle it: times are uncertain by ±{doubt:.0%}. "
-            "Decode more requests (--measure-requests) in more processes (--processes)."
+            f"Decode more requests (--measure-requests) {more}."
         )
     return [line for line in lines if line]
 
@@ -137,7 +140,9 @@ def certainty(answer: Recommendation) -> list[str]:
     elif margin is not None:
         notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
     elif answer.break_even is not None:
-        notes.append("No acceptance, however high, would make it pay.")
+        notes.append(
+            "No factor on its acceptance would make it pay: tokens it never gets right stay wrong."
+        )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
