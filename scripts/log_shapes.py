@@ -230,11 +230,12 @@ SHAPES = {
 PAGE = """\
 # What becomes of a log
 
-A row of each shape that draftbench knows, and what it reads in it; written by
-`scripts/log_shapes.py`, which asks the reader itself. [Formats](formats.md#traffic) has the rules.
-A temperature in brackets is missing from the row: 1 is the default of servers, 0 is greedy. A
+One row of each kind of log that draftbench knows, and what it reads from it; written by
+`scripts/log_shapes.py`, which runs the reader. [Formats](formats.md#traffic) has the rules. A
+temperature in brackets is not in the row but assumed: 1 is the default of servers, 0 is greedy. A
 prompt without a role is used as it is; `--as-chat` makes it a user's message, as vLLM and AIPerf do
-with the texts of their data sets. A row that cannot be used says why and is counted by that reason.
+with the texts of their data sets. Of a row that cannot be used, the table says why; such rows are
+counted by reason.
 
 | log | a row | what is asked | temperature | most tokens | stop | logged answer |
 |---|---|---|---|---|---|---|

@@ -61,7 +61,8 @@ app = typer.Typer(
     name="draftbench",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Two of these columns stay empty.
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 90},
 )
 
 
@@ -160,13 +161,13 @@ COMMANDS: dict[Callable[..., int], str] = {
     recommend.recommend: "Decide: speculate or not, which draft, which k, how sure.",
     acceptance.acceptance: "Show acceptance, and where drafts lose it.",
     report.report: "Write one HTML page that explains a run, with charts.",
-    compare.compare: "Show what changed between two runs.",
+    compare.compare: "Show what differs between two runs.",
     gate.gate: "Fail a CI job when acceptance regresses.",
-    export.export: "Print the configuration for a serving engine.",
-    import_.import_: "Read another tool's record of a speculating server.",
-    estimate.estimate: "Work out a speed-up by formula, without measuring.",
+    export.export: "Print the configuration of a serving engine.",
+    import_.import_: "Explain acceptance figures that another tool recorded.",
+    estimate.estimate: "Compute a speed-up by formula, without measuring.",
     suites.suites: "List the built-in traffic.",
-    selfcheck.selfcheck: "Try what works on this machine's CPU or GPU.",
+    selfcheck.selfcheck: "Test what works on this machine's CPU or GPU.",
 }
 for command, summary in COMMANDS.items():
     # `import_`, since a keyword names no function.

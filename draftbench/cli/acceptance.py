@@ -42,15 +42,15 @@ def acceptance(
         None, "The draft lengths, e.g. 1-16 (default: those swept).", "K,…", parse=draft_lengths
     ),
     width: float = flag(
-        0.02, "Say how many requests would narrow a figure to ± this share.", "SHARE"
+        0.02, "Say how many requests would give each figure to within ± this share.", "SHARE"
     ),
-    show_text: bool = flag(False, "Show the tokens that drafts got wrong: private text."),
+    show_text: bool = flag(False, "Show the tokens that drafts got wrong. This is private text."),
     everything: bool = flag(
-        False, "Show every definition, position, stopping rule and tree.", names=("--all",)
+        False, "Show every definition, position, stopping rule and draft tree.", names=("--all",)
     ),
     output: Output,
 ) -> int:
-    """Show acceptance on one screen; with --all by every definition, position and rule.
+    """Show how often drafts are accepted, on one screen; --all shows every definition and position.
 
     draftbench acceptance results/runs/RUN
     draftbench acceptance results/runs/RUN --all --k 1-16

@@ -18,8 +18,8 @@ def compare(
     ],
     output: TextOutput,
 ) -> int:
-    """Show what changed between two runs: acceptance, costs and speed-up paired by request, and all
-    settings.
+    """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
+    every setting.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
 
 if TYPE_CHECKING:
+    from draftbench.gate.baseline import Baseline
     from draftbench.planner.recommendation import Recommendation
-    from draftbench.run_folder.run import Run
 
-# The second was trained on the target's own responses; the third has another vocabulary.
 WORSE, BETTER, FOREIGN = "draft", "distilled", "foreign"
+_MODELS = (
+    "one target and three drafts that ship with draftbench: `draft`, `distilled` (trained on\n"
+    "the target's responses) and `foreign` (another vocabulary, so it is refused)"
+)
 
 
 def demo(
@@ -28,7 +32,7 @@ def demo(
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/demo-TIME).", "FOLDER"
     ),
-    threads: int = flag(1, "The number of CPU threads; these models are small.", min=1),
+    threads: int = flag(1, "The number of CPU threads; small models need no more.", min=1),
     quiet: bool = QUIET,
 ) -> int:
     """Show a sweep, its recommendation and the gate on small models, in two minutes and offline.
@@ -52,11 +56,14 @@ def demo(
     )
     out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
+    watcher.note(_MODELS)
     code = run_sweep(options, out, "draftbench demo", watcher, Output())
     if code not in (0, 1):  # 1: the foreign draft was refused, as it must be
         return code
-    run = read(out)
-    write_result("\n".join(["", *_why_not(recommend(run)), *_gated(run, out)]))
+    run, k = read(out), max(options.ks)
+    sides = {name: baseline_of(run, out, name, k) for name in (WORSE, BETTER)}
+    write_result("\n".join(["", *_why_not(recommend(run)), *_gated(sides)]))
+    save_baseline(sides[BETTER], out / "baseline.json")
     name = str(out)
     next_commands(
         watcher,
@@ -87,14 +94,11 @@ def _why_not(answer: Recommendation) -> list[str]:
     return [*lines, ""] if len(lines) > 1 else []
 
 
-def _gated(run: Run, folder: Path) -> list[str]:
+def _gated(sides: Mapping[str, Baseline]) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
     from draftbench.gate.judge import judge
     from draftbench.report.terminal.compare import verdict_text
 
-    k = max(run.manifest.question.ks)
-    sides = {name: baseline_of(run, folder, name, k) for name in (WORSE, BETTER)}
-    save_baseline(sides[BETTER], folder / "baseline.json")
     lines = []
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new])

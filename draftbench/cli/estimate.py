@@ -1,4 +1,4 @@
-"""`draftbench estimate`: what the closed form promises, before anything is measured."""
+"""`draftbench estimate`: the speed-up by the closed form, before anything is measured."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from draftbench.cli.output import TextOutput, width
 
 def estimate(
     *,
-    alpha: float = flag(..., "Acceptance rate, 0 to 1."),
-    draft_cost: float = flag(..., "c: time of one draft step over one target step."),
+    alpha: float = flag(..., "α: the acceptance rate, 0 to 1."),
+    draft_cost: float = flag(..., "c: the time of a draft step divided by that of a target step."),
     verify_ratio: float = flag(
-        1.0, "v: time of a target pass over k+1 tokens over one of one token."
+        1.0, "v: the time of a target pass over k + 1 tokens divided by that over one token."
     ),
-    k: tuple[int, ...] = flag(
-        "1-16", "Draft lengths, for example 1-10.", "K,…", parse=draft_lengths
-    ),
+    k: tuple[int, ...] = flag("1-16", "The draft lengths, e.g. 1-10.", "K,…", parse=draft_lengths),
     output: TextOutput,
 ) -> int:
-    """Say what the closed form promises for an acceptance rate and a draft cost ratio.
+    """Compute what the closed form promises for an acceptance rate and a draft cost ratio.
 
     draftbench estimate --alpha 0.75 --draft-cost 0.05
     draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1 --k 1-10

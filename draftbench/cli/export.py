@@ -44,20 +44,20 @@ def export(
         "NAME",
     ),
     force: bool = flag(
-        False, "Export the candidate that ranks first even if it is not recommended."
+        False, "Export the candidate that ranks first, even if it is not recommended."
     ),
     synthetic: bool = flag(
         False,
-        "Have the engine accept at the measured rates, to time it with any draft (vllm, llamacpp; "
-        "sglang at their mean).",
+        "Make the engine accept drafts at the measured rates, so that any draft can be timed "
+        "(vllm, llamacpp; sglang at their mean).",
     ),
     about: bool = flag(
-        False, "Print the versions that the engine's rules were read from, without a run."
+        False, "Print which versions the engine's rules were read from; needs no RUN."
     ),
     decision: Decision,
     output: ResultFile,
 ) -> int:
-    """Print the configuration with which an engine serves what the run recommends.
+    """Print the engine's configuration for what a run recommends.
 
     draftbench export results/runs/RUN --engine vllm --draft org/small
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
     from draftbench.traffic import TrafficQuery
 
-TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY = (
+TRAFFIC, MODELS, MEASURE, BUILT_IN, DECISION, OUTPUT, SAFETY = (
     "Traffic",
     "Models and hardware",
     "What to measure",
+    "Built-in decoder only (without --engine and --server)",
     "Decision",
     "Output",
     "Safety",
@@ -76,8 +77,9 @@ def _offer(values: Collection[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: list(values)
 
 
-in_traffic, in_models, in_measure, in_decision, in_output, in_safety = (
-    partial(flag, panel=panel) for panel in (TRAFFIC, MODELS, MEASURE, DECISION, OUTPUT, SAFETY)
+in_traffic, in_models, in_measure, in_built_in, in_decision, in_output, in_safety = (
+    partial(flag, panel=panel)
+    for panel in (TRAFFIC, MODELS, MEASURE, BUILT_IN, DECISION, OUTPUT, SAFETY)
 )
 
 
@@ -284,7 +286,7 @@ def traffic_flag(
 class Rows:
     """How the rows of the traffic are read."""
 
-    seed: int = in_traffic(0, "Which requests --sample takes.")
+    seed: int = in_traffic(0, "The seed by which --sample picks requests.")
     segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
     prompt_field: str | None = in_traffic(
         None, "The field of a row that holds the prompt.", "FIELD"
@@ -293,10 +295,10 @@ class Rows:
         None, "The field of a row that holds the logged answer.", "FIELD"
     )
     as_chat: bool = in_traffic(
-        False, "Read plain prompts as a user's messages, as vLLM's custom data sets do."
+        False, "Treat a plain prompt as a user's message, as vLLM's custom data sets do."
     )
     skip_bad: bool = in_traffic(
-        False, "Count rows that cannot be read instead of stopping at the first."
+        False, "Skip and count rows that cannot be read, instead of stopping at the first."
     )
 
     def query(self, source: str, sample: int | None = None) -> TrafficQuery:
@@ -313,11 +315,12 @@ class Decision:
     get two answers.
     """
 
-    min_speedup: float = in_decision(1.0, "Speculate only from this speed-up on.", "S", min=0.0)
+    min_speedup: float = in_decision(
+        1.0, "The smallest speed-up worth speculating for.", "S", min=0.0
+    )
     concurrency: tuple[int, ...] | None = in_decision(
         None,
-        "The numbers of concurrent requests to decide for, e.g. 1,8,32 (default: those of the "
-        "run).",
+        "How many concurrent requests to decide for, e.g. 1,8,32 (default: as swept).",
         "N,…",
         parse=partial(numbers, "--concurrency", LARGEST_LOAD),
     )
@@ -329,30 +332,30 @@ class Decision:
         among=OBJECTIVES,
     )
     price_per_hour: float | None = in_decision(
-        None, "What the machine costs in an hour, for tokens per dollar.", "PRICE"
+        None, "The machine's price per hour, to compute tokens per dollar.", "PRICE"
     )
     max_memory: int | None = in_decision(
         None,
-        "The most memory for target, draft and caches together, e.g. 20GB.",
+        "How much memory target, draft and caches may take together, e.g. 20GB.",
         "SIZE",
         parse=partial(size_of, "--max-memory"),
     )
     max_p99_ratio: float | None = in_decision(
         None,
-        "How much the p99 of a request's time per output token may grow, e.g. 1.2.",
+        "How many times as long a request's p99 time per output token may become, e.g. 1.2.",
         "RATIO",
         min=0.0,
     )
     slo: dict[str, float] | None = in_decision(
         None,
-        "How long a request may take, e.g. ttft=300ms,tpot=40ms,e2e=10s: says how many kept it on "
-        "the engine.",
+        "Latency limits, e.g. ttft=300ms,tpot=40ms,e2e=10s: says how many requests to a serving "
+        "engine kept them.",
         "LIMITS",
         parse=slo_of,
     )
     costs: Path | None = in_decision(
         None,
-        "Take step times from another run, or from a YAML file with those of an engine.",
+        "Use the step times of another run, or of an engine from a YAML file.",
         "PATH",
     )
 

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ForCI:
-    """What a verdict writes beside its result."""
+    """What a verdict leaves for a CI system, besides its result."""
 
     junit: Path | None = in_output(None, "Write JUnit XML to this file.", "FILE")
     annotations: str | None = in_output(
-        None, "Print annotations to stderr, for github.", "github", among=("github",)
+        None, "Print annotations for this CI system to stderr.", "github", among=("github",)
     )
     history: Path | None = in_output(
-        None, "Append the verdict to this file, as a line of JSON.", "FILE"
+        None, "Append the verdict to this file as a line of JSON.", "FILE"
     )
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class ForCI:
             check_output(self.junit)
 
     def publish(self, outcome: Outcome) -> None:
-        """A verdict, or a baseline that cannot be compared, where CI systems look."""
+        """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
         from draftbench.gate import ci
 
         if self.junit is not None:
@@ -111,7 +111,7 @@ def gate(
     ),
     candidate: str | None = flag(
         None,
-        "The candidate, DRAFT[:QUANT] (default: to save the recommended one, to judge the "
+        "The candidate, DRAFT[:QUANT] (default: to save, the recommended one; to judge, the "
         "baseline's).",
         "NAME",
     ),
@@ -120,11 +120,11 @@ def gate(
     ),
     inconclusive: str = flag(
         "report",
-        "What to exit as when the sample is too small: report (3), pass (0) or fail (1).",
+        "The exit code where the sample is too small to tell: report (3), pass (0) or fail (1).",
         "HOW",
         among=("report", "pass", "fail"),
     ),
-    exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors stay errors."),
+    exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
     new_run: NewRun,
     rows: Rows,
     decision: Decision,

@@ -32,14 +32,14 @@ class NewRun:
     """What to measure where there is no run yet."""
 
     target: str | None = in_measuring(
-        None, "Measure this target now instead of reading a run.", "MODEL"
+        None, "Measure this target now, instead of reading RUN.", "MODEL"
     )
     draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
     server: str | None = in_measuring(
-        None, "Measure the speculation of this running server instead.", "URL"
+        None, "Measure this running server now, with its speculation.", "URL"
     )
     baseline_server: str | None = in_measuring(
-        None, "The same server without speculation: its texts and times are compared.", "URL"
+        None, "The same server without speculation, to compare texts and times with.", "URL"
     )
     tokenizer: str | None = in_measuring(
         None, "The folder or id of the served model's tokenizer (default: the server's).", "MODEL"
@@ -52,7 +52,7 @@ class NewRun:
     )
     traffic: str | None = traffic_flag(None, panel=MEASURING)
     sample: int | None = in_measuring(
-        None, "How many requests to take before looking for the baseline's (default: all).", min=1
+        None, "How many requests to read, the baseline's among them (default: all).", min=1
     )
     temperature: float | None = in_measuring(
         None, "Replace the temperature of every request, as the baseline's sweep did.", min=0.0
@@ -61,7 +61,7 @@ class NewRun:
         None, "The number of CPU threads (default: the baseline's).", min=1
     )
     processes: int | None = in_measuring(
-        None, "In how many processes to time (default: as many as timed the baseline).", min=1
+        None, "How many processes time the draft (default: as many as timed the baseline).", min=1
     )
     out: Path | None = in_measuring(
         None, "The run folder to write (default: results/runs/gate-TIME).", "FOLDER"

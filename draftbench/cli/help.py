@@ -36,6 +36,11 @@ def help_of(command: Callable[..., object]) -> str:
 class Command(TyperCommand):
     """A command whose help lists the flags used first, then the others by subject."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`RUN` where Typer writes `{RUN}`, and `FILE…` where it writes `{FILE…}...`."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1", piece) for piece in pieces]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the flags, each under its heading."""
         headings: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
@@ -67,6 +72,8 @@ def _name(shown: str, known: Any) -> str:
 
 
 def _words(shown: str) -> str:
-    """Without the default of a switch that is off, and without least values."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?x>=[\d.e-]+", "", shown)
-    return shown.replace("[]", "").strip()
+    """Without the default of a switch that is off, without least and largest values, and whole
+    defaults as `900`.
+    """
+    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?([\d.e-]+<=)?x[<>]=[\d.e-]+", "", shown)
+    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).replace("[]", "").strip()

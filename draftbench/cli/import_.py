@@ -1,4 +1,4 @@
-"""`draftbench import`: what other tools recorded of a speculating server, by our definitions."""
+"""`draftbench import`: what other tools recorded of a server that drafts, by our definitions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import typer
 from draftbench.cli.output import TextOutput, width
 
 Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE…", help="A record, or /metrics before and after.")
+    list[Path],
+    typer.Argument(metavar="FILE…", help="A result file, or two scrapes of /metrics."),
 ]
 
 
 def import_(*, files: Files, output: TextOutput) -> int:
-    """Say what another tool's record of a speculating server means: each figure by its definition,
-    with an interval where there are requests, and what such a record cannot know.
+    """Explain the acceptance figures that another tool recorded: each with its definition, with an
+    interval where the file has single requests, and with what the file cannot tell.
 
     draftbench import bench.json
     draftbench import before.txt after.txt

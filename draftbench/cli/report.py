@@ -25,7 +25,7 @@ def report(
         among=FORMATS,
     ),
 ) -> int:
-    """Show a run as one HTML page that explains itself, or as charts.
+    """Write a run as one HTML page that explains itself, or as charts.
 
     draftbench report results/runs/RUN --html report.html
     draftbench report results/runs/RUN --plots charts

@@ -93,7 +93,7 @@ def prune(
     *,
     folder: FolderArgument = DEFAULT_FOLDER,
     keep: int = flag(10, "How many of the newest runs to keep.", min=0),
-    yes: bool = flag(False, "Delete; without it only list what would be deleted."),
+    yes: bool = flag(False, "Delete them; without this flag they are only listed."),
 ) -> int:
     """Delete the oldest runs of a folder. Runs that cannot be read or are being written stay.
 

@@ -19,8 +19,8 @@ def selfcheck(
         complete=complete_devices,
     ),
 ) -> int:
-    """Try what a sweep needs on a device: versions, recorded passes, levels, a small sweep. Exits 1
-    if something fails.
+    """Test what a sweep needs on a device: versions, CUDA graphs, quantization levels and a small
+    sweep. Exits 1 if something fails.
 
     draftbench selfcheck --device cuda
     """

@@ -13,7 +13,7 @@ from draftbench.errors import UsageError
 if TYPE_CHECKING:
     from draftbench.sweep.options import ServingOptions
 
-SERVING = "Serving engine"
+SERVING = "Serving engine (with --engine or --server)"
 STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
 KNOWN = (*STARTED, "openai")
 in_serving = partial(flag, panel=SERVING)
@@ -41,47 +41,50 @@ class ServingFlags:
 
     engine: str | None = in_serving(
         None,
-        f"Measure on a serving engine, which is started here: {', '.join(STARTED)}.",
+        f"Start this engine and measure on it: {', '.join(STARTED)}.",
         "NAME",
         among=KNOWN,
     )
     server: str | None = in_serving(
-        None, "Measure on a server that is running, with its speculation if it has any.", "URL"
+        None, "Measure on a running server, with its speculation if it has any.", "URL"
     )
     baseline_server: str | None = in_serving(
-        None, "The same server without speculation, to measure the speed-up against.", "URL"
+        None, "The same server without speculation: the baseline of the speed-up.", "URL"
     )
     engine_args: str = in_serving(
-        "", "Flags to add when the engine is started, in one text.", "ARGS", show_default=False
+        "", "More flags to start the engine with, as one string.", "ARGS", show_default=False
     )
     engine_command: str | None = in_serving(
         None,
-        "The command that starts the engine, with {args} in it, also {model}, {host} and {port}.",
+        "The command that starts the engine. {args} stands for the flags that draftbench adds; "
+        "{model}, {host} and {port} work too.",
         "COMMAND",
     )
     engine_stop_command: str | None = in_serving(
-        None, "The command that stops what --engine-command leaves running elsewhere.", "COMMAND"
+        None, "The command that stops what --engine-command started elsewhere.", "COMMAND"
     )
     ready_timeout: float = in_serving(
-        900.0, "How many seconds a server may take until it answers.", min=1
+        900.0, "How long to wait until a server that was started answers.", "SECONDS", min=1
     )
     tokenizer: str | None = in_serving(
         None, "The folder or id of the target's tokenizer (default: --target).", "MODEL"
     )
     arrivals: str = in_serving(
         "closed",
-        "When requests are sent: closed keeps --concurrency of them in flight, log takes the "
-        "log's times, poisson:RATE so many a second.",
+        "When requests are sent: closed keeps --concurrency of them in flight, log keeps the "
+        "log's times, poisson:RATE sends RATE a second on average.",
         "HOW",
         parse=_arrivals,
     )
-    time_scale: float = in_serving(1.0, "How much faster than the log --arrivals log is.", min=1e-6)
+    time_scale: float = in_serving(
+        1.0, "How many times as fast as logged --arrivals log sends.", "FACTOR", min=1e-6
+    )
     restarts: int = in_serving(
-        1, "How often each server is started: one start differs from the next.", min=1
+        1, "How many times to start each server, since one start differs from the next.", min=1
     )
     replay: str = in_serving(
         "local",
-        "Where drafts are replayed: local, or engine, which serves each draft and scores with it.",
+        "Where drafts are replayed: local (here), or engine, which serves and scores each draft.",
         "WHERE",
         among=("local", "engine"),
     )
@@ -130,7 +133,7 @@ class ServingFlags:
                 hint=f"give its address with --server, or one of {', '.join(STARTED)}",
             )
         if self.replay == "engine" and (self.server is not None or self.engine == "llama.cpp"):
-            why = "a server of yours" if self.server is not None else "llama.cpp"
+            why = "a server that is running" if self.server is not None else "llama.cpp"
             raise UsageError(
                 f"--replay engine cannot score a draft with {why}",
                 hint="--replay local needs the draft's files and no more",
@@ -157,8 +160,8 @@ def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...
     """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
     of_the_decoder = "it is the built-in decoder's"
     senseless = (
-        ("--isolate", settings.isolate, "an engine runs in processes of its own"),
-        ("--processes", settings.processes > 1, "--restarts starts each server so often"),
+        ("--isolate", settings.isolate, "an engine runs in separate processes anyway"),
+        ("--processes", settings.processes > 1, "--restarts starts each server several times"),
         (
             "--target-quant",
             settings.target_quant != "none",

@@ -24,6 +24,7 @@ from draftbench.cli.flags import (
     draft_lengths,
     drafts_flag,
     flag,
+    in_built_in,
     in_measure,
     in_models,
     in_output,
@@ -100,31 +101,19 @@ class Settings:
 
     responses: str = in_traffic(
         "target",
-        "Where responses come from: target generates them; log scores the logged answers.",
+        "Where responses come from: target generates them; log takes the logged answers, which are "
+        "scored first (built-in decoder only).",
         "SOURCE",
         among=("target", "log"),
     )
     samples: int = in_traffic(1, "How many responses to generate per request.", min=1)
     max_new_tokens: int | None = in_traffic(
-        None, "The longest response (default: the request's limit).", min=2
+        None, "The longest response in tokens (default: each request's limit).", min=2
     )
     temperature: float | None = in_traffic(
         None, "Replace the temperature of every request; 0 is greedy.", "X", parse=_temperature
     )
 
-    target_quant: str = in_models(
-        "none",
-        "The quantization level of the target.",
-        "LEVEL",
-        parse=lambda text: level_name("--target-quant", text),
-        complete=complete_levels,
-    )
-    simulate_quant: bool = in_models(
-        False, "Measure acceptance, but no speed, at levels without a fast kernel here."
-    )
-    one_layout: bool = in_models(
-        False, "Hold weights once on a CPU: less memory, slower passes over several tokens."
-    )
     dtype: str | None = in_models(
         None,
         "The type of unquantized weights: bfloat16 or float32.",
@@ -133,7 +122,8 @@ class Settings:
     )
     device: str | None = in_models(
         None,
-        "cpu, cuda, cuda:1, or auto, which spreads the models over all GPUs.",
+        "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
+        "a GPU if there is one).",
         "DEVICE",
         complete=complete_devices,
     )
@@ -143,15 +133,12 @@ class Settings:
 
     measure: str = in_measure(
         "best",
-        "How much to decode for real: the best k's, all k's, none, or replay, which times "
-        "nothing at all.",
+        "What to decode for real: the best k's, all k's, none, or replay, which times nothing "
+        "either.",
         "HOW",
         among=DECODED_KS,
     )
     measure_requests: int = in_measure(30, "How many requests to decode for real.", min=1)
-    processes: int = in_measure(
-        1, "In how many processes each candidate is timed and decoded: restarts differ.", min=1
-    )
     mode: DraftingMode = in_measure(
         "greedy",
         "How drafts propose: greedy, sampled or sampled-temperature-only.",
@@ -160,21 +147,39 @@ class Settings:
         parse=DraftingMode,
     )
     controls: bool = in_measure(
-        True, "Do not add prompt lookup and the target as its own draft.", show_default=False
+        True, "Leave out prompt lookup and the target as its own draft.", show_default=False
     )
     lookup: tuple[int, int] = in_measure(
         "2-4",
-        "The lengths of n-grams that prompt lookup tries.",
+        "The n-gram lengths that prompt lookup tries.",
         "N-N",
         ("--ngram",),
         parse=_lookup,
     )
-    audit: bool = in_measure(False, "Exit 1 if speculation changes what the target writes.")
-
-    cell_timeout: float | None = in_safety(None, "The time limit per candidate, in seconds.", min=1)
-    isolate: bool = in_safety(
+    processes: int = in_built_in(
+        1, "How many processes time and decode each candidate, since restarts differ.", min=1
+    )
+    target_quant: str = in_built_in(
+        "none",
+        "The quantization level of the target.",
+        "LEVEL",
+        parse=lambda text: level_name("--target-quant", text),
+        complete=complete_levels,
+    )
+    simulate_quant: bool = in_built_in(
+        False, "Measure acceptance, but no speed, at levels without a fast kernel here."
+    )
+    one_layout: bool = in_built_in(
+        False, "Keep weights on a CPU once: less memory, slower passes over several tokens."
+    )
+    audit: bool = in_built_in(False, "Exit 1 if speculation changes what the target writes.")
+    isolate: bool = in_built_in(
         False,
         "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
+    )
+
+    cell_timeout: float | None = in_safety(
+        None, "How long one candidate may take.", "SECONDS", min=1
     )
 
 
@@ -198,7 +203,7 @@ def sweep(
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
-    dry_run: bool = flag(False, "Show the work, its time and its memory; load no weights."),
+    dry_run: bool = flag(False, "Show the work, its time and its memory, without loading weights."),
     rows: Rows,
     trust_remote_code: bool = TRUST,
     allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
@@ -206,7 +211,7 @@ def sweep(
     quiet: bool = QUIET,
     verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
     print_config: bool = in_output(
-        False, "Print all settings as a YAML file for FILE.yaml, and stop."
+        False, "Print all settings as YAML, to be used as FILE.yaml, and stop."
     ),
 ) -> int:
     """Measure drafts on your traffic: acceptance at every k, costs, and the real speed-up.

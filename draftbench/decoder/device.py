@@ -97,7 +97,8 @@ def in_words(device: str) -> str:
     """The device with its name and what matters of it; of a CPU, why it is no GPU."""
     if device == "cpu":
         obstacle = why_no_gpu()
-        threads = f"cpu, {torch.get_num_threads()} threads"
+        count = torch.get_num_threads()
+        threads = f"cpu, {count} thread{'s' * (count > 1)}"
         return threads if obstacle is None else f"{threads}: {obstacle[0]} ({obstacle[1]})"
     major, minor = capability(device)
     return (

@@ -91,8 +91,7 @@ def refusal_of(facts: PairFacts) -> str | None:
         return None
     return (
         f"`{facts.draft}` cannot draft for `{facts.target}`: their vocabularies differ "
-        f"({words.target_tokens} and {words.draft_tokens} tokens, {words.same} with the same id "
-        f"and text); {why}"
+        f"({words.same} of {words.target_tokens} tokens are the same; {why})"
     )
 
 

@@ -24,7 +24,7 @@ from draftbench.report.plot import (
     short,
     values_axis,
 )
-from draftbench.report.terminal.text import Cell, Section
+from draftbench.report.terminal.text import Cell, Section, counted
 from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"
@@ -112,9 +112,9 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
     return Chart(
         "speedup-by-candidate",
         "Each candidate at its best k",
-        f"Lines are 95 % intervals over {answer.requests} requests. Filled: predicted for all "
-        f"requests and corrected by decoding some ({decoded} of {len(rows)}); hollow: predicted "
-        "only. Left of 1× speculation is slower than decoding without it.",
+        f"Lines are 95 % intervals over {answer.requests} requests. Filled points ({decoded} of "
+        f"{len(rows)}) are corrected by decoding some requests, hollow ones only predicted. Left "
+        "of 1× speculation is slower than decoding without it.",
         bars(_SPEED_UP, rows, answer.min_speedup),
         candidates(answer),
     )
@@ -126,7 +126,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     tokens = [(e, e.tokens_per_round) for e in found if e.tokens_per_round]
     predicted = [(e, e.speedup_predicted) for e in found if e.speedup_predicted]
     measured = [(e, e.speedup_measured) for e in found if e.speedup_measured]
-    points = f"measured on the decoded requests ({len(measured)})" if measured else "none decoded"
+    points = f"the {counted(len(measured), 'configuration')} that were decoded"
     over = f"over {answer.requests} requests"
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "prediction off by")
     rows: list[list[Cell]] = []
@@ -154,7 +154,8 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             _SPEED_UP,
             predicted,
             measured,
-            f"Line and band: predicted, 95 % intervals {over}; points: {points}.",
+            f"Line and band: predicted, 95 % intervals {over}."
+            + (f" Points: measured, {points}." if measured else " Nothing was decoded."),
         ),
     ):
         if lines:
@@ -216,8 +217,8 @@ def _by_concurrency(answer: Recommendation) -> Chart | None:
     return Chart(
         "speedup-by-concurrency",
         "Speed-up by concurrency",
-        "The best candidate of each concurrency at its k; lines are 95 % intervals over "
-        f"{answer.requests} requests; hollow: predicted only.",
+        "The best candidate of each concurrency at its k. Lines are 95 % intervals over "
+        f"{answer.requests} requests; hollow points are only predicted.",
         plot,
         loads(answer),
     )
@@ -246,8 +247,8 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     return Chart(
         "tokens-per-round-by-group",
         f"Tokens per round by group: {drafts[0]}",
-        "In parentheses the requests. Lines are 95 % intervals over the requests of a group; a "
-        "group of one request has none. The table has all candidates.",
+        "In parentheses: how many requests. Lines are 95 % intervals over the requests of a group; "
+        "a group of one request has none. The table has all candidates.",
         bars(label, drawn),
         Section("", ("by", "group", "requests", "candidate", label), rows),
     )

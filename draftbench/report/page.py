@@ -110,7 +110,10 @@ def _head(run: Run, answer: Recommendation) -> Html:
         for path in (question.target, question.traffic)
     )
     about = f" · target {target} · traffic {traffic} · {counted(answer.requests, 'request')}"
-    doubts = "; ".join(caveat.text for caveat in answer.decisive_caveats)
+    doubts = ". ".join(
+        text if at == 0 else text[:1].upper() + text[1:]
+        for at, text in enumerate(caveat.text for caveat in answer.decisive_caveats)
+    )
     return element(
         "header",
         element("p", element("b", "draftbench"), about, class_="eyebrow"),
@@ -187,7 +190,8 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
     speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
     faster = sum(speed is not None and speed.low > 1 for speed in speeds)
-    count = f"{faster} of {counted(len(drafts), 'candidate')}"
+    control = ", not counting the control" if len(drafts) < len(answer.by_candidate) else ""
+    count = f"{faster} of {counted(len(drafts), 'candidate')}{control}"
     lead = f"Clearly faster than decoding without a draft: {count}."
     if chart is None:
         lead = _ONE if answer.requests < 2 else "No pass was timed, so no speed-up is known."
@@ -205,7 +209,7 @@ def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     """Acceptance and speed-up over k."""
     rounds, speeds = charts.get("tokens-per-round-by-k"), charts.get("speedup-by-k")
     error = answer.prediction_error
-    lead = "A longer draft wins more tokens per round and costs more to propose and to verify. "
+    lead = "A larger k gains more tokens per round, but proposing and verifying them costs more. "
     if rounds is None:
         lead = _ONE if answer.requests < 2 else "Nothing was replayed, so acceptance is unknown."
     elif speeds is None:
@@ -223,7 +227,7 @@ def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
 
 def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     found, waits = loads(answer), answer.latency
-    less = "The more requests decode together, the less room a pass has for drafted tokens."
+    less = "The more requests decode together, the more it costs to verify drafted tokens."
     lead = f"{less} {crossover(answer)}"
     if sum(level.decision is not None for level in answer.levels) < 2:
         lead = (

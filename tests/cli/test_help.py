@@ -39,7 +39,14 @@ def test_it_fits_eighty_columns_and_speaks_no_python(command, monkeypatch, name)
 
 def test_a_default_is_shown_without_the_least_value(command):
     shown = " ".join(command("sweep", "--help").out.split())
-    assert "--arrivals log is. [default: 1.0]" in shown
+    assert "--arrivals log sends. [default: 1]" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("recommend", "RUN"), ("import", "FILE…"), ("gate", "[RUN]")]
+)
+def test_the_first_line_names_the_arguments_without_braces(command, name, arguments):
+    assert command(name, "-h").out.startswith(f"Usage: draftbench {name} [OPTIONS] {arguments}\n")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,7 @@ SERVER = ["--server", "http://spec"]
         ([*ENGINE, "--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
         ([*SERVER, "--replay", "engine"], "cannot score a draft", "--replay local"),
         (["--engine", "llama.cpp", "--replay", "engine"], "with llama.cpp", "--replay local"),
-        ([*ENGINE, "--isolate"], "--isolate makes no sense", "processes of its own"),
+        ([*ENGINE, "--isolate"], "--isolate makes no sense", "separate processes"),
         ([*ENGINE, "--processes", 2], "--processes makes no sense", "--restarts"),
         ([*ENGINE, "--target-quant", "int8"], "--target-quant makes no sense", "--engine-args"),
         ([*ENGINE, "--one-layout"], "--one-layout makes no sense", "built-in decoder"),

@@ -57,9 +57,11 @@ def test_a_gpu_that_cannot_be_used_is_refused_in_words_and_the_default_says_so(
     assert caught.value.message.partition(": ")[2] in in_words("cpu")
 
 
-def test_a_machine_without_a_gpu_names_its_cpu_alone(machine):
+@pytest.mark.parametrize(("count", "words"), [(1, "cpu, 1 thread"), (2, "cpu, 2 threads")])
+def test_a_machine_without_a_gpu_names_its_cpu_alone(machine, monkeypatch, count, words):
     machine(driver=None, cuda=None)
-    assert in_words("cpu") == f"cpu, {torch.get_num_threads()} threads"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert in_words("cpu") == words
 
 
 def test_apples_gpus_are_refused_by_name(machine):

@@ -194,7 +194,8 @@ def test_the_same_run_gives_the_same_page(run, text):
 
 def test_a_provisional_decision_says_so_below_its_figure(run, text):
     answer = recommend(run)
-    doubts = "; ".join(caveat.text for caveat in answer.decisive_caveats)
+    first, second = (caveat.text for caveat in answer.decisive_caveats)
+    doubts = f"{first}. {second[0].upper()}{second[1:]}"
     assert f'<p class="provisional">Provisional: {doubts}.</p>' in text
     sure = msgspec.structs.replace(answer, caveats=())
     assert "Provisional" not in page("run", run, sure)

@@ -44,7 +44,7 @@ _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
     "last position. ±: half of a 95 % interval. `--all` shows everything."
 )
-_FEW = f"under {FEW_REQUESTS} requests of equal length an interval is rough"
+_FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
     "Rounds are exact; what would be drafted after a wrong token is unknown. Whether a rule gains "
     "time takes a decoding run to tell."
@@ -165,19 +165,24 @@ def _findings(report: AcceptanceReport) -> list[str]:
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
-    few = {words: None for c in report.candidates for words in _few(c)}
-    return [*lines, *few]
+    return [*lines, *_few(report.candidates)]
 
 
-def _few(c: CandidateAcceptance) -> list[str]:
-    """Whether all requests, or those of a segment, are too few or too unequal."""
-    if c.equal_requests < FEW_REQUESTS:
-        equal = round(c.equal_requests)
-        unequal = "" if equal == c.requests else f", which say as much as {equal}"
-        return [f"{_FEW}: {c.requests} here{unequal}"]
-    segments = {g.name: g.equal_requests for g in c.rounds_by_group if g.by == "segment"}
-    few = [f"{name} ({count:.0f})" for name, count in segments.items() if count < FEW_REQUESTS]
-    return [f"{_FEW}: {', '.join(few)}"] if few else []
+def _few(candidates: Sequence[CandidateAcceptance]) -> list[str]:
+    """Whether all requests, or those of a segment, are too few or too unequal, of the candidate
+    with the fewest.
+    """
+    fewest = min(candidates, key=lambda c: c.equal_requests, default=None)
+    if fewest and fewest.equal_requests < FEW_REQUESTS:
+        equal = round(fewest.equal_requests)
+        unequal = f", of lengths so unequal that they say as much as {equal}"
+        return [f"{_FEW}: here {fewest.requests}{unequal if equal != fewest.requests else ''}"]
+    segments: dict[str, float] = {}
+    for group in (g for c in candidates for g in c.rounds_by_group if g.by == "segment"):
+        known = segments.get(group.name, group.equal_requests)
+        segments[group.name] = min(known, group.equal_requests)
+    few = [f"{name} {count:.0f}" for name, count in segments.items() if count < FEW_REQUESTS]
+    return [f"{_FEW}; counted as requests of equal length: {', '.join(few)}"] if few else []
 
 
 def _faults(c: CandidateAcceptance) -> list[str]:
@@ -194,7 +199,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
         notes = [f"{means} ({c.alpha.figure}, {c.mode} drafting){enough}"]
     notes += _faults(c)
-    notes += _few(c)
+    notes += _few([c])
     positions = enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     return [
         Section(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -154,11 +155,15 @@ def test_lost_parts_leave_no_empty_tables() -> None:
 
 @pytest.mark.parametrize(
     ("requests", "equal", "warning"),
-    [(29, 29.0, "29 here"), (40, 29.4, "40 here, which say as much as 29"), (40, 30.0, None)],
+    [
+        (29, 29.0, "here 29\n"),
+        (40, 29.4, "here 40, of lengths so unequal that they say as much as 29\n"),
+        (40, 30.0, None),
+    ],
 )
 def test_few_or_unequal_requests_carry_a_warning(requests, equal, warning) -> None:
-    shown = render(changed(requests=requests, equal_requests=equal), "table", 100)
-    rough = "under 30 requests of equal length an interval is rough"
+    shown = render(changed(requests=requests, equal_requests=equal), "table", 120)
+    rough = "intervals over fewer than 30 requests are rough"
     assert (f"{rough}: {warning}" in shown) if warning else (rough not in shown)
 
 
@@ -168,8 +173,24 @@ def test_a_segment_of_few_requests_is_named() -> None:
         GroupRounds(name=name, equal_requests=equal, **one)
         for name, equal in (("chat", 12.3), ("code", 31.0))
     )
-    shown = render(changed(rounds_by_group=groups), "table", 100)
-    assert "an interval is rough: chat (12)" in shown
+    shown = render(changed(rounds_by_group=groups), "table", 120)
+    assert "are rough; counted as requests of equal length: chat 12\n" in shown
+
+
+def test_on_one_screen_few_requests_are_warned_of_once_by_the_fewest() -> None:
+    one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
+    (card,) = REPORT.candidates
+    candidates = tuple(
+        msgspec.structs.replace(
+            card,
+            candidate=name,
+            rounds_by_group=(GroupRounds(name="chat", equal_requests=equal, **one),),
+        )
+        for name, equal in (("small", 14.0), ("tiny", 12.0))
+    )
+    report = msgspec.structs.replace(REPORT, candidates=candidates)
+    shown = render(report, "table", 120, everything=False)
+    assert re.findall(r"requests of equal length: (.*)", shown) == ["chat 12"]
 
 
 def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
