@@ -1,9 +1,9 @@
 """Attention over cached keys and values, for one row or several rows of different lengths.
 
 Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
-different numbers of tokens costs no padding there. Only here rows are padded to the widest. Slabs
-are [layers, rows, 2, key heads, capacity, head], keys and then values; queries are grouped by key
-head, so that no key is repeated.
+different numbers of tokens costs no padding there (recorded passes, which are as wide as their
+widest row, apart). Only here rows are padded to the widest. Slabs are [layers, 2, rows, key heads,
+capacity, head], keys and then values; queries are grouped by key head, so that no key is repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from torch.nn import functional
 _attention = functional.scaled_dot_product_attention
 # Tokens of one row in one pass: enough to be bound by arithmetic, few enough that masks stay small.
 PIECE = 512
+# A GPU's kernel for scores with a mask goes through all keys of a key head in one block, one key
+# after the other: a model of 8 key heads keeps 8 of 132 multiprocessors busy. Beyond so many keys
+# they are taken in chunks, a block each, and the chunks' results joined, as in Flash-Decoding (Dao
+# et al. 2023). Its four more launches take as long as 512 keys in turn.
+WHOLE, CHUNK = 1024, 256
 
 
 class Rotary(NamedTuple):
@@ -145,12 +150,15 @@ class EvenRows:
         rows = torch.arange(self.rows, device=device)
         self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
+        self.mixed = _mixed
+        if _splits(slabs, reach):
+            self.mask, self.mixed = _by_chunk(self.mask, slabs.shape[3]), _mixed_by_chunk
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         slab = self.slabs.select(0, layer)
         query = _store(qkv, slab, self.row, self.place, self.rotary)
         padded = query.view(self.rows, self.width, *query.shape[1:])
-        return _mixed(padded, slab, self.mask).reshape(len(self.row), -1)
+        return self.mixed(padded, slab, self.mask).reshape(len(self.row), -1)
 
 
 def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +177,7 @@ def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary
     """Rotate, write keys and values to each token's row and place, and return the queries."""
     query, new = _rotated(qkv, slab.shape[2], *rotary)
     values = new.view(-1, 2, *slab.shape[2::2])
-    torch.ops.aten.index_put_.default(slab, [row, None, None, place], values)
+    torch.ops.aten.index_put_.default(slab, [None, row, None, place], values)
     return query
 
 
@@ -185,8 +193,45 @@ def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
 def _mixed(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
     """The values mixed for queries [rows, width, heads, head], in their shape."""
     rows, width, _, head = query.shape
-    keys, values = slab.narrow(3, 0, mask.shape[3]).unbind(1)
+    keys, values = slab.narrow(3, 0, mask.shape[3]).unbind()
     grouped = query.transpose(1, 2).reshape(rows, slab.shape[2], -1, head)
     # Not a view: some of a GPU's kernels lay their result out as [rows, n, heads, head].
     mixed = _attention(grouped, keys, values, mask).reshape(rows, -1, width, head)
     return mixed.transpose(1, 2)
+
+
+def _splits(slabs: Tensor, reach: int) -> bool:
+    """Whether so many keys are attended to by chunks; every reach that is recorded divides."""
+    return slabs.is_cuda and reach > WHOLE and reach % CHUNK == 0
+
+
+def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
+    """A `_mask` as [chunks, rows · key heads, group · width, CHUNK], with numbers for -inf: a chunk
+    that no query sees any of has to give numbers, which its share of 0 then removes.
+    """
+    numbers = mask.clamp(min=torch.finfo(mask.dtype).min / 2)
+    heads = numbers.expand(-1, kv_heads, -1, -1).flatten(0, 1)
+    return heads.unflatten(2, (-1, CHUNK)).permute(2, 0, 1, 3)
+
+
+def _mixed_by_chunk(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
+    """`_mixed`, with a mask by chunk. A chunk's share is its part of all exponentials of scores."""
+    rows, width, _, head = query.shape
+    chunks, heads = mask.shape[:2]
+    grouped = query.transpose(1, 2).reshape(1, heads, -1, head).expand(chunks, -1, -1, -1)
+    seen = slab.narrow(3, 0, chunks * CHUNK).flatten(1, 2).unflatten(2, (chunks, CHUNK))
+    keys, values = seen.transpose(1, 2).unbind()
+    mixed, log_sums = _attention_with_log_sums(grouped, keys, values, mask)
+    mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(query.dtype)
+    return mixed.view(rows, -1, width, head).transpose(1, 2)
+
+
+def _attention_with_log_sums(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_attention` by a GPU's kernel for scores with a mask, and for each query the logarithm of
+    its sum of exponentials (PyTorch, mem_eff_attention/kernel_forward.h), which that pads.
+    """
+    attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    mixed, log_sums, *_ = attention(query, keys, values, mask, True)
+    return mixed, log_sums.narrow(2, 0, query.shape[2])

@@ -77,13 +77,13 @@ class RecordedPasses:
     """Passes of some widths, in tokens a row, over one set of slabs.
 
     Args:
-        slabs: dimension 1 are rows, dimension 4 tokens.
+        slabs: dimension 2 are rows, dimension 4 tokens.
         recorder: for these passes alone, so that its memory is freed with them.
     """
 
     def __init__(self, slabs: Tensor, recorder: Recorder) -> None:
         self.slabs, self._recorder = slabs, recorder
-        self.rows, self.capacity = slabs.shape[1], slabs.shape[4]
+        self.rows, self.capacity = slabs.shape[2], slabs.shape[4]
         self._device = str(slabs.device)
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
         self._tokens: dict[int, Tensor] = {}

@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
 
 @dataclass
 class SlabCache:
-    """Keys and values side by side [layers, rows, 2, key heads, capacity, head]; the first
+    """Keys and values side by side [layers, 2, rows, key heads, capacity, head]; the first
     `lengths[row]` entries are valid. Short passes may run as `graphs`.
     """
 
@@ -217,7 +217,7 @@ class LlamaRunner:
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
         """Read tokens [n] of one row; what the output head reads, for each piece."""
-        pieces, model, slabs = [], self._model, cache.slabs[:, row]
+        pieces, model, slabs = [], self._model, cache.slabs[:, :, row]
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
             placement = OneRow(slabs, have, new, model.rotary, model.group, self._future)
@@ -347,9 +347,9 @@ class LlamaModel:
             yield from (norm.weight for norm in norms if norm is not None)
 
     def new_slabs(self, capacity: int, rows: int) -> Tensor:
-        """Zeros [layers, rows, 2, key heads, capacity, head]."""
+        """Zeros [layers, 2, rows, key heads, capacity, head]."""
         return self.like.new_zeros(
-            len(self.layers), rows, 2, self.kv_heads, capacity, self.head_dim
+            len(self.layers), 2, rows, self.kv_heads, capacity, self.head_dim
         )
 
     def append_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:

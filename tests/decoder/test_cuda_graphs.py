@@ -14,6 +14,7 @@ from transformers import LlamaConfig
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
 from draftbench.errors import ModelError
+from tests.decoder.test_attention import cpu_attention_with_log_sums
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -128,7 +129,10 @@ def test_a_row_may_be_full_while_others_go_on(recorder):
     assert_close(got, expected[1, 64:68])
 
 
-def test_a_pass_reaches_as_far_as_its_rows(recorder):
+@pytest.mark.parametrize("by_chunk", [False, True])
+def test_a_pass_reaches_as_far_as_its_rows(monkeypatch, recorder, by_chunk):
+    monkeypatch.setattr(attention, "_splits", lambda slabs, reach: by_chunk and reach > STRIDE)
+    monkeypatch.setattr(attention, "_attention_with_log_sums", cpu_attention_with_log_sums)
     model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 900}))
     ids, expected = full_pass(model, 800)
     runner = recorded_runner(model, recorder)
@@ -164,8 +168,8 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent(llama
 
 def test_slabs_of_another_shape_are_given_up(llama, recorder):
     runner = recorded_runner(llama, recorder)
-    assert runner.new_cache(64, rows=2, widths=(1,)).slabs.shape[1] == 2
-    assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[1] == 1
+    assert runner.new_cache(64, rows=2, widths=(1,)).slabs.shape[2] == 2
+    assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[2] == 1
     gc.collect()
     assert [one.rows for one in runner._lender.idle] == [1]
 

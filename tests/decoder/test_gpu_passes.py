@@ -18,6 +18,8 @@ from tests.decoder.test_runners import LLAMA, random_model
 A_LAYER = 18
 # Qwen 3 norms queries and keys, each to a place of its own and back.
 OF_NORMED_HEADS = 4
+# The shares of chunks, the product with them, its sum, and back to 16 bits.
+OF_CHUNKS = 4
 
 
 class Watched:
@@ -48,7 +50,7 @@ def on_gpu(monkeypatch):
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
-    def made(name, level="none", layers=2, rows=1, widths=(1, 2, 5), simulate=False):
+    def made(name, level="none", layers=2, rows=1, widths=(1, 2, 5), simulate=False, capacity=300):
         given = LLAMA[name].to_dict() | {"num_hidden_layers": layers, "layer_types": None}
         model = random_model(type(LLAMA[name])(**given)).bfloat16()
         with FakeTensorMode(allow_non_fake_inputs=True), monkeypatch.context() as patch:
@@ -59,7 +61,7 @@ def on_gpu(monkeypatch):
             watched = Watched()
             assert runner.record_with(lambda: watched) is None
             del watched.recordings[:]
-            runner.new_cache(300, rows, widths)
+            runner.new_cache(capacity, rows, widths)
         return runner, watched.recordings
 
     return made
@@ -90,6 +92,21 @@ def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, name):
     for fewer, more in zip(one, two, strict=True):
         launches = len(more.launched) - len(fewer.launched)
         assert launches <= A_LAYER + OF_NORMED_HEADS * (name == "qwen3")
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, rows):
+    """Reaches of 256, 512, 1024, 2048 and 2304 keys."""
+    one, two = (
+        on_gpu("llama", layers=layers, rows=rows, widths=(5,), capacity=2200)[1]
+        for layers in (1, 2)
+    )
+    pairs = zip(one, two, strict=True)
+    launches = [len(more.launched) - len(fewer.launched) for fewer, more in pairs]
+    assert [extra - launches[0] for extra in launches] == [0, 0, 0, OF_CHUNKS, OF_CHUNKS]
+    assert [found for recorded in two for found in recorded.illegal] == []
+    by_chunk = "_scaled_dot_product_efficient_attention"
+    assert [recorded.launched.count(by_chunk) for recorded in two[3:]] == [2, 2]
 
 
 def test_a_runners_name_says_which_attention_it_may_use(on_gpu):
