@@ -243,7 +243,6 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
 
 
 def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
-    """Rows of similar length."""
     order = np.argsort([law.length for law in laws], kind="stable")
     yield from (order[at : at + _BLOCK] for at in range(0, len(laws), _BLOCK))
 

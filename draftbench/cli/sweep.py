@@ -406,7 +406,7 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
     """The servers that a sweep would start, counted; none is."""
     from draftbench.errors import ModelError
     from draftbench.models.check import check_models, memory_here
-    from draftbench.report.terminal.engine_dry_run import EnginePlan, engine_dry_run, render
+    from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
 
     options, serving = prepared.options, prepared.serving
     assert serving is not None
@@ -426,8 +426,6 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
         candidates=prepared.candidates,
         served=served,
         fewest=len(options.ks) if every else int(options.measure == "best"),
-        ks=options.ks,
-        loads=options.batches,
         restarts=serving.options.restarts,
         prompts=prepared.prompt_tokens,
         measured=min(options.measure_requests, len(prepared.prompts)),

@@ -46,7 +46,6 @@ def version_of(engine: str, version: str | None) -> Version:
 
 
 def too_old(engine: str, oldest: str, feature: str) -> UsageError:
-    """The error for a version that lacks what is to be written."""
     return UsageError(
         f"{engine} before {oldest} has no {feature}", hint=f"use {engine} {oldest} or newer"
     )

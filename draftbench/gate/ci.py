@@ -33,7 +33,6 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def describe(check: Check) -> str:
-    """One check as a line of text."""
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
         f"{check.metric}{segment}: {check.old.value:.4g} → {check.new.value:.4g}, "
@@ -237,7 +236,6 @@ def _code(text: str | None) -> str:
 
 
 def _cell(text: str | None) -> str:
-    """A code span in a table."""
     return _code(text).replace("|", "\\|")
 
 

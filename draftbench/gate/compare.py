@@ -152,16 +152,15 @@ def _figures(
         timed_apart = "not comparable: timed on different machines"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
-    costs = [p.costs.draft_cost_ratio(p.context) if p.costs else None for p in (a, b)]
-    if any(costs):
-        yield _timed(FigureChange("c", None, None, costs[0], costs[1], obstacle=timed_apart))
+    c_a, c_b = (p.costs.draft_cost_ratio(p.context) if p.costs else None for p in (a, b))
+    if c_a or c_b:
+        yield _timed(FigureChange("c", None, None, c_a, c_b, obstacle=timed_apart))
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
         sides = [side.get((candidate, k)) for side in measured]
-        speeds = [estimate(side.speedup) if side else None for side in sides]
-        change = FigureChange(
-            "S measured", k, k, speeds[0], speeds[1], obstacle=obstacle or timed_apart
-        )
-        yield _speed(runs, candidate, change) if all(sides) else replace(change, obstacle=_ONE)
+        s_a, s_b = (estimate(side.speedup) if side else None for side in sides)
+        apart = (obstacle or timed_apart) if all(sides) else _ONE
+        change = FigureChange("S measured", k, k, s_a, s_b, obstacle=apart)
+        yield _speed(runs, candidate, k, change)
 
 
 def _counted(
@@ -172,8 +171,7 @@ def _counted(
 ) -> FigureChange:
     """The change of a figure that is counted over requests; `obstacle` forbids to subtract."""
     a, b = samples
-    values = [None if sample is None else estimate(sample) for sample in samples]
-    change = FigureChange(name, *ks, values[0], values[1], obstacle=obstacle)
+    change = FigureChange(name, *ks, estimate(a), estimate(b), obstacle=obstacle)
     if a is None or b is None:
         return replace(change, obstacle=_ONE)
     if a.figure != b.figure:
@@ -196,12 +194,14 @@ def _timed(change: FigureChange) -> FigureChange:
     return replace(change, difference=difference, ratio=_ratio(gain))
 
 
-def _speed(runs: tuple[Run, Run], candidate: Candidate, change: FigureChange) -> FigureChange:
+def _speed(
+    runs: tuple[Run, Run], candidate: Candidate, k: int, change: FigureChange
+) -> FigureChange:
     """The change of a measured speed-up, where the gate would compare it, and as it would."""
-    if change.obstacle or change.k_a is None:
+    if change.obstacle:
         return change
     try:
-        old, new = (make_baseline(run, candidate, change.k_a) for run in runs)
+        old, new = (make_baseline(run, candidate, k) for run in runs)
         samples = samples_of("speedup", pair_up(old, new, [_SPEED]))
     except IncomparableError as error:
         return replace(change, obstacle=f"not comparable: {error.message}")
@@ -266,7 +266,6 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
 
 
 def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
-    """Facts that identify the loaded models."""
     for candidate in (None, *both):
         facts = a.facts_of(candidate), b.facts_of(candidate)
         for field in _MODEL_FACTS:

@@ -46,8 +46,6 @@ _REACH = _NORMAL.inv_cdf(1 - TAIL) + _NORMAL.inv_cdf(0.9)
 
 
 class Verdict(StrEnum):
-    """The gate's answer."""
-
     PASS = "pass"
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"

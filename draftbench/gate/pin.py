@@ -269,40 +269,32 @@ def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
             if decode.output_tokens > 1:
                 sums[decode.request][at] += decode.output_tokens - 1
                 sums[decode.request][at + 1] += decode.decode_seconds
-    rounded = {
-        request: (tokens, round(seconds, 6), plain_tokens, round(plain_seconds, 6))
-        for request, (tokens, seconds, plain_tokens, plain_seconds) in sums.items()
-    }
-    return {
-        request: Speed(tokens=row[0], seconds=row[1], plain_tokens=row[2], plain_seconds=row[3])
-        for request, row in rounded.items()
-        if row[1] > 0 and row[3] > 0
-    }
+    speeds = {}
+    for request, row in sums.items():
+        tokens, seconds, plain, without = (round(value, 6) for value in row)
+        if seconds > 0 and without > 0:
+            took = {"tokens": tokens, "seconds": seconds}
+            speeds[request] = Speed(**took, plain_tokens=plain, plain_seconds=without)
+    return speeds
 
 
 def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, tuple[float, ...]]:
     """c once per visit, pooled over contexts, by process: steps of one block were timed in turn,
     and both samples of a visit share what disturbed it.
     """
-    steps: dict[str, dict[bool, dict[int, tuple[float, ...]]]] = {}
+    # By process, of the draft and of the target: seconds of each visit by context.
+    steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
         sizes = (point.what, point.batch, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", 1, 1):
-            sides = steps.setdefault(point.process, {True: {}, False: {}})
-            sides[point.candidate is not None][point.context] = point.seconds
+            sides = steps.setdefault(point.process, ({}, {}))
+            sides[point.candidate is None][point.context] = _visits(point.seconds)
     ratios = {}
     for process, sides in sorted(steps.items()):
-        contexts = sorted(sides[True].keys() & sides[False].keys())
+        contexts = sorted(sides[0].keys() & sides[1].keys())
         # Turns that only some of the points have are left out.
         draft, target = (
-            [
-                sum(map(sum, visit))
-                for visit in zip(
-                    *(_visits(sides[side][context], SAMPLES_PER_VISIT) for context in contexts),
-                    strict=False,
-                )
-            ]
-            for side in (True, False)
+            map(sum, zip(*(side[context] for context in contexts), strict=False)) for side in sides
         )
         ratios[process] = tuple(
             round(a / b, 5) for a, b in zip(draft, target, strict=False) if a > 0 and b > 0
@@ -328,7 +320,8 @@ def _by_process(run: Run, candidate: Candidate, k: int) -> tuple[ProcessTimes, .
     )
 
 
-def _visits(samples: Sequence[float], size: int) -> list[Sequence[float]]:
-    """The samples of each visit; a rest of one is left out."""
-    whole = max(1, len(samples) // size)
-    return [samples[at * size : (at + 1) * size] for at in range(whole)]
+def _visits(samples: Sequence[float]) -> list[float]:
+    """The seconds of each visit; a rest of one is left out."""
+    size = SAMPLES_PER_VISIT
+    starts = range(0, max(len(samples) - size, 0) + 1, size)
+    return [sum(samples[at : at + size]) for at in starts]

@@ -8,10 +8,10 @@ see `lookup`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,18 +53,6 @@ class ServedTarget(NamedTuple):
     context_length: int
 
 
-@dataclass
-class _Columns:
-    """Values of one response by position, as far as the draft could draft."""
-
-    accept: list[float] = field(default_factory=list)
-    overlap: list[float] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-    margin: list[float] = field(default_factory=list)
-    rank: list[int] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-
-
 def replay_model(
     draft: Runner,
     target: Runner | ServedTarget,
@@ -79,7 +67,8 @@ def replay_model(
     at every position instead of estimated from the tokens that came out. Of a target that runs
     elsewhere there are only the log-probabilities of those tokens.
     """
-    columns = [_Columns() for _ in group]
+    # By response: values by position, as far as the draft could draft.
+    columns: list[dict[str, list[Any]]] = [defaultdict(list) for _ in group]
     texts = [(response.prompt.tokens, response.tokens) for response in group]
     samples = mode is not DraftingMode.GREEDY and any(
         response.trajectory.sampling.temperature > 0 for response in group
@@ -102,37 +91,33 @@ def replay_model(
         known = chosen < logits.shape[1]  # a token that the draft lacks is behind all it has
         own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
         rank = torch.where(known, (logits > own).sum(dim=-1), logits.shape[1])
-        confidence = (logits.amax(-1).float() - torch.logsumexp(logits.float(), dim=-1)).exp()
-        found = columns[row]
-        found.accept += accept.tolist()
-        found.overlap += overlap.tolist()
-        found.confidence += confidence.tolist()
-        found.margin += top_two_margin(logits).tolist()
-        found.rank += rank.tolist()
-        found.drafted += best(logits).tolist()
+        parts = {
+            "accept": accept,
+            "overlap": overlap,
+            "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
+            "margin": top_two_margin(logits),
+            "rank": rank,
+            "drafted": best(logits),
+        }
+        for name, values in parts.items():
+            columns[row][name] += values.tolist()
     made = []
     for found, response in zip(columns, group, strict=True):
         request, sample = response.key
-        missing = len(response.tokens) - 1 - len(found.accept)
+        which: dict[str, Any] = {"request": request, "sample": sample, "candidate": candidate}
+        missing = len(response.tokens) - 1 - len(found["accept"])
+        whole = mode is not DraftingMode.GREEDY and len(found["overlap"]) == len(found["accept"])
         record = Replay(
-            request=request,
-            sample=sample,
-            candidate=candidate,
+            **which,
             mode=mode,
             draftable=max(0, draft.context_length - len(response.prompt.tokens)),
-            accept=_rounded(found.accept, missing),
-            confidence=_rounded(found.confidence, missing),
-            margin=_rounded(found.margin, missing),
-            rank=tuple(found.rank + [draft.vocab_size] * missing),
-            overlap=_rounded(found.overlap, missing)
-            if mode is not DraftingMode.GREEDY and len(found.overlap) == len(found.accept)
-            else None,
+            accept=_rounded(found["accept"], missing),
+            confidence=_rounded(found["confidence"], missing),
+            margin=_rounded(found["margin"], missing),
+            rank=(*found["rank"], *[draft.vocab_size] * missing),
+            overlap=_rounded(found["overlap"], missing) if whole else None,
         )
-        drafted_tokens = tuple(found.drafted)
-        private = PrivateDraft(
-            request=request, sample=sample, candidate=candidate, tokens=drafted_tokens
-        )
-        made.append((record, private))
+        made.append((record, PrivateDraft(**which, tokens=tuple(found["drafted"]))))
     return made
 
 

@@ -100,7 +100,6 @@ class _Point:
     passes: int = 1  # in one repeat
 
     def timed(self, block: Candidate, process: str) -> CostPoint:
-        """The observation."""
         return CostPoint(
             candidate=self.candidate,
             what=self.what,

@@ -181,7 +181,6 @@ def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
 
 
 def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
-    """The answer as it is sent."""
     try:
         if "text" in arguments:
             ids = tokenizer(arguments.pop("text"), **arguments)["input_ids"]

@@ -8,8 +8,10 @@ visible in the record (`argmax`, `log_p`).
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -96,7 +98,6 @@ class ScoredResponse:
 
     @property
     def key(self) -> Key:
-        """Request and sample."""
         return self.trajectory.request, self.trajectory.sample
 
     @property
@@ -106,7 +107,6 @@ class ScoredResponse:
 
     @classmethod
     def kept(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
-        """As a run folder kept it."""
         tokens, log_p = array("i", text.tokens), array("d", text.log_p)
         return cls(prompt, tokens, trajectory, log_p, text.expected_log_p)
 
@@ -122,14 +122,6 @@ class ScoredResponse:
         )
 
 
-@dataclass
-class _Scores:
-    margins: list[float] = field(default_factory=list)
-    argmax: list[int] = field(default_factory=list)
-    log_p: list[float] = field(default_factory=list)
-    expected: list[float] = field(default_factory=list)
-
-
 def score(
     asked: Sequence[Asked],
     outputs: Sequence[Output],
@@ -143,19 +135,20 @@ def score(
         origin: where the responses came from, "target" or "log".
         digest: the keyed hash of an output.
     """
-    scores = [_Scores() for _ in asked]
+    scores: list[dict[str, list[Any]]] = [defaultdict(list) for _ in asked]
     texts = [
         (prompt.tokens, tokens) for (prompt, _), (tokens, _) in zip(asked, outputs, strict=True)
     ]
     for row, start, logits in teacher_forced(target, texts, first=0):
         found, sampling = scores[row], asked[row][0].request.sampling
         chosen = torch.tensor(texts[row][1][start : start + len(logits)], device=logits.device)
-        found.margins += top_two_margin(logits).tolist()
-        found.argmax += (best(logits) == chosen).long().tolist()
+        found["margins"] += top_two_margin(logits).tolist()
+        found["argmax"] += (best(logits) == chosen).long().tolist()
         if sampling.temperature > 0:
             p = distribution(logits, sampling)
-            found.log_p += p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED).tolist()
-            found.expected += torch.special.entr(p).sum(dim=-1).neg().tolist()
+            log_p = p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED)
+            found["log_p"] += log_p.tolist()
+            found["expected"] += torch.special.entr(p).sum(dim=-1).neg().tolist()
     made = []
     for (prompt, sample), (tokens, finish), found in zip(asked, outputs, scores, strict=True):
         trajectory = Trajectory(
@@ -169,14 +162,14 @@ def score(
             limit=prompt.limit,
             finish=finish,
             origin=origin,
-            margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in found.margins),
-            argmax=tuple(found.argmax),
+            margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in found["margins"]),
+            argmax=tuple(found["argmax"]),
             digest=digest(tokens),
             looping=looping(tokens),
         )
-        log_p = array("d", [round(value, 5) for value in found.log_p])
-        expected = round(sum(found.expected), 3) if found.expected else None
-        made.append(ScoredResponse(prompt, array("i", tokens), trajectory, log_p, expected))
+        rounded = array("d", [round(value, 5) for value in found["log_p"]])
+        expected = round(sum(found["expected"]), 3) if found["expected"] else None
+        made.append(ScoredResponse(prompt, array("i", tokens), trajectory, rounded, expected))
     return made
 
 

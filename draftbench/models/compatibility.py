@@ -96,7 +96,6 @@ def refusal_of(facts: PairFacts) -> str | None:
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
-    """Caveats of a pair that works."""
     caveats, missing = [], facts.vocabulary.missing
     if missing:
         caveats.append(f"the draft lacks {missing} of the target's tokens and never proposes them")

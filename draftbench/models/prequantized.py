@@ -27,8 +27,6 @@ from draftbench.models.source import ModelSource
 
 @dataclass(frozen=True)
 class Format:
-    """A way to store weights quantized."""
-
     packages: tuple[str, ...]  # that read it, by their names for pip
     computes: bool  # with the stored weights, instead of unpacking them first
 
@@ -75,7 +73,6 @@ def format_of(level: str) -> Format | None:
 
 
 def missing_packages(level: str) -> list[str]:
-    """Packages to install for loading this level."""
     packages = (format_of(level) or OTHER).packages
     return [name for name in packages if find_spec(name.replace("-", "_")) is None]
 

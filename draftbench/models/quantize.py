@@ -93,8 +93,6 @@ _STACKED = 3
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a runner."""
-
     dtype: torch.dtype
     level: str
     device: str
@@ -156,7 +154,6 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
 
 
 def _why_none(level: str, device: str) -> str:
-    """Why a level has no fast kernel on a device."""
     if device == "cpu":
         return "cpu"
     on_gpu = CUDA_LEVELS[level]

@@ -37,7 +37,6 @@ def element(name: str, /, *children: str | None, **attributes: str | None) -> Ht
 
 
 def together(children: Iterable[str | None]) -> Html:
-    """Children side by side."""
     parts = (c if isinstance(c, Html) else escape(plain(c)) for c in children if c is not None)
     return Html("".join(parts))
 
@@ -51,7 +50,6 @@ def coded(text: str) -> Html:
 
 
 def items(lines: Iterable[str]) -> Html:
-    """A list of sentences."""
     return element("ul", *(element("li", coded(line)) for line in lines))
 
 

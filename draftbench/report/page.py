@@ -179,7 +179,6 @@ def _drawn(*charts: Chart | None, beside: Html | None = None) -> Html:
 
 
 def _titled(section: Section) -> Html:
-    """A table with its notes below."""
     notes = [element("p", coded(note), class_="note") for note in section.notes]
     return element("div", table(section), *notes)
 
@@ -206,7 +205,6 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
 
 
 def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    """Acceptance and speed-up over k."""
     rounds, speeds = charts.get("tokens-per-round-by-k"), charts.get("speedup-by-k")
     error = answer.prediction_error
     lead = "A larger k gains more tokens per round, but proposing and verifying them costs more. "

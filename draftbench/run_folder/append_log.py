@@ -3,6 +3,7 @@
 A line is a record, or a list of records that stand or fall together. A line that a kill cut short
 has no newline at its end: it is not read, and the next append takes its place. Links and pipes in
 place of such a file are refused, so that a run folder from elsewhere cannot lead out of itself.
+Lines of older schemas are read as records of today's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import msgspec
 from draftbench.errors import RunFolderError
 from draftbench.records import Record, Replay, Trajectory
 from draftbench.run_folder.manifest import SCHEMA_VERSION
-from draftbench.run_folder.older_layouts import upgraded
 from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
@@ -44,6 +44,14 @@ _ROUNDED = {
 }
 _MOST_SHARED = 100_000  # a file that was not rounded must not fill the memory from here
 _shared: dict[float, float] = {}
+
+# Fields of schema 1 and 2 that no figure needs any more.
+_GONE = {
+    "replay": ("kinds",),
+    "decode": ("stop_below",),
+    "failure": ("request",),
+    "machinestate": ("jump", "megahertz"),
+}
 
 
 def append_line(path: Path, records: Sequence[Record]) -> None:
@@ -112,7 +120,7 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
             found = decoder.decode(json_without_controls(line))
             records = found if isinstance(found, list) else [found]
             if schema < SCHEMA_VERSION:
-                today = [upgraded(record) for record in records]
+                today = [_upgraded(record) for record in records]
                 records = [msgspec.convert(record, kind) for record in today if record is not None]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RunFolderError(
@@ -121,6 +129,24 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
         for record in records:
             _share_numbers(record)
         yield from records
+
+
+def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
+    """A record of schema 1 or 2 as it is read from JSON: a draft and its level were two strings.
+    None for a decoding run whose draft stopped when it was unsure: no figure is made of such runs
+    any more.
+    """
+    kind = str(line.get("kind", "drafted"))
+    if kind == "decode" and line.get("stop_below") is not None:
+        return None
+    gone = _GONE.get(kind, ())
+    record = {name: value for name, value in line.items() if name not in gone}
+    if "draft" in record:
+        draft, quant = record.pop("draft"), record.pop("quant", "none")
+        record["candidate"] = None if draft is None else {"draft": draft, "quant": quant}
+        if kind == "modelfacts":
+            record["quant"] = quant
+    return record
 
 
 def _share_numbers(record: Record) -> None:

@@ -145,7 +145,6 @@ class RunFolder:
         return [record for kind in get_args(AnyObservation) for record in self.records(kind)]
 
     def records(self, kind: type[R]) -> Iterator[R]:
-        """The records of one kind, one after the other."""
         return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
 
     def private_texts(self) -> Iterator[PrivateText]:
@@ -157,7 +156,6 @@ class RunFolder:
         return self.records(PrivateDraft)
 
     def writer(self) -> RunWriter:
-        """Lock the folder and append to it."""
         return RunWriter(self.path)
 
     def redact(self) -> None:
@@ -202,7 +200,6 @@ class RunWriter:
         self.close()
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
     def append(self, records: Iterable[Observation]) -> None:

@@ -35,7 +35,6 @@ def _paths() -> dict[str, Path]:
 
 
 def suites() -> list[Suite]:
-    """List the built-in suites by name."""
     return [find_suite(name)[0] for name in _paths()]
 
 

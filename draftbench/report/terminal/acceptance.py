@@ -340,7 +340,6 @@ def _disagreements(candidate: str, costly: Sequence[Disagreement], texts: Texts)
 
 
 def _definitions() -> list[str]:
-    """Each figure's formula and the engines' names for it."""
     lines = []
     for known in FIGURES:
         names = {engine: getattr(known, key) for key, engine in _ENGINES.items()}

@@ -1,11 +1,13 @@
-"""What a prepared sweep would do: grid, work, time and memory, before any weight is loaded.
+"""What a prepared sweep would do, before any weight is loaded or any server started: with the
+built-in decoder its grid, work, time and memory; on a serving engine the servers started and what
+they write, beside a grid that starts every k of every draft.
 
 The time is a bound by arithmetic: every pass reads its weights once at an assumed rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,10 +20,15 @@ from draftbench.run_folder.manifest import Manifest
 
 # Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
 # or a small server, and of one data-centre card: too slow for the best of each.
-ASSUMED_BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
+_BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
 _TOKEN_IN_BULK = {"cpu": 1 / 6, "cuda": 1 / 100}
 _COST_PASSES = 250
-_MOST_ROWS = 4
+# Of a server, from the command to the first answer, beside reading the weights; of vLLM on two
+# cores.
+_START_SECONDS = 30.0
+# Rows of memory, and columns of the names of drafts.
+_MOST_ROWS, _NAMES = 4, 76
+_MORE = "--format json"
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,13 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
-    """Count what a sweep would do."""
     question = manifest.question
-    passes, tokens = _passes(manifest, plan), _cache_tokens(manifest, plan)
+    passes = tuple(_passes(manifest, plan))
+    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
+    # of step times are, at two contexts.
+    batch, caches = max(question.batches), 1 + plan.cells if plan.decoded else 2
+    rows = batch * caches if batch > 1 and plan.timed else 1
+    tokens = max(max(map(sum, plan.prompts)) * rows, plan.scored_together)
     return DryRun(
         target=question.target,
         target_quant=question.target_quant,
@@ -112,7 +123,7 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
     )
 
 
-def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
+def _passes(manifest: Manifest, plan: Plan) -> Iterator[Pass]:
     question, samples = manifest.question, manifest.question.samples
     rate, bulk = _assumed(question.device)
     target = plan.target.bytes_at(question.target_quant)
@@ -122,46 +133,32 @@ def _passes(manifest: Manifest, plan: Plan) -> tuple[Pass, ...]:
     written = sum(limit for _, limit in plan.prompts) * samples
     whole = sum(tokens for tokens, _ in plan.prompts) * samples + written
     timed = _COST_PASSES * len(question.batches) * plan.processes if plan.timed else 0
-    cells = len(plan.candidates) * len(question.batches) * plan.processes
-    responses = plan.decoded * (1 + plan.cells) * cells
+    blocks = len(plan.candidates) * len(question.batches) * plan.processes
+    responses = plan.decoded * (1 + plan.cells) * blocks
     each = f", in {plan.processes} processes" if plan.processes > 1 else ""
     mean = written / max(1, len(plan.prompts) * samples)
-    work = (
-        (
-            "target writes",
-            f"at most {written} tokens",
-            0.0 if question.responses == "log" else written * step,
-        ),
-        ("target scores", f"{whole} tokens in long passes", whole * bulk * step),
-        ("drafts replay", f"{whole} tokens once per candidate, for every k", whole * bulk * steps),
-        (
-            "step times",
-            f"{timed} short passes of target and draft at several lengths{each}",
-            timed * (len(plan.candidates) * step + steps),
-        ),
-        (
-            "decoding",
-            f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
-            f"{plan.cells} k's{each}",
-            responses * mean * step,
-        ),
+    writing = 0.0 if question.responses == "log" else written * step
+    yield Pass("target writes", f"at most {written} tokens", writing)
+    yield Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step)
+    once = f"{whole} tokens once per candidate, for every k"
+    yield Pass("drafts replay", once, whole * bulk * steps)
+    yield Pass(
+        "step times",
+        f"{timed} short passes of target and draft at several lengths{each}",
+        timed * (len(plan.candidates) * step + steps),
     )
-    return tuple(Pass(*each) for each in work)
+    yield Pass(
+        "decoding",
+        f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
+        f"{plan.cells} k's{each}",
+        responses * mean * step,
+    )
 
 
 def _assumed(device: str) -> tuple[float, float]:
     """Bytes a second, and a token of a long pass in steps."""
     kind = "cpu" if device == "cpu" else "cuda"
-    return ASSUMED_BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
-
-
-def _cache_tokens(manifest: Manifest, plan: Plan) -> int:
-    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
-    # of step times are, at two contexts.
-    batch = max(manifest.question.batches)
-    caches = 1 + plan.cells if plan.decoded else 2
-    rows = batch * caches if batch > 1 and plan.timed else 1
-    return max(max(map(sum, plan.prompts)) * rows, plan.scored_together)
+    return _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
 
 
 def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> Need:
@@ -191,46 +188,188 @@ def _weights(plan: Plan, candidate: Candidate, target: int) -> int:
     return plan.sheets[candidate.draft].bytes_at(candidate.quant)
 
 
-def render(plan: DryRun, style: str, width: int) -> str:
+@dataclass(frozen=True)
+class EnginePlan:
+    """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
+    `measured` of which each speculating server answers at every load. `served` are the candidates
+    for which servers are started, each at `fewest` k's or at all; `sheets` the drafts' by name.
+    Without `target`, on servers that run already, memory and times are unknown.
+    """
+
+    candidates: Sequence[Candidate]
+    served: Sequence[Candidate]
+    fewest: int
+    restarts: int
+    prompts: Sequence[tuple[int, int]]
+    measured: int
+    target: ModelSheet | None
+    sheets: Mapping[str, ModelSheet]
+    running: bool  # servers of the user's
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers started, tokens that they write, and seconds that it takes; None where unknown."""
+
+    starts: int  # of servers
+    tokens: int  # that they write
+    seconds: float | None  # None: unknown
+
+
+class EngineNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that a server of a candidate takes: `target_weights`, `draft_weights`, `cache`; the
+    engine's own buffers come on top.
+    """
+
+    candidate: str
+    target_weights: int
+    draft_weights: int
+    cache: int  # of both models, for the requests in flight
+
+
+class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep on an engine would measure: the work that is the `least` and the `most`, and
+    that of a `grid` of every k of every draft. `loads` are requests in flight.
+    """
+
+    engine: str  # which engine
+    target: str
+    candidates: tuple[str, ...]
+    ks: tuple[int, ...]
+    loads: tuple[int, ...]
+    arrivals: str  # closed, log or poisson:RATE
+    requests: int
+    prompt_tokens: int  # of all requests
+    samples: int
+    least: Work
+    most: Work
+    grid: Work
+    memory: tuple[EngineNeed, ...]
+
+
+def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
+    question, every = manifest.question, len(manifest.question.ks)
+    plain = 0 if plan.running else max(2, plan.restarts)
+    drafts = len(plan.served)
+    return EngineDryRun(
+        engine=question.engine or "",
+        target=question.target,
+        candidates=tuple(map(str, plan.candidates)),
+        ks=question.ks,
+        loads=question.batches,
+        arrivals=question.arrivals,
+        requests=len(plan.prompts),
+        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
+        samples=question.samples,
+        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts),
+        most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
+        grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
+        memory=tuple(_needs(plan, max(question.batches))),
+    )
+
+
+def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Work:
+    """The first plain server writes every response; all others answer the measured requests."""
+    question, starts = manifest.question, plain + drafting
+    written = sum(limit for _, limit in plan.prompts) * question.samples
+    answered = plan.measured * written / max(1, len(plan.prompts) * question.samples)
+    # (tokens at one load, that load), by visits.
+    visit = [(answered, load) for load in question.batches]
+    asked = [(written, 1), *(each for each in visit if each[1] != 1)]
+    asked += visit * (1 if plan.running else max(starts - 1, 0))
+    seconds = None
+    if plan.target is not None and not plan.running:
+        rate, _ = _assumed(question.device)
+        size = plan.target.bytes_at("none")
+        seconds = sum(tokens / load for tokens, load in asked) * size / rate
+        seconds += starts * (_START_SECONDS + size / rate)
+    return Work(starts=starts, tokens=round(sum(tokens for tokens, _ in asked)), seconds=seconds)
+
+
+def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
+    if plan.target is None or plan.running:
+        return
+    tokens = max(map(sum, plan.prompts)) * load
+    for candidate in plan.served:
+        sheet = plan.sheets.get(candidate.draft)
+        by_token = plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
+        yield EngineNeed(
+            candidate=str(candidate),
+            target_weights=plan.target.bytes_at("none"),
+            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0,
+            cache=tokens * by_token,
+        )
+
+
+def render(plan: DryRun | EngineDryRun, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(plan)
-    rate, bulk = _assumed(plan.device)
-    assumed = (
-        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
-        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
-    )
-    work = [(each.what, each.how_much, about(each.seconds)) for each in plan.passes]
-    sections = (
-        _grid(plan),
-        Section(f"Work: about {about(plan.seconds)}", ("", "", ""), work, [assumed]),
-        _memory(plan),
-    )
-    return render_sections(sections, style, width, "--format json")
-
-
-def _grid(plan: DryRun) -> Section:
     requests = f"{counted(plan.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
     if plan.samples > 1:
         requests += f", {plan.samples} responses each"
+    if isinstance(plan, DryRun):
+        rows, work, memory = _grid(plan, requests), _passes_as_table(plan), _memory(plan)
+    else:
+        rows, work, memory = _loads(plan, requests), _work_as_table(plan), _server_memory(plan)
+    sections = [Section("This sweep would measure", ("", ""), rows), work]
+    return render_sections([*sections, *([memory] if memory.rows else [])], style, width, _MORE)
+
+
+def _grid(plan: DryRun, requests: str) -> list[tuple[str, str]]:
     # As many names as fit.
-    drafts = shortened(", ".join(plan.candidates), 76)
+    drafts = shortened(", ".join(plan.candidates), _NAMES)
     for most in range(1, len(plan.candidates) + 1):
         rest = len(plan.candidates) - most
         names = ", ".join(plan.candidates[:most]) + (f" and {rest} more" if rest else "")
-        drafts = names if len(names) <= 76 else drafts
+        drafts = names if len(names) <= _NAMES else drafts
     ks = ", ".join(map(str, plan.ks))
     if len(plan.ks) > 2 and plan.ks == tuple(range(plan.ks[0], plan.ks[-1] + 1)):
         ks = f"{plan.ks[0]}–{plan.ks[-1]}"
     batches = ", ".join(map(str, plan.batches))
-    rows = [
+    return [
         ("target", f"{shortened(plan.target, 40)}, quantization {plan.target_quant}, {plan.dtype}"),
         ("drafts", drafts),
         ("grid", f"k = {ks}; batch size {batches}; {plan.mode} drafting"),
         ("traffic", requests),
         ("device", f"{plan.device}, {counted(plan.threads, 'CPU thread')}"),
     ]
-    return Section("This sweep would measure", ("", ""), rows)
+
+
+def _loads(plan: EngineDryRun, requests: str) -> list[tuple[str, str]]:
+    loads = f"{', '.join(map(str, plan.loads))} in flight"
+    return [
+        ("engine", plan.engine),
+        ("target", shortened(plan.target, 40)),
+        ("drafts", shortened(", ".join(plan.candidates), _NAMES)),
+        ("k", ", ".join(map(str, plan.ks))),
+        ("load", loads if plan.arrivals == "closed" else f"arrivals: {plan.arrivals}"),
+        ("traffic", requests),
+    ]
+
+
+def _passes_as_table(plan: DryRun) -> Section:
+    rate, bulk = _assumed(plan.device)
+    assumed = (
+        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
+        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
+    )
+    rows = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
+    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, [assumed])
+
+
+def _work_as_table(plan: EngineDryRun) -> Section:
+    work = {"at least": plan.least, "at most": plan.most, "every k of every draft": plan.grid}
+    rows = [
+        (name, str(each.starts), str(each.tokens), _about(each.seconds))
+        for name, each in work.items()
+    ]
+    notes = ["Responses reach their limit; replay of the drafts is not counted."]
+    if plan.most.seconds is not None:
+        notes.append(
+            f"Times without running anything: {_START_SECONDS:.0f} s a start, weights read as fast "
+            "as on a common machine, and no speed-up."
+        )
+    return Section("Work", ("", "servers started", "tokens written", "time"), rows, notes)
 
 
 def _memory(plan: DryRun) -> Section:
@@ -241,7 +380,7 @@ def _memory(plan: DryRun) -> Section:
         rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))
     notes = [f"With {plan.cache_tokens} tokens of cache; activations are not counted."]
     if len(largest) > len(rows):
-        notes.insert(0, f"and {len(largest) - len(rows)} more that need less: --format json")
+        notes.insert(0, f"and {len(largest) - len(rows)} more that need less: {_MORE}")
     second = max((need.second_layout for need in plan.memory), default=0)
     if second:
         notes.append(
@@ -252,8 +391,19 @@ def _memory(plan: DryRun) -> Section:
     return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)
 
 
-def about(seconds: float) -> str:
+def _server_memory(plan: EngineDryRun) -> Section:
+    rows = [
+        (need.candidate, *map(format_size, (need.target_weights, need.draft_weights, need.cache)))
+        for need in plan.memory
+    ]
+    note = "Unquantized target; the engine's own buffers are not counted."
+    return Section("Memory", ("draft", "target", "draft weights", "cache"), rows, [note])
+
+
+def _about(seconds: float | None) -> str:
     """No finer than the assumptions behind it."""
+    if seconds is None:
+        return "–"
     for unit, scale in (("h", 3600), ("min", 60)):
         if seconds >= scale:
             return f"{seconds / scale:.2g} {unit}"

@@ -186,7 +186,6 @@ class RunningFigures:
         self._rows = 1
 
     def add(self, records: Iterable[Observation]) -> None:
-        """Take account of observations."""
         replayed: dict[str, list[tuple[Trajectory, AnyReplay]]] = {}
         for record in records:
             match record:

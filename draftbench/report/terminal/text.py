@@ -103,7 +103,6 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table of escaped cells."""
     table = [head, ["---"] * len(head), *rows]
     return "\n".join(
         f"| {' | '.join(markdown_escaped(shown(cell)) for cell in row)} |" for row in table
