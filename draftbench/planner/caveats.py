@@ -18,6 +18,7 @@ from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
+from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import audit, steady
 from draftbench.planner.predict import Predictor, untimed
 from draftbench.planner.rank import Alternative
@@ -51,6 +52,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     target = run.facts_of(None)
     found = [
         *_of_leader(decided),
+        *_of_untimed(run, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *_of_decoding(decided),
@@ -121,6 +123,19 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             "revised",
             f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
             "after measuring; the decision goes by the latter",
+        )
+
+
+def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """Drafts that a serving engine was not started with, beside others that it was."""
+    every = decided.alternatives
+    timed = {each.candidate for each in every if each.predicted or each.measured}
+    names = dict.fromkeys(str(each.candidate) for each in every if each.candidate not in timed)
+    if run.manifest.question.engine and timed and names:
+        yield Caveat(
+            "not-timed",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}; whether it would "
+            "pay there is not known",
         )
 
 

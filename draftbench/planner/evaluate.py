@@ -183,6 +183,8 @@ def _unknown_speed(alternative: Alternative, run: Run) -> str:
         return "its prefill was not timed"
     if predictor.note is not None:
         return predictor.note
+    if run.manifest.question.engine:
+        return "replayed, but no server that drafts with it was timed"
     facts = run.facts_of(candidate)
     if facts is not None and not facts.has_kernel:
         return f"no fast kernel for {candidate.quant} on this device"

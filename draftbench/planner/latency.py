@@ -1,8 +1,9 @@
 """Decoding runs → how long users wait: distributions with and without speculation.
 
 Two quantities are shown: a request's time per output token, and the gap between the chunks of a
-stream (each round delivers one chunk, so the gap is the round's seconds). Gaps between tokens are
-not, since with several tokens a round most of them are 0. A percentile is given where the sample
+stream (each round delivers one chunk, so the gap is the round's seconds; of a serving engine, what
+came between what its rounds delivered). Gaps between tokens are not, since with several tokens a
+round most of them are 0. A percentile is given where the sample
 supports it (p99 needs 100 values); below, the largest value stands in, and is called so.
 
 The built-in decoder does not know queueing, the network, nor what other requests' prompts take
@@ -25,15 +26,22 @@ from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Decode, Served
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import at_their_load
+from draftbench.run_folder.served import at_their_load, chunk_gaps
 
 
-def latency(alternative: Alternative) -> Latency | None:
+def latency(alternative: Alternative, run: Run) -> Latency | None:
     """The measured waits of an alternative; None where it was not decoded."""
-    if alternative.measured is None:
+    measured = alternative.measured
+    if measured is None:
         return None
-    plain = _side([row for _, row in alternative.measured.baseline])
-    speculative = _side([row for _, row in alternative.measured.runs])
+    answers = (
+        [row for row in rows if row.error is None and (row.request, row.sample) in measured.keys]
+        for rows in _answers(run, alternative, alternative.predictor.batch)
+    )
+    plain, speculative = (
+        _side([row for _, row in rows], own)
+        for rows, own in zip((measured.baseline, measured.runs), answers, strict=True)
+    )
     if plain is None or speculative is None:
         return None
     ratio, of = _tail(plain.time_per_output_token, speculative.time_per_output_token)
@@ -53,15 +61,19 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """The p99 of a request's time per output token with speculation over without, and what it is
     of: as measured, else as expected for all requests; None where neither is known.
     """
-    found = latency(alternative)
-    if found is not None:
-        return found.p99_ratio, f"{found.p99_ratio_of}, measured"
+    measured = alternative.measured
+    if measured is not None:
+        plain, speculative = (
+            _paces([row for _, row in rows]) for rows in (measured.baseline, measured.runs)
+        )
+        if plain and speculative:
+            ratio, of = _tail(_distribution("", plain), _distribution("", speculative))
+            return ratio, f"{of}, measured"
     decoding, tokens = alternative.prediction.decoding, alternative.prediction.rounds.tokens
     if decoding is None or not tokens.any():
         return None
     paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
-    plain, speculative = (_distribution("", column) for column in paces.T)
-    ratio, of = _tail(plain, speculative)
+    ratio, of = _tail(*(_distribution("", column) for column in paces.T))
     predicted, expected = (
         s.value if s else None for s in (alternative.predicted, alternative.expected)
     )
@@ -69,24 +81,47 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     return ratio * slower, f"{of}, predicted"
 
 
-def _side(rows: Sequence[Decode]) -> Side | None:
-    parts = [part for row in rows if (part := steady(row)) is not None]
-    paces = [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
+def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[list[Served], ...]:
+    """What a serving engine answered at a load without speculation, and as the leader."""
+    answered = at_their_load(run.served)
+    here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
+    own = (leader.candidate, leader.k) if leader else None
+    return (
+        [row for row in here if row.candidate is None],
+        [row for row in here if (row.candidate, row.k) == own],
+    )
+
+
+def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
+    """Of decoding runs; the gaps of a serving engine's are those of its `answers`."""
+    paces = _paces(rows)
     if not paces:
         return None
-    rounds = [
-        draft + verify
-        for part in parts
-        for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
-    ]
-    # Every row of a batch records the rounds that all rows share: one copy of each counts.
-    gaps = sorted(rounds, reverse=True)[:: rows[0].batch]
+    gaps: Sequence[float] | None
+    if answers:
+        streams = [chunk_gaps(row) for row in answers]
+        gaps = None if None in streams else [gap for gaps in streams for gap in gaps or ()]
+    else:
+        rounds = [
+            draft + verify
+            for row in rows
+            if (part := steady(row)) is not None
+            for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
+        ]
+        # Every row of a batch records the rounds that all rows share: one copy of each counts.
+        gaps = sorted(rounds, reverse=True)[:: rows[0].batch]
     first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
     return Side(
         time_per_output_token=_distribution("request: time per output token", paces),
-        chunk_gap=_distribution("stream: gap between chunks", gaps),
+        chunk_gap=_distribution("stream: gap between chunks", gaps) if gaps else None,
         time_to_first_token=_distribution("request: time to first token", first),
     )
+
+
+def _paces(rows: Sequence[Decode]) -> list[float]:
+    """Seconds per output token of each run's steady rounds."""
+    parts = [part for row in rows if (part := steady(row)) is not None]
+    return [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
 
 
 def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
@@ -113,12 +148,9 @@ def slo_kept(
     """How many of the requests that an engine answered kept the limits, without speculation and as
     the leader; None where no engine answered, or no limits are given.
     """
-    answered = at_their_load(run.served)
-    here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
-    if not here or slo is None:
+    plain, own = _answers(run, leader, concurrency)
+    if slo is None or not (plain or own):
         return None
-    own = [row for row in here if leader and (row.candidate, row.k) == (leader.candidate, leader.k)]
-    plain = [row for row in here if row.candidate is None]
     return SloKept(slo=slo, plain=_share(plain, slo), speculative=_share(own, slo))
 
 

@@ -177,7 +177,7 @@ class Side(Record, frozen=True):
     """The same requests with or without speculation."""
 
     time_per_output_token: Distribution  # a request's mean after its first token
-    chunk_gap: Distribution  # time between two deliveries of a stream
+    chunk_gap: Distribution | None  # time between two deliveries of a stream
     time_to_first_token: Distribution  # both prefills where there is a draft
 
 

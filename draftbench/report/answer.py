@@ -355,10 +355,15 @@ def latency(waits: Latency, engine: str | None = None) -> Section:
     covered = "Queueing and prefill of other requests are not included."
     if engine:
         covered = f"As the client of {engine} saw them, queueing and other prefills included."
-    rows, worse = [], []
+    rows, worse, unknown = list[list[Cell]](), [], ""
     for field in Side.__struct_fields__:
-        before: Distribution = getattr(waits.plain, field)
-        after: Distribution = getattr(waits.speculative, field)
+        before: Distribution | None = getattr(waits.plain, field)
+        after: Distribution | None = getattr(waits.speculative, field)
+        if before is None or after is None:
+            unknown = (
+                f" Gaps between chunks are unknown: {engine} does not say what its rounds are."
+            )
+            continue
         for word, side in (("without", before), ("with", after)):
             values = (side.p50, side.p90, side.p99, side.largest)
             name = side.of if word == "without" else ""
@@ -371,7 +376,7 @@ def latency(waits: Latency, engine: str | None = None) -> Section:
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     notes = [
         f"Milliseconds, {waits.configuration}, concurrency {waits.concurrency}; a chunk is what "
-        f"one round delivers. {covered}",
+        f"one round delivers. {covered}{unknown}",
         f"Time per output token of a request, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
         "that without speculation.",
     ]

@@ -44,8 +44,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 
 
 def _decode(row: Served, block: str) -> Decode:
-    rounds = rounds_of(row) if row.k else [(0, 0)] * (row.output_tokens - 1)
-    kept, cut = _without_surplus(rounds, row.output_tokens - 1)
+    kept, cut = _rounds_within(row)
     concurrency = row.concurrency if row.load == "closed" else 1
     seconds = _seconds(row, len(kept))
     return Decode(
@@ -115,11 +114,13 @@ def _spread(total: int, rounds: int) -> list[int]:
     return [each + 1] * more + [each] * (rounds - more)
 
 
-def _without_surplus(rounds: Sequence[Round], tokens: int) -> tuple[list[Round], tuple[int, ...]]:
-    """Rounds of a response with so many tokens after the first, and what each had proposed past its
-    end. Engines draft past the limit and count what the target would have accepted there.
+def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
+    """Rounds up to the end of the response, and what each had proposed past it. Engines draft past
+    the limit and count what the target would have accepted there.
     """
-    kept, cut, left = list[Round](), list[int](), tokens
+    left = row.output_tokens - 1
+    rounds = rounds_of(row) if row.k else [(0, 0)] * left
+    kept, cut = list[Round](), list[int]()
     for proposed, accepted in rounds:
         if left <= 0:
             break
@@ -132,11 +133,30 @@ def _without_surplus(rounds: Sequence[Round], tokens: int) -> tuple[list[Round],
     return kept, tuple(cut)
 
 
-def _seconds(row: Served, rounds: int) -> tuple[float, ...]:
-    """Seconds of every round: the gaps of the stream where each round came as one piece, else their
-    mean.
+def chunk_gaps(row: Served) -> tuple[float, ...] | None:
+    """Seconds between what two rounds delivered, as the client saw it; None where the server does
+    not tell how many rounds there were.
     """
-    gaps = [later - earlier for earlier, later in pairwise(row.arrivals)]
-    if len(gaps) == rounds:
-        return tuple(round(max(gap, 0.0), 7) for gap in gaps)
-    return (round(sum(gaps) / rounds, 7),) * rounds if rounds else ()
+    if row.k and row.proposed is None and row.kept is None:
+        return None
+    return _between_rounds(row, len(_rounds_within(row)[0]))
+
+
+def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
+    """Seconds from one round's last piece to the next one's. A server that sends every token apart
+    sends those of a round at once, so that the longest gaps are the ones between rounds. Fewer than
+    there were rounds where a piece brought several.
+    """
+    at = row.arrivals
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    longest = sorted(sorted(range(len(gaps)), key=lambda i: -gaps[i])[:rounds])
+    ends = [0, *longest[1:], len(gaps)] if longest else []
+    return tuple(round(max(at[end] - at[begin], 0.0), 7) for begin, end in pairwise(ends))
+
+
+def _seconds(row: Served, rounds: int) -> tuple[float, ...]:
+    """Seconds of every round: as its pieces came, else their mean."""
+    seconds = _between_rounds(row, rounds)
+    if len(seconds) == rounds:
+        return seconds
+    return (round((row.arrivals[-1] - row.arrivals[0]) / rounds, 7),) * rounds

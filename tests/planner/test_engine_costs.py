@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import QUESTION, SMALL, manifest, replay, served, trajectory
+from scenes import BIG, QUESTION, SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.engine_costs import START_DOUBT, RoundCosts, round_costs
 from draftbench.planner.predict import predict, predictor_of
@@ -156,6 +156,17 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     assert "measured on 10 requests in vllm 0.32.0" in text
     assert "memory" not in text
     assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)
+
+
+def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
+    timed = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.2, (1, 2, 2, 2, 2))]
+    alone = recommend(engine_run(*timed))
+    other = [replay((0.0,) * 8, BIG, request=request) for request in "ab"]
+    answer = recommend(engine_run(*timed, *other))
+    said = "big: replayed but not timed in vllm; whether it would pay there is not known"
+    assert [c.text for c in answer.caveats if c.kind == "not-timed"] == [said]
+    assert said in " ".join(render(answer, "table", 88).split())
+    assert "not-timed" not in {caveat.kind for caveat in alone.caveats}
 
 
 def test_the_middle_k_and_the_largest_are_started_then_the_best_predicted():

@@ -1,7 +1,7 @@
 """Waits with and without speculation, each percentile only where the sample supports it."""
 
 import pytest
-from scenes import ALL, SMALL, manifest, served
+from scenes import ALL, SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.latency import keeps, slo_kept
 from draftbench.planner.options import DecisionOptions
@@ -64,6 +64,38 @@ def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene):
     assert found.speculative.chunk_gap.largest == pytest.approx(1.5)
     # Eight steps and two full rounds, which both rows recorded.
     assert (found.plain.chunk_gap.values, found.speculative.chunk_gap.values) == (8, 2)
+
+
+def of_engine(**told):
+    """Plain: a token a second. With a draft: four rounds of which one takes 4 s and the others 1 s,
+    their tokens sent apart, 10 ms after one another.
+    """
+    moments = [1.0, *(after + 0.01 * token for after in (2.0, 6.0, 7.0, 8.0) for token in (0, 1))]
+    return run_of(
+        manifest(engine="llama.cpp", ks=(2,)),
+        [
+            trajectory("r", 9, origin="engine", margins=(), argmax=()),
+            replay((1.0, 0.0) * 4),
+            served(None, 0, *map(float, range(1, 10))),
+            served(SMALL, 2, *moments, **told),
+        ],
+    )
+
+
+def test_a_round_of_an_engine_is_not_as_long_as_their_mean():
+    found = recommend(of_engine(rounds=4, drafted=8, kept=4)).latency
+    assert found.plain.chunk_gap.largest == pytest.approx(1.0)
+    # Until the second token of the round that began at 2.01 s: 6.01 - 2.01.
+    assert (found.speculative.chunk_gap.values, found.speculative.chunk_gap.largest) == (
+        4,
+        pytest.approx(4.0),
+    )
+
+
+def test_gaps_of_an_engine_that_tells_no_rounds_are_unknown():
+    found = recommend(of_engine()).latency
+    assert found.plain.chunk_gap is not None
+    assert found.speculative.chunk_gap is None
 
 
 def test_nothing_decoded_nothing_known(scene):

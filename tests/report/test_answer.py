@@ -4,6 +4,7 @@ Without a draft 8 tokens take 8 s. Three passes of 1 s and five draft steps of 0
 decoding took 4 s.
 """
 
+import msgspec
 import pytest
 
 from draftbench.planner.recommendation import Distribution, Latency, Side
@@ -142,16 +143,9 @@ def side(p99: float | None, largest: float) -> Side:
     )
 
 
-@pytest.mark.parametrize(
-    ("speculative", "words"),
-    [
-        (side(0.4, 0.5), "gap between chunks, p99 400 instead of 300 ms"),
-        (side(None, 0.9), "time to first token, largest value 900 instead of 500 ms"),
-        (side(0.3, 0.9), None),
-    ],
-)
-def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
-    waits = Latency(
+def waits_of(speculative: Side) -> Latency:
+    """Beside a p99 of 0.3 s and a largest value of 0.5 s without speculation."""
+    return Latency(
         draft="d",
         quant="none",
         k=2,
@@ -161,5 +155,31 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
         p99_ratio=1.0,
         p99_ratio_of="p99",
     )
-    worse = [note for note in latency(waits).notes if note.startswith("Worse with speculation")]
+
+
+def test_gaps_that_an_engine_does_not_tell_are_said_to_be_unknown_once():
+    speculative = msgspec.structs.replace(side(0.3, 0.5), chunk_gap=None)
+    found = latency(waits_of(speculative), "SGLang 0.5.23")
+    assert [row[0] for row in found.rows if row[0]] == [
+        "request: time per output token",
+        "request: time to first token",
+    ]
+    unknown = "Gaps between chunks are unknown: SGLang 0.5.23 does not say what its rounds are."
+    assert " ".join(found.notes).count(unknown) == 1
+
+
+@pytest.mark.parametrize(
+    ("speculative", "words"),
+    [
+        (side(0.4, 0.5), "gap between chunks, p99 400 instead of 300 ms"),
+        (side(None, 0.9), "time to first token, largest value 900 instead of 500 ms"),
+        (side(0.3, 0.9), None),
+    ],
+)
+def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
+    worse = [
+        note
+        for note in latency(waits_of(speculative)).notes
+        if note.startswith("Worse with speculation")
+    ]
     assert [words in note for note in worse] == ([] if words is None else [True])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from scenes import BIG, SMALL, served
 
 from draftbench.records import Served
-from draftbench.run_folder.served import decodes_of, rounds_of
+from draftbench.run_folder.served import chunk_gaps, decodes_of, rounds_of
 
 
 def runs(*rows: Served, k: int):
@@ -46,6 +47,30 @@ def test_steps_without_a_proposal_are_rounds_that_the_engine_does_not_list():
     assert rounds_of(row) == [(3, 3), (0, 0), (0, 0)]
     (decode,) = runs(row, k=3)
     assert decode.verify_seconds == pytest.approx((0.5 / 3,) * 3)
+
+
+# llama.cpp sends every token apart: rounds of three tokens, one, and three, told by their sums.
+APART = served(
+    SMALL, 4, 0.5, 0.7, 0.701, 0.702, 0.8, 1.1, 1.101, 1.102, rounds=3, drafted=12, kept=4
+)  # fmt: skip
+
+
+def test_tokens_that_come_apart_at_once_are_of_one_round():
+    """The three longest gaps lie between rounds; each lasts until its last token came."""
+    (decode,) = runs(APART, k=4)
+    assert decode.verify_seconds == pytest.approx((0.202, 0.098, 0.302))
+    assert chunk_gaps(APART) == pytest.approx((0.202, 0.098, 0.302))
+
+
+def test_a_piece_of_several_rounds_is_one_delivery():
+    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 6), proposed=(3,), accepted=(3,))
+    assert chunk_gaps(row) == pytest.approx((0.5,))
+
+
+def test_a_server_that_tells_no_rounds_does_not_tell_what_came_at_once():
+    untold = msgspec.structs.replace(APART, rounds=None, drafted=None, kept=None)
+    assert chunk_gaps(untold) is None
+    assert chunk_gaps(served(None, 0, 0.5, 0.6, 0.8)) == pytest.approx((0.1, 0.2))
 
 
 def test_sums_alone_give_rounds_with_these_sums():

@@ -55,6 +55,7 @@ _URGENT = (
     "output-differs",
     "suspected-fault",
     "failed",
+    "not-timed",
     "revised",
     "borrowed-costs",
     "not-measured",
