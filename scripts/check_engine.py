@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_per_round
-from draftbench.acceptance.intervals import estimate, paired_difference
+from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, LookupReplay, Served, Trajectory
 from draftbench.run_folder.folder import RunFolder
@@ -220,7 +220,8 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     gap = estimate(paired_difference(theirs, mine))
     shown = "too few for an interval"
     if gap is not None:
-        outside = "" if gap.low <= 0 <= gap.high else "  !"
+        few = len(pairs) < FEW_REQUESTS and not greedy
+        outside = " of few draws" if few else "" if gap.low <= 0 <= gap.high else "  !"
         shown = f"difference {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}){outside}"
     return (
         f"{len(pairs)} requests {'at' if greedy else 'above'} temperature 0: tokens a round "

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
+from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.replay import ServedTarget, replay_model, stepping_disagreement
@@ -85,6 +87,25 @@ def test_a_draft_is_replayed_over_what_a_target_elsewhere_wrote(make):
     response = replace(response, log_p=(0.0, math.log(0.5), math.log(0.1)))
     sampled = replayed(q, elsewhere, response, DraftingMode.SAMPLED)
     assert (sampled.accept, sampled.overlap) == ((0.4, 1.0), None)
+
+
+def test_over_draws_a_greedy_draft_is_accepted_as_often_as_the_target_draws_its_token(make):
+    """llama.cpp truncates before the temperature: of p = (.5, .3, .15, .05) top-p 0.9 leaves three,
+    whose squares (temperature 0.5) are .25, .09 and .0225 of .3625: 100, 36 and 9 of 145. The draft
+    proposes token 0 and each is accepted where the server draws it, with a = 100/145.
+
+    Three tokens after the first at k = 2: R(3) = 1, R(2) = 1 + (1 - a) and
+    R(1) = 1 + (1 - a) R(2) + a (1 - a) R(3) = 3 - 2a. Replay knows neither law nor order, only what
+    was drawn; over all draws it comes to the same.
+    """
+    law, draft = {0: 100 / 145, 1: 36 / 145, 2: 9 / 145}, make.constant(0.4, 0.3, 0.2, 0.1)
+    sampling, passes = Sampling(temperature=0.5, top_p=0.9), 0.0
+    for drawn in product(law, repeat=3):
+        response = make.unscored((3, *drawn), sampling=sampling)
+        record = replayed(draft, ServedTarget(4, 64), response, DraftingMode.GREEDY)
+        rounds = expected_rounds([law_of(response.trajectory, record)], 2)
+        passes += math.prod(law[token] for token in drawn) * (rounds.rounds + rounds.plain)[0]
+    assert passes == pytest.approx(3 - 2 * 100 / 145)
 
 
 def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
