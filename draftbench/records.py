@@ -284,7 +284,8 @@ class CostPoint(Observation, frozen=True):
 
 class ModelFacts(Observation, frozen=True):
     """One loaded model at one quantization level, counted from the weights' real types after
-    quantizing. `candidate` None is the target; `quant` is the level of either.
+    quantizing; of a draft that an engine serves, as the engine holds it. `candidate` None is the
+    target; `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
     chose another token. `parts` are hashes of the tokenizer and of the chat template, by name:

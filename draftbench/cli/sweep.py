@@ -405,21 +405,18 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
 def _engine_dry_run(prepared: Prepared, output: Output) -> str:
     """The servers that a sweep would start, counted; none is."""
     from draftbench.errors import ModelError
-    from draftbench.models.check import check_models, memory_here
+    from draftbench.models.check import engine_sheet
+    from draftbench.models.source import ModelSource
     from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
 
     options, serving = prepared.options, prepared.serving
     assert serving is not None
     sheet, sheets = None, {}
     if options.target:
-        drafts = list(prepared.drafts.values())
         with contextlib.suppress(ModelError):  # what cannot be counted here an engine may serve
-            checked = check_models(
-                prepared.target, drafts, memory_here(), dtype=prepared.build.dtype
-            )
-            sheet = checked.target
-            pairs = zip(prepared.drafts, checked.pairs, strict=True)
-            sheets = {name: pair.draft for name, pair in pairs}
+            sheet = engine_sheet(ModelSource(options.target, options.trust), serving.dtype)
+            drafts = prepared.drafts.items()
+            sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
     served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
     every = options.measure == "all"
     plan = EnginePlan(

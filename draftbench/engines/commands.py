@@ -180,8 +180,18 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
     environment = dict(flags.environment)
     if start.threads is not None:
         environment["OMP_NUM_THREADS"] = str(start.threads)
-    may_survive = Path(command[0]).name in _ELSEWHERE and not stop
+    may_survive = runs_elsewhere(start.command) and not stop
     return Launch(tuple(command), tuple(stop), environment, file, engine.health, may_survive)
+
+
+def runs_elsewhere(command: str | None) -> bool:
+    """Whether a user's command starts the server in a container or on another machine.
+
+    Raises:
+        UsageError: no shell could read it.
+    """
+    words = _split("--engine-command", command or "")
+    return bool(words) and Path(words[0]).name in _ELSEWHERE
 
 
 def _user_args(start: Start, engine: _Engine) -> list[str]:

@@ -7,6 +7,7 @@ architecture that transformers can build has them. How good or fast a draft is, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -31,6 +32,15 @@ from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
+
+# As engines call them.
+_ENGINE_TYPES = {
+    "half": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float32,
+    "float32": torch.float32,
+}
 
 
 def check_models(
@@ -83,6 +93,19 @@ def check_models(
     return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own)
 
 
+def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
+    """One model's sizes as a serving engine holds it: a .gguf file as it is, its cache in 16 bits;
+    else all in the type that `dtype` names, or the checkpoint's where it names none.
+
+    Raises:
+        ModelError: its configuration cannot be loaded, or is no language model's.
+    """
+    file = stored_bytes(source) if source.spec.endswith(".gguf") else None
+    wanted = torch.float16 if file else _ENGINE_TYPES.get(dtype)
+    sheet, _, _ = _examined(source, wanted, unpacked=True)
+    return replace(sheet, weight_bytes=dict.fromkeys(LEVELS, file)) if file else sheet
+
+
 def memory_here() -> int:
     """Bytes of the accelerator, or of this machine's memory as far as this container may use it."""
     if torch.cuda.is_available():
@@ -93,9 +116,11 @@ def memory_here() -> int:
 
 
 def _examined(
-    source: ModelSource, wanted: torch.dtype | None
+    source: ModelSource, wanted: torch.dtype | None, *, unpacked: bool = False
 ) -> tuple[ModelSheet, list[str], list[str]]:
-    """One model's sheet, why draftbench cannot measure it, and its caveats."""
+    """One model's sheet, why draftbench cannot measure it, and its caveats; `unpacked` where a CPU
+    too holds all weights in the type that is wanted.
+    """
     from transformers import AutoModelForCausalLM
 
     config = source.config
@@ -127,7 +152,8 @@ def _examined(
     dtype = wanted or loaded
     files = stored_bytes(source) if stored else None
     itemsize = dtype.itemsize
-    if not torch.cuda.is_available():  # a CPU multiplies 16-bit weights in float32 as they are
+    # The decoder multiplies 16-bit weights in float32 as they are on a CPU.
+    if not (unpacked or torch.cuda.is_available()):
         itemsize = min(itemsize, loaded.itemsize)
     sheet = ModelSheet(
         name=source.name,

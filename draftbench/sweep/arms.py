@@ -89,6 +89,12 @@ class Serving:
             return self.own
         return Arm(None, 0)
 
+    @property
+    def dtype(self) -> str:
+        """The type that --engine-args asks to compute in; empty: the checkpoint's."""
+        words = self.options.args.replace("=", " ").split()
+        return words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else ""
+
     def replays(self, candidate: Candidate) -> bool:
         """Whether what it proposes can be had without the engine."""
         drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
 from draftbench.decoder.runner import set_threads
-from draftbench.engines.commands import Speculation, speculation
+from draftbench.engines.commands import Speculation, runs_elsewhere, speculation
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask, Server
@@ -62,6 +62,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     """
     asked = options.serving
     assert asked is not None
+    if asked.server is None:
+        _check_files(options, asked)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {in_words(device)}")
@@ -134,6 +136,35 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         build=build,
         serving=serving,
     )
+
+
+def _check_files(options: SweepOptions, asked: ServingOptions) -> None:
+    """Look for the models that servers are to be started with.
+
+    Raises:
+        ModelError: there is none, or not of a kind that the engine serves.
+    """
+    drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
+    # Where the server runs elsewhere its files need not be here, but for what is replayed.
+    elsewhere = runs_elsewhere(asked.command)
+    named = [] if elsewhere else [("--target", options.target)]
+    named += [
+        ("--drafts", drafter.model)
+        for drafter in drafters
+        if drafter.model and (drafter.method == "draft-model" or not elsewhere)
+    ]
+    for flag, spec in named:
+        source = ModelSource(spec)
+        if not (source.local or source.on_hub):
+            raise ModelError(
+                f"{flag}: no model at `{spec}`",
+                hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
+            )
+    if asked.engine == "llama.cpp" and not options.target.endswith(".gguf"):
+        raise ModelError(
+            f"llama.cpp serves .gguf files, and `{options.target}` is none",
+            hint="give the target's .gguf file, and with --tokenizer what it was made from",
+        )
 
 
 def _configured(source: ModelSource) -> bool:

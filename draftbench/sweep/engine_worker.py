@@ -36,6 +36,7 @@ from draftbench.errors import (
 from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
 from draftbench.measure.replay import replay_model, stepping_disagreement
 from draftbench.measure.trajectories import Asked, ScoredResponse
+from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_of
 from draftbench.models.quantize import build_runner
 from draftbench.records import (
@@ -388,8 +389,11 @@ class EngineWorker:
         source = self.prepared.drafts[candidate.draft]
         runner, facts = build_runner(source, build, candidate.draft)
         longest = max(chain(*step.groups), key=lambda response: response.length)
+        held = engine_sheet(source, self.serving.dtype)
         facts = msgspec.structs.replace(
             facts,
+            weight_bytes=held.bytes_at(candidate.quant),
+            kv_bytes_per_token=held.kv_bytes_per_token,
             replay_disagreement=stepping_disagreement(runner, longest),
             caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
         )
@@ -452,8 +456,7 @@ class EngineWorker:
             told = facts.settings.get("dtype", "")
             if told:
                 return told.removeprefix("torch.")
-        words = self.serving.options.args.replace("=", " ").split()
-        return words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else ""
+        return self.serving.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Keep what was measured, and what else the machine did meanwhile."""

@@ -13,6 +13,7 @@ from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines.engine import Counters
 from draftbench.errors import EngineError
+from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_preparation, engine_worker
@@ -69,6 +70,36 @@ def test_an_engine_that_is_started_needs_its_models(failing, missing):
 def test_the_target_cannot_draft_for_itself(failing, embedded):
     words = ["--target", embedded / "target", "--drafts", "self"]
     assert "built-in decoder" in failing(2, "sweep", *ENGINE, *words, *TRAFFIC)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--target", "gone.gguf", "--drafts", "ngram"], "--target: no model at `gone.gguf`"),
+        (["--target", "{target}", "--drafts", "gone.gguf"], "--drafts: no model at `gone.gguf`"),
+        (["--target", "{target}", "--drafts", "ngram,eagle3:./head"], "no model at `./head`"),
+    ],
+)
+def test_models_that_are_not_there_are_named_before_a_server_starts(
+    failing, engine, embedded, words, complaint
+):
+    words = [word.format(target=embedded / "target") for word in words]
+    told = failing(2, "sweep", *ENGINE, *words, "--tokenizer", embedded / "target", *TRAFFIC)
+    assert complaint in told
+    assert engine.starts == []
+
+
+def test_files_of_a_container_are_not_looked_for_here(command, engine, embedded, tmp_path):
+    words = ["--target", "/models/t", "--tokenizer", embedded / "target", "--drafts", "ngram"]
+    words += ["--engine-command", "docker run image {args}", "--k", 2, "--out", tmp_path / "run"]
+    outcome = command("sweep", *ENGINE, *words, *TRAFFIC)
+    assert outcome.code == 0, outcome.err
+    assert {start.target for start in engine.starts} == {"/models/t"}
+
+
+def test_llama_cpp_serves_files(failing, embedded):
+    words = ["--target", embedded / "target", "--drafts", "ngram", "--engine", "llama.cpp"]
+    assert "llama.cpp serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
 
 
 def test_a_server_that_does_not_answer(failing, monkeypatch):
@@ -188,8 +219,32 @@ def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     assert [plan[name]["tokens"] for name in ("least", "most", "grid")] == [100, 520, 500]
     assert plan["least"]["seconds"] < plan["grid"]["seconds"]
     assert [need["candidate"] for need in plan["memory"]] == ["draft", "distilled", "ngram"]
-    assert plan["memory"][2]["draft_weights"] == 0 < plan["memory"][0]["draft_weights"]
+    assert plan["memory"][2]["draft_weights"] == 0
     assert engine.starts == []
+
+
+@pytest.mark.parametrize(("asked", "bytes_each"), [("", 2), ("--dtype float32", 4)])
+def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
+    command, engine, embedded, tmp_path, asked, bytes_each
+):
+    """The embedded draft has 1,508,096 weights stored in 16 bits; its cache takes a layer's keys
+    and values of 2 heads with 64 numbers each. The run says the same.
+    """
+    words = ["--target", embedded / "target", "--drafts", embedded / "distilled", *TRAFFIC]
+    words += [*ENGINE, "--k", 2, f"--engine-args={asked}", "--format", "json"]
+    planned = json.loads(command("sweep", *words, "--dry-run").out)["memory"][0]
+    assert planned["draft_weights"] == bytes_each * 1_508_096
+    out = tmp_path / "run"
+    assert command("sweep", *words, "--out", out).code == 0
+    facts = read_run(RunFolder(out)).facts_of(Candidate(draft="distilled"))
+    assert facts.weight_bytes == planned["draft_weights"]
+    assert facts.kv_bytes_per_token == 2 * 2 * 64 * bytes_each
+
+
+def test_only_an_engine_knows_the_size_of_what_only_it_drafts_with(command, engine, embedded):
+    words = ["--target", embedded / "target", "--drafts", "ngram,mtp", *TRAFFIC, *ENGINE]
+    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+    assert [need["draft_weights"] for need in plan["memory"]] == [0, None]
 
 
 def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):

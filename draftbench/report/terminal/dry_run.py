@@ -26,6 +26,8 @@ _COST_PASSES = 250
 # Of a server, from the command to the first answer, beside reading the weights; of vLLM on two
 # cores.
 _START_SECONDS = 30.0
+# Drafters of an engine that are no model.
+_WITHOUT_WEIGHTS = (LOOKUP, "suffix")
 # Rows of memory, and columns of the names of drafts.
 _MOST_ROWS, _NAMES = 4, 76
 _MORE = "--format json"
@@ -217,13 +219,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a server of a candidate takes: `target_weights`, `draft_weights`, `cache`; the
-    engine's own buffers come on top.
+    engine's own buffers come on top. None where only the engine knows its drafter.
     """
 
     candidate: str
     target_weights: int
-    draft_weights: int
-    cache: int  # of both models, for the requests in flight
+    draft_weights: int | None
+    cache: int | None  # of both models, for the requests in flight
 
 
 class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,13 +292,13 @@ def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
         return
     tokens = max(map(sum, plan.prompts)) * load
     for candidate in plan.served:
-        sheet = plan.sheets.get(candidate.draft)
+        sheet, known = plan.sheets.get(candidate.draft), candidate.draft in _WITHOUT_WEIGHTS
         by_token = plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
         yield EngineNeed(
             candidate=str(candidate),
             target_weights=plan.target.bytes_at("none"),
-            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0,
-            cache=tokens * by_token,
+            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0 if known else None,
+            cache=tokens * by_token if sheet or known else None,
         )
 
 
@@ -393,10 +395,16 @@ def _memory(plan: DryRun) -> Section:
 
 def _server_memory(plan: EngineDryRun) -> Section:
     rows = [
-        (need.candidate, *map(format_size, (need.target_weights, need.draft_weights, need.cache)))
+        (
+            need.candidate,
+            *(
+                "–" if size is None else format_size(size)
+                for size in (need.target_weights, need.draft_weights, need.cache)
+            ),
+        )
         for need in plan.memory
     ]
-    note = "Unquantized target; the engine's own buffers are not counted."
+    note = "The cache is for the load's longest requests; the engine's buffers come on top."
     return Section("Memory", ("draft", "target", "draft weights", "cache"), rows, [note])
 
 
