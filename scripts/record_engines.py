@@ -29,8 +29,9 @@ import httpx2
 
 from draftbench.engines.client import AnswerError
 from draftbench.engines.connect import connect
+from draftbench.engines.counters import Counters
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, Counters, Server, ServerFacts
+from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.records import Sampling
 
 # Python for the embedded family; what is soon answered in full; characters of several tokens each.

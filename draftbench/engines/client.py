@@ -15,12 +15,13 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 import httpx2
 import msgspec
 
-from draftbench.engines.engine import Fault, Limits
 from draftbench.errors import EngineError
 from draftbench.safe_files import without_controls
 
@@ -30,6 +31,28 @@ MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
 
 T = TypeVar("T")
+
+
+class Fault(StrEnum):
+    """What can go wrong with one request."""
+
+    UNREACHABLE = "unreachable"  # no connection, or it broke before the answer began
+    REFUSED = "refused"  # an HTTP status that says no
+    REDIRECTED = "redirected"  # sent to another address, which is never followed
+    TIMEOUT = "timeout"
+    CUT = "cut"  # the stream ended before the answer did
+    GARBAGE = "garbage"  # not what such a server answers
+    TOO_LARGE = "too large"
+    OTHER_IDS = "other ids"  # the server read another prompt than the one sent
+    FAILED = "failed"  # the server says that it failed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long one request may take."""
+
+    seconds: float = 600.0  # for the whole answer
+    idle_seconds: float = 120.0  # without any byte of it
 
 
 class AnswerError(EngineError):
@@ -109,9 +132,15 @@ class Http:
         """The answer to a GET as text. Raises: AnswerError."""
         return (await self._bytes(path, None, MOST_BYTES)).decode(errors="replace")
 
-    async def post(self, path: str) -> None:
-        """A POST whose answer says nothing. Raises: AnswerError."""
-        await self._bytes(path, {}, MOST_BYTES)
+    async def post(self, path: str) -> bool:
+        """A POST whose answer says nothing; whether the server does it. Raises: AnswerError."""
+        try:
+            await self._bytes(path, {}, MOST_BYTES)
+        except AnswerError as error:
+            if error.fault is not Fault.REFUSED:
+                raise
+            return False
+        return True
 
     async def _bytes(self, path: str, body: Any, most: int) -> bytes:
         raw = bytearray()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx2
 
-from draftbench.engines.client import AnswerError, Http
-from draftbench.engines.engine import Fault, Limits, Server
+from draftbench.engines.client import AnswerError, Fault, Http, Limits
+from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
 from draftbench.engines.openai import Card, Models, OpenAi
 from draftbench.engines.sglang import Sglang

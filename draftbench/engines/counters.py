@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass, fields
+from itertools import zip_longest
 
-from draftbench.engines.client import AnswerError
-from draftbench.engines.engine import Counters, Fault
+from draftbench.engines.client import AnswerError, Fault
 from draftbench.records import MOST
 
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
@@ -30,6 +31,36 @@ _NAMES = {
         "prefix_cache_hits_total",
     ),
 }
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A server's sums since it started, of all requests; `None` where it does not count."""
+
+    rounds: int | None = None  # that had drafts
+    drafted: int | None = None
+    kept: int | None = None
+    by_position: tuple[int, ...] | None = None  # tokens accepted at each draft position
+    generated: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompts, which had been read before
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted in between; `None` where a counter fell, since the server restarted."""
+
+        def difference(name: str) -> int | None:
+            now, then = getattr(self, name), getattr(before, name)
+            return None if now is None or then is None or now < then else now - then
+
+        positions = None
+        # llama-server names the positions from the first draft on.
+        then = () if before.by_position is None and before.kept == 0 else before.by_position
+        if self.by_position is not None and then is not None:
+            pairs = tuple(zip_longest(self.by_position, then, fillvalue=0))
+            if all(now >= then for now, then in pairs):
+                positions = tuple(now - then for now, then in pairs)
+        sums = {f.name: difference(f.name) for f in fields(self) if f.name != "by_position"}
+        return Counters(**sums, by_position=positions)
 
 
 def read_counters(page: str) -> Counters:

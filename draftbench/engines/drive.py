@@ -16,8 +16,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from draftbench.engines.client import AnswerError
-from draftbench.engines.engine import Answer, Ask, Counters, Fault, Reading, Server
+from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.counters import Counters
+from draftbench.engines.engine import Answer, Ask, Reading, Server
 
 
 def drive(

@@ -8,31 +8,20 @@ and is the last of its ids. Rounds are kept as the engine counts them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, TypeVar
 
+import msgspec
+from msgspec import Meta
+
+from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http, decoded, failure
+from draftbench.engines.counters import Counters, read_counters
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
-if TYPE_CHECKING:
-    from draftbench.engines.client import Http
-
-
-class Fault(StrEnum):
-    """What can go wrong with one request."""
-
-    UNREACHABLE = "unreachable"  # no connection, or it broke before the answer began
-    REFUSED = "refused"  # an HTTP status that says no
-    REDIRECTED = "redirected"  # sent to another address, which is never followed
-    TIMEOUT = "timeout"
-    CUT = "cut"  # the stream ended before the answer did
-    GARBAGE = "garbage"  # not what such a server answers
-    TOO_LARGE = "too large"
-    OTHER_IDS = "other ids"  # the server read another prompt than the one sent
-    FAILED = "failed"  # the server says that it failed
+Id = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)
@@ -82,14 +71,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long one request may take."""
-
-    seconds: float = 600.0  # for the whole answer
-    idle_seconds: float = 120.0  # without any byte of it
-
-
-@dataclass(frozen=True)
 class ServerFacts:
     """What a server tells of itself; `None` where it does not."""
 
@@ -98,40 +79,9 @@ class ServerFacts:
     model: str | None = None  # as the server calls it
     context_length: int | None = None  # tokens that it reads
     prefix_cache: bool | None = None  # whether prompts read before cost less
-    slots: int | None = None  # requests that it decodes at once
     method: str | None = None  # of speculation; "none" where the server says that it does not
     k: int | None = None  # tokens that it drafts in a round
     settings: Mapping[str, str] = field(default_factory=dict)  # the like, in the server's words
-
-
-@dataclass(frozen=True)
-class Counters:
-    """A server's sums since it started, of all requests; `None` where it does not count."""
-
-    rounds: int | None = None  # that had drafts
-    drafted: int | None = None
-    kept: int | None = None
-    by_position: tuple[int, ...] | None = None  # tokens accepted at each draft position
-    generated: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None  # of the prompts, which had been read before
-
-    def since(self, before: Counters) -> Counters:
-        """What was counted in between; `None` where a counter fell, since the server restarted."""
-
-        def difference(name: str) -> int | None:
-            now, then = getattr(self, name), getattr(before, name)
-            return None if now is None or then is None or now < then else now - then
-
-        positions = None
-        # llama-server names the positions from the first draft on.
-        then = () if before.by_position is None and before.kept == 0 else before.by_position
-        if self.by_position is not None and then is not None:
-            pairs = tuple(zip_longest(self.by_position, then, fillvalue=0))
-            if all(now >= then for now, then in pairs):
-                positions = tuple(now - then for now, then in pairs)
-        sums = {f.name: difference(f.name) for f in fields(self) if f.name != "by_position"}
-        return Counters(**sums, by_position=positions)
 
 
 @dataclass
@@ -167,13 +117,11 @@ class Server(ABC):
 
     engine: ClassVar[str]
     route: ClassVar[str]  # where requests are sent
-    tried: ClassVar[bool]  # whether a real server of this kind was driven, or recorded fields only
     returns_ids: bool = True  # whether token ids come back
     bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
-    # Whether every request is kept from reading what the prefix cache holds of others.
-    cache_off_by_request: ClassVar[bool] = False
     # Whether positions and rounds come from the server's counters, read around each request.
     counts_around: bool = False
+    flush_route: ClassVar[str | None] = None  # what empties the prefix cache
 
     def __init__(self, http: Http, model: str | None) -> None:
         self.http = http
@@ -212,16 +160,11 @@ class Server(ABC):
             EngineError: it read another id, or there are two beginning-of-sequence tokens.
         """
 
-    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
-        """The ids of a text; `add_special` begins and ends it as the tokenizer is set to."""
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a text and nothing else."""
         raise self._cannot("tell the tokens of a text")
 
-    def apply_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str | list[int]:
+    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str | list[int]:
         """A chat as the model reads it, up to where it answers: ids, or text that holds every
         special token.
         """
@@ -239,14 +182,19 @@ class Server(ABC):
 
     def flush(self) -> bool:
         """Empty the prefix cache; whether the server did."""
-        return False
+        return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
 
     def counters(self) -> Counters:
         return self.http.run(self.count())
 
     async def count(self) -> Counters:
-        """`counters`, awaited in the loop."""
-        return Counters()
+        """`counters`, awaited in the loop; of nothing where the server shows none."""
+        try:
+            return read_counters(await self.http.page("/metrics"))
+        except AnswerError as error:
+            if error.fault is not Fault.REFUSED:
+                raise
+            return Counters()
 
     def greedy(self, prompt: Sequence[int] | str) -> Ask:
         """A question for one token at temperature 0."""
@@ -256,4 +204,130 @@ class Server(ABC):
         return EngineError(
             f"a server of kind `{self.engine}` cannot {what}",
             hint="give the model's own tokenizer or weights (`--target`, `--tokenizer`)",
+        )
+
+
+class Said(msgspec.Struct):
+    """One event of a stream, or a whole answer, of any engine."""
+
+    error: Any = None
+
+
+S = TypeVar("S", bound=Said)
+
+
+def event_of(data: bytes, kind: type[S], reading: Reading) -> S | None:
+    """One event of a stream; None for the mark that ends it.
+
+    Raises:
+        AnswerError: the server says that it failed, or something that it cannot mean.
+    """
+    if data == b"[DONE]":
+        reading.ended = True
+        return None
+    return _sound(decoded(data, kind))
+
+
+def one_token(
+    server: Server,
+    prompt: Sequence[int] | str,
+    kind: type[S],
+    *,
+    most: int = MOST_BYTES,
+    **fields: Any,
+) -> S:
+    """A greedy answer of one token, not streamed. Raises: AnswerError."""
+    body = server.question(server.greedy(prompt)) | fields | {"stream": False}
+    body.pop("stream_options", None)
+    return _sound(server.http.json(server.route, body, type=kind, most=most))
+
+
+def _sound(said: S) -> S:
+    if said.error is None:
+        return said
+    raise failure(
+        said.error.get("message", said.error) if isinstance(said.error, dict) else said.error
+    )
+
+
+class Tokens(msgspec.Struct):
+    tokens: list[Id]
+
+
+class TokenServer(Server):
+    """A server whose `/tokenize` takes texts and chats alike, and which tells the ids of a prompt
+    that it read.
+    """
+
+    returns_since: ClassVar[str]  # from which version on it does
+
+    @abstractmethod
+    def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
+        """The ids that it read; None where it does not tell them."""
+
+    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
+        check_starts(prompts)
+        for prompt in prompts:
+            if (read := self.prompt_ids(prompt)) is None:
+                hint = f"{self.returns_since}; else measure it with `--engine openai`"
+                raise EngineError(f"{self.url} does not return token ids", hint=hint)
+            check_prompt(read, prompt)
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._tokens({"prompt": text})
+
+    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self._tokens({"messages": list(messages), "add_generation_prompt": True})
+
+    def _tokens(self, body: dict[str, Any]) -> list[int]:
+        body |= {"model": self.model, "add_special_tokens": False}
+        return self.http.json("/tokenize", body, type=Tokens).tokens
+
+    def other_positions(self) -> AnswerError:
+        """What `best_tokens` raises."""
+        return AnswerError(
+            Fault.GARBAGE,
+            f"{self.url} scored other positions than were asked",
+            hint=f"see whether {self.returns_since}",
+        )
+
+
+def survivors(histogram: Sequence[int]) -> list[int]:
+    """Rounds that accepted so many tokens at least, from 1 on, of how many accepted 0, 1, 2, …"""
+    return list(accumulate(reversed(histogram)))[::-1][1:]
+
+
+def lead(log_p: Iterable[float | None]) -> float | None:
+    """The largest less the second; None of fewer than two."""
+    known = sorted((value for value in log_p if value is not None), reverse=True)
+    return known[0] - known[1] if len(known) > 1 else None
+
+
+def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:
+    """Compare what a server read with what was sent.
+
+    Raises:
+        AnswerError: another id.
+    """
+    if isinstance(sent, str) or list(read) == list(sent):
+        return
+    raise AnswerError(
+        Fault.OTHER_IDS,
+        "the server read other token ids than were sent",
+        hint="the server's tokenizer must be the target's, and add nothing to a prompt of ids",
+    )
+
+
+def check_starts(prompts: Sequence[Sequence[int] | str]) -> None:
+    """Look for a beginning-of-sequence token that stands twice: the token that begins every prompt,
+    and begins one of them again.
+
+    Raises:
+        EngineError: there is one.
+    """
+    ids = [list(prompt[:2]) for prompt in prompts if not isinstance(prompt, str)]
+    if len({tuple(two[:1]) for two in ids}) == 1 and any(two == 2 * two[:1] for two in ids):
+        raise EngineError(
+            "prompts begin with the beginning-of-sequence token twice",
+            hint="the chat template writes it and the tokenizer adds it: one of them must not",
         )

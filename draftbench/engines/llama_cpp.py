@@ -8,7 +8,10 @@ accepted tokens of a request, those past its end included, and a drafted end tok
 the last one drafted; positions and rounds are counted for all requests together, so they are read
 around each request while one is in flight, and a last token alone, for which nothing is drafted, is
 no round. Log-probabilities of tokens that came from a draft are not computed. The truncations
-(top-k, top-p, min-p) come before the temperature. It can score no prompt.
+(top-k, top-p, min-p) come before the temperature. A draft proposes its best token, whatever the
+temperature, and it is accepted where the target's sampler draws the same one: its probability after
+truncation and temperature, which replay need not know, since the responses are such draws. It can
+score no prompt.
 """
 
 from __future__ import annotations
@@ -20,11 +23,21 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, decoded, failure
-from draftbench.engines.counters import read_counters
-from draftbench.engines.engine import Ask, Counters, Fault, Reading, Server, ServerFacts
-from draftbench.engines.openai import Id, check_starts
-from draftbench.engines.vllm import Tokens
+from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.counters import Counters
+from draftbench.engines.engine import (
+    Ask,
+    Id,
+    Reading,
+    Said,
+    Server,
+    ServerFacts,
+    Tokens,
+    check_starts,
+    event_of,
+    lead,
+    one_token,
+)
 from draftbench.records import Amount, Count
 from draftbench.safe_files import without_controls
 
@@ -48,11 +61,9 @@ class Probability(Top):
     top_probs: list[Top] | None = None
 
 
-class Event(msgspec.Struct):
-    """One event of a stream, or a whole answer."""
-
+class Event(Said):
     content: str = ""
-    tokens: list[Id] = []
+    tokens: tuple[Id, ...] = ()
     tokens_predicted: Count | None = None
     tokens_evaluated: Count | None = None
     prompt: str | None = None
@@ -60,8 +71,7 @@ class Event(msgspec.Struct):
     stop_type: str = ""
     timings: Timings | None = None
     completion_probabilities: list[Probability] | None = None
-    generation_settings: dict[str, Any] = {}
-    error: Any = None
+    generation_settings: dict[str, Any] | None = None
 
 
 class Settings(msgspec.Struct):
@@ -87,8 +97,6 @@ class Prompt(msgspec.Struct):
 class LlamaCpp(Server):
     engine = "llama.cpp"
     route = "/completion"
-    tried = True
-    cache_off_by_request = True
     counts_around = True
 
     def question(self, ask: Ask) -> dict[str, Any]:
@@ -122,11 +130,8 @@ class LlamaCpp(Server):
         return body
 
     def read(self, data: bytes, reading: Reading) -> None:
-        if data == b"[DONE]":
+        if (event := event_of(data, Event, reading)) is None:
             return
-        event = decoded(data, Event)
-        if event.error is not None:
-            raise failure(event.error)
         assert reading.tokens is not None
         reading.text.append(event.content)
         written = event.tokens_predicted
@@ -169,10 +174,11 @@ class LlamaCpp(Server):
 
     def facts(self) -> ServerFacts:
         props = self.http.json("/props", type=Props)
-        written = self._one_token(" ")
-        types = str(written.generation_settings.get("speculative.types", ""))
+        written = one_token(self, " ", Event)
+        types = str((written.generation_settings or {}).get("speculative.types", ""))
         methods = [name for name in types.split(",") if name not in ("", "none")]
-        settings = {"ftype": without_controls(props.model_ftype)} if props.model_ftype else {}
+        told = {"ftype": props.model_ftype, "slots": props.total_slots}
+        settings = {name: without_controls(str(value)) for name, value in told.items() if value}
         counted = self.counters().by_position
         return ServerFacts(
             engine=self.engine,
@@ -180,7 +186,6 @@ class LlamaCpp(Server):
             model=self.model or props.model_path,
             context_length=(props.default_generation_settings or Settings()).n_ctx,
             prefix_cache=True,
-            slots=props.total_slots,
             method=without_controls(",".join(methods)) or ("none" if types else None),
             k=len(counted) if counted else None if methods or not types else 0,
             settings=settings,
@@ -189,7 +194,7 @@ class LlamaCpp(Server):
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         check_starts(prompts)
         for prompt in prompts:
-            answer = self._one_token(prompt)
+            answer = one_token(self, prompt, Event)
             if isinstance(prompt, str):
                 continue
             text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Text).content
@@ -203,43 +208,19 @@ class LlamaCpp(Server):
                     hint="the server must add nothing to a prompt of token ids",
                 )
 
-    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
-        body = {"content": text, "add_special": add_special, "parse_special": True}
+    def tokenize(self, text: str) -> list[int]:
+        body = {"content": text, "add_special": False, "parse_special": True}
         return self.http.json("/tokenize", body, type=Tokens).tokens
 
-    def apply_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str:
-        body: dict[str, Any] = {"messages": list(messages)}
-        if tools:
-            body["tools"] = list(tools)
-        if arguments:
-            body["chat_template_kwargs"] = dict(arguments)
-        return self.http.json("/apply-template", body, type=Prompt).prompt
+    def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self.http.json("/apply-template", {"messages": messages}, type=Prompt).prompt
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        stated = self._one_token(ids, n_probs=2).completion_probabilities
-        values = [t.logprob for t in (stated[0].top_logprobs or ())] if stated else []
-        known = sorted((value for value in values if value is not None), reverse=True)
-        return known[0] - known[1] if len(known) > 1 else None
+        stated = one_token(self, ids, Event, n_probs=2).completion_probabilities
+        return lead(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
 
     async def count(self) -> Counters:
-        try:
-            counted = read_counters(await self.http.page("/metrics"))
-        except AnswerError as error:  # it counts with `--metrics` only
-            if error.fault is not Fault.REFUSED:
-                raise
-            return Counters()
+        counted = await super().count()
         if counted.prompt_tokens is None or counted.cached_tokens is None:
             return counted
         return replace(counted, prompt_tokens=counted.prompt_tokens + counted.cached_tokens)
-
-    def _one_token(self, prompt: Sequence[int] | str, **fields: Any) -> Event:
-        body = self.question(self.greedy(prompt)) | fields | {"stream": False}
-        answer = self.http.json(self.route, body, type=Event)
-        if answer.error is not None:
-            raise failure(answer.error)
-        return answer

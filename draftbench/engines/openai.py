@@ -7,23 +7,37 @@ The route that vLLM and TensorRT-LLM share with it is read here too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from draftbench.engines.client import AnswerError, decoded, failure
-from draftbench.engines.engine import Ask, Fault, Reading, Server, ServerFacts
+from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.engine import (
+    Ask,
+    Id,
+    Reading,
+    Said,
+    Server,
+    ServerFacts,
+    check_prompt,
+    event_of,
+    one_token,
+)
 from draftbench.errors import EngineError
 from draftbench.records import Count
-from draftbench.safe_files import without_controls
 
-Id = Annotated[int, Meta(ge=0, lt=2**31)]
+# What vLLM and TensorRT-LLM would add to a prompt or an answer of ids.
+NOTHING_ADDED = {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
 
 
 class LogProbs(msgspec.Struct):
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class ScoredToken(msgspec.Struct):
+    logprob: float
+    rank: int | None = None
 
 
 class Choice(msgspec.Struct):
@@ -32,6 +46,7 @@ class Choice(msgspec.Struct):
     token_ids: list[Id] | None = None
     prompt_token_ids: list[Id] | None = None
     logprobs: LogProbs | None = None
+    prompt_logprobs: list[dict[Id, ScoredToken] | None] | None = None
 
 
 class PromptDetails(msgspec.Struct):
@@ -44,12 +59,27 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | None = None
 
 
-class Event(msgspec.Struct):
-    """One event of a stream, or a whole answer."""
+class Speculated(msgspec.Struct):
+    acceptance_histogram: list[Count] = []
+    num_spec_steps: Count = 0
+    num_accepted_draft_tokens: Count = 0
+    num_draft_tokens: Count = 0
+    per_step_accepted: list[Count] | None = None
+    per_step_drafted: list[Count] | None = None
 
-    choices: list[Choice] = []
+
+class Metrics(msgspec.Struct):
+    speculative_decoding: Speculated | None = None
+
+
+class Event(Said):
+    choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
-    error: Any = None
+    metrics: Metrics | None = None  # of vLLM
+
+
+class Version(msgspec.Struct):
+    version: str
 
 
 class Card(msgspec.Struct):
@@ -71,7 +101,6 @@ class OpenAi(Server):
 
     engine = "openai"
     route = "/v1/completions"
-    tried = True
     returns_ids = False
     extended = True
 
@@ -109,15 +138,11 @@ class OpenAi(Server):
         return body
 
     def read(self, data: bytes, reading: Reading) -> None:
-        if data == b"[DONE]":
-            reading.ended = True
-        else:
-            self.take(decoded(data, Event), reading)
+        if (event := event_of(data, Event, reading)) is not None:
+            self.take(event, reading)
 
     def take(self, event: Event, reading: Reading) -> None:
         """Take in one decoded event."""
-        if event.error is not None:
-            raise failure(_said(event.error))
         for choice in event.choices[:1]:
             self._take_choice(choice, reading)
         if event.usage is not None and event.usage.completion_tokens is not None:
@@ -146,28 +171,21 @@ class OpenAi(Server):
         """
         for prompt in prompts:
             try:
-                answer = self._one_token(prompt)
+                answer = self.one_token(prompt)
             except AnswerError as error:
                 if error.fault is not Fault.REFUSED or not self.extended:
                     raise
                 self.extended = False
-                answer = self._one_token(prompt)
+                answer = self.one_token(prompt)
             if answer.usage is None or answer.usage.completion_tokens is None:
                 raise EngineError(
                     f"{self.url} does not say how many tokens it wrote",
                     hint="its answers need `usage` (`stream_options.include_usage`)",
                 )
 
-    def _one_token(
-        self, prompt: Sequence[int] | str, *, most: int = 8 << 20, **fields: Any
-    ) -> Event:
+    def one_token(self, prompt: Sequence[int] | str, **fields: Any) -> Event:
         """A greedy answer of one token, not streamed."""
-        body = self.question(self.greedy(prompt)) | fields
-        body["stream"] = False
-        del body["stream_options"]
-        answer = self.http.json(self.route, body, type=Event, most=most)
-        if answer.error is not None:
-            raise failure(_said(answer.error))
+        answer = one_token(self, prompt, Event, **fields)
         if not answer.choices:
             raise AnswerError(
                 Fault.GARBAGE,
@@ -180,38 +198,3 @@ class OpenAi(Server):
         """What the server's list of models says of the one that is asked."""
         cards = self.http.json("/v1/models", type=Models).data
         return next((card for card in cards if card.id == self.model), Card(id=self.model or ""))
-
-
-def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:
-    """Compare what a server read with what was sent.
-
-    Raises:
-        AnswerError: another id.
-    """
-    if isinstance(sent, str) or list(read) == list(sent):
-        return
-    raise AnswerError(
-        Fault.OTHER_IDS,
-        "the server read other token ids than were sent",
-        hint="the server's tokenizer must be the target's, and add nothing to a prompt of ids",
-    )
-
-
-def check_starts(prompts: Sequence[Sequence[int] | str]) -> None:
-    """Look for a beginning-of-sequence token that stands twice: the token that begins every prompt,
-    and begins one of them again.
-
-    Raises:
-        EngineError: there is one.
-    """
-    ids = [list(prompt[:2]) for prompt in prompts if not isinstance(prompt, str)]
-    if len({tuple(two[:1]) for two in ids}) == 1 and any(two == 2 * two[:1] for two in ids):
-        raise EngineError(
-            "prompts begin with the beginning-of-sequence token twice",
-            hint="the chat template writes it and the tokenizer adds it: one of them must not",
-        )
-
-
-def _said(error: Any) -> str:
-    said = error.get("message", error) if isinstance(error, dict) else error
-    return without_controls(str(said))

@@ -9,18 +9,25 @@ that every round drafts the same number. Prompts are kept apart in its cache by 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, decoded, failure
-from draftbench.engines.counters import read_counters
-from draftbench.engines.engine import Ask, Counters, Fault, Reading, Server, ServerFacts
-from draftbench.engines.openai import Id, check_prompt, check_starts
-from draftbench.engines.vllm import Tokens
-from draftbench.errors import EngineError
+from draftbench.engines.client import AnswerError, Fault, failure
+from draftbench.engines.engine import (
+    Ask,
+    Id,
+    Reading,
+    Said,
+    ServerFacts,
+    TokenServer,
+    check_prompt,
+    event_of,
+    lead,
+    one_token,
+    survivors,
+)
 from draftbench.records import Count
 from draftbench.safe_files import without_controls
 
@@ -48,12 +55,11 @@ class Meta(msgspec.Struct):
     input_top_logprobs: list[list[LogProb] | None] | None = None
 
 
-class Event(msgspec.Struct):
+class Event(Said):
     text: str | None = None
-    output_ids: list[Id] = []
+    output_ids: tuple[Id, ...] = ()
     prompt_token_ids: list[Id] | None = None
     meta_info: Meta | None = None
-    error: Any = None
 
 
 class Info(msgspec.Struct):
@@ -73,11 +79,11 @@ class Info(msgspec.Struct):
     tp_size: Count | None = None
 
 
-class Sglang(Server):
+class Sglang(TokenServer):
     engine = "sglang"
     route = "/generate"
-    tried = False
-    cache_off_by_request = True
+    returns_since = "SGLang of 0.5.23 or near does"
+    flush_route = "/flush_cache"
     bytes_per_token = 256 << 10  # all ids come again with every token
 
     def question(self, ask: Ask) -> dict[str, Any]:
@@ -107,13 +113,10 @@ class Sglang(Server):
         }
 
     def read(self, data: bytes, reading: Reading) -> None:
-        if data == b"[DONE]":
-            reading.ended = True
+        if (event := event_of(data, Event, reading)) is None:
             return
-        event = decoded(data, Event)
-        if event.error is not None or event.meta_info is None:
-            raise failure(event.error or "nothing")
-        stated = event.meta_info
+        if (stated := event.meta_info) is None:
+            raise failure("nothing")
         assert reading.tokens is not None
         if event.prompt_token_ids is not None:
             check_prompt(event.prompt_token_ids, reading.ask.prompt)
@@ -135,8 +138,7 @@ class Sglang(Server):
         reading.rounds, reading.kept = stated.spec_verify_ct, stated.spec_num_correct_drafts
         reading.drafted = stated.spec_num_proposed_drafts
         if stated.spec_correct_drafts_histogram:
-            survivors = list(accumulate(reversed(stated.spec_correct_drafts_histogram)))[::-1]
-            reading.by_position = survivors[1:]
+            reading.by_position = survivors(stated.spec_correct_drafts_histogram)
         if stated.output_token_logprobs is not None:
             values = [value for value, _, _ in stated.output_token_logprobs if value is not None]
             again = len(values) == reading.count
@@ -148,7 +150,13 @@ class Sglang(Server):
 
     def facts(self) -> ServerFacts:
         stated = self.http.json("/server_info", type=Info)
-        names = ("dtype", "quantization", "tp_size", "speculative_eagle_topk")
+        names = (
+            "dtype",
+            "quantization",
+            "tp_size",
+            "max_running_requests",
+            "speculative_eagle_topk",
+        )
         settings = {n: without_controls(str(v)) for n in names if (v := getattr(stated, n))}
         if stated.speculative_draft_model_path:
             settings["speculative_model"] = without_controls(stated.speculative_draft_model_path)
@@ -161,45 +169,21 @@ class Sglang(Server):
             prefix_cache=None
             if stated.disable_radix_cache is None
             else not stated.disable_radix_cache,
-            slots=stated.max_running_requests,
             method=stated.speculative_algorithm or "none",
             k=drafting - 1 if drafting and stated.speculative_algorithm else 0,
             settings=settings,
         )
 
-    def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        check_starts(prompts)
-        for prompt in prompts:
-            read = self._one_token(prompt).prompt_token_ids
-            if read is None:
-                raise EngineError(
-                    f"{self.url} does not tell the prompt's token ids",
-                    hint="SGLang of 0.5.23 or near does (`return_prompt_token_ids`)",
-                )
-            check_prompt(read, prompt)
-
-    def tokenize(self, text: str, *, add_special: bool = False) -> list[int]:
-        body = {"prompt": text, "add_special_tokens": add_special}
-        return self.http.json("/tokenize", body, type=Tokens).tokens
-
-    def apply_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        body: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": True}
-        if tools:
-            body["tools"] = list(tools)
-        if arguments:
-            body["chat_template_kwargs"] = dict(arguments)
-        return self.http.json("/tokenize", body, type=Tokens).tokens
+    def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
+        return one_token(self, prompt, Event).prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
         if not 0 < start < len(ids):
             raise ValueError("the first position to score lies in the ids, after the first")
-        stated = self._one_token(
+        stated = one_token(
+            self,
             ids,
+            Event,
             most=(1 << 20) + len(ids) * 1024,
             return_logprob=True,
             logprob_start_len=start - 1,
@@ -209,36 +193,11 @@ class Sglang(Server):
         tokens = (stated.input_token_logprobs or [])[-wanted:] if stated else []
         top = (stated.input_top_logprobs or [])[-wanted:] if stated else []
         if [token for _, token, _ in tokens] != list(ids[start:]) or not all(top):
-            raise AnswerError(
-                Fault.GARBAGE,
-                f"{self.url} scored other positions than were asked",
-                hint="see whether the server is an SGLang of 0.5.23 or near",
-            )
+            raise self.other_positions()
         return [entry[0][1] for entry in top if entry]
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        stated = self._one_token(ids, return_logprob=True, top_logprobs_num=2).meta_info
+        answer = one_token(self, ids, Event, return_logprob=True, top_logprobs_num=2)
+        stated = answer.meta_info
         top = (stated.output_top_logprobs or [None])[0] if stated else None
-        values = sorted((v for v, _, _ in top or () if v is not None), reverse=True)
-        return values[0] - values[1] if len(values) > 1 else None
-
-    def flush(self) -> bool:
-        try:
-            self.http.run(self.http.post("/flush_cache"))
-        except AnswerError as error:
-            if error.fault is not Fault.REFUSED:
-                raise
-            return False
-        return True
-
-    async def count(self) -> Counters:
-        return read_counters(await self.http.page("/metrics"))
-
-    def _one_token(
-        self, prompt: Sequence[int] | str, *, most: int = 8 << 20, **fields: Any
-    ) -> Event:
-        body = self.question(self.greedy(prompt)) | fields | {"stream": False}
-        answer = self.http.json(self.route, body, type=Event, most=most)
-        if answer.error is not None or answer.meta_info is None:
-            raise failure(answer.error or "nothing")
-        return answer
+        return lead(value for value, _, _ in top or ())

@@ -12,26 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftbench.engines.client import AnswerError
-from draftbench.engines.engine import Ask, Fault, ServerFacts
-from draftbench.engines.openai import OpenAi, check_starts
-from draftbench.engines.vllm import Version
+from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.engine import Ask, ServerFacts, check_starts
+from draftbench.engines.openai import NOTHING_ADDED, OpenAi, Version
 from draftbench.errors import EngineError
 
 
 class TensorRtLlm(OpenAi):
     engine = "tensorrt-llm"
-    tried = False
     returns_ids = True
 
     def question(self, ask: Ask) -> dict[str, Any]:
-        body = super().question(ask) | {
-            "detokenize": False,
-            "include_stop_str_in_output": True,
-            "add_special_tokens": False,
-            "ignore_eos": False,
-            "min_tokens": 0,
-        }
+        body = super().question(ask) | NOTHING_ADDED
+        body |= {"detokenize": False, "include_stop_str_in_output": True}
         if ask.log_p:
             body["logprobs"] = 1
         return body
@@ -48,7 +41,7 @@ class TensorRtLlm(OpenAi):
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         check_starts(prompts)
         for prompt in prompts:
-            answer = self._one_token(prompt)
+            answer = self.one_token(prompt)
             if isinstance(prompt, str) or answer.usage is None:
                 continue
             if answer.usage.prompt_tokens != len(prompt):

@@ -21,10 +21,11 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from draftbench.engines.client import Fault
 from draftbench.engines.commands import Start
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Answer, Ask, Fault, Server
+from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.engines.start import Running, started
 from draftbench.errors import (
     DraftbenchError,

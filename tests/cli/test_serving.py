@@ -11,7 +11,7 @@ import pytest
 from engines.scripted_server import ScriptedServer
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
-from draftbench.engines.engine import Counters
+from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder

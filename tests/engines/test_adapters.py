@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from engines.scripted_server import SHAPES, VERSION, ScriptedServer
 
-from draftbench.engines.client import AnswerError, Http
+from draftbench.engines.client import AnswerError, Fault, Http
 from draftbench.engines.connect import KINDS, connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Fault, Reading, ServerFacts
+from draftbench.engines.engine import Ask, Reading, ServerFacts
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
@@ -120,12 +120,15 @@ def test_text_goes_out_where_no_ids_are_at_hand(adapter, engine):
 FACTS = {
     "vllm": ServerFacts("vllm", VERSION, "org/target", 4096, k=4),
     "llama.cpp": ServerFacts(
-        "llama.cpp", VERSION, "org/target", 4096, True, 2, method="draft-simple", k=4
+        "llama.cpp", VERSION, "org/target", 4096, True, "draft-simple", 4, {"slots": "2"}
     ),
-    "sglang": ServerFacts("sglang", VERSION, "org/target", 4096, False, 48, "STANDALONE", 4),
+    "sglang": ServerFacts(
+        "sglang", VERSION, "org/target", 4096, False, "STANDALONE", 4,
+        {"max_running_requests": "48"},
+    ),
     "tensorrt-llm": ServerFacts("tensorrt-llm", VERSION, "org/target"),
     "openai": ServerFacts("openai", None, "org/target", 4096),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", SHAPES)

@@ -6,10 +6,10 @@ import httpx2
 import pytest
 from engines.scripted_server import SHAPES, ScriptedServer
 
-from draftbench.engines.client import MOST_BYTES, AnswerError, Http
+from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http, Limits
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Fault, Limits
+from draftbench.engines.engine import Ask
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 

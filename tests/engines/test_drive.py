@@ -6,9 +6,10 @@ import pytest
 from engines.scripted_server import SHAPES, ScriptedServer
 from engines.virtual_time import virtual_server
 
+from draftbench.engines.client import Fault, Limits
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Fault, Limits
+from draftbench.engines.engine import Ask
 from draftbench.records import Sampling
 
 

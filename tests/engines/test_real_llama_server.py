@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from draftbench.engines.client import Fault
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Fault
+from draftbench.engines.engine import Ask
 from draftbench.engines.start import Speculation, Start, started
 from draftbench.records import Sampling
 

@@ -139,7 +139,11 @@ def test_what_a_server_says_of_itself(scenes):
     assert facts.settings["dtype"] == "torch.float32"
     facts = scenes[LLAMA].facts
     assert (facts.version, facts.model) == ("b11669-Debian", "qwen1.5.gguf")
-    assert (facts.context_length, facts.slots, facts.method) == (2048, 1, "draft-simple")
+    assert (facts.context_length, facts.settings["slots"], facts.method) == (
+        2048,
+        "1",
+        "draft-simple",
+    )
 
 
 def test_a_prompt_that_was_read_before_costs_no_less(scenes):

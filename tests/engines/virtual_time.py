@@ -18,8 +18,7 @@ from typing import Any
 
 import httpx2
 
-from draftbench.engines.client import Http
-from draftbench.engines.engine import Limits
+from draftbench.engines.client import Http, Limits
 from draftbench.engines.vllm import Vllm
 
 Schedule = Sequence[tuple[float, int]]

@@ -3,7 +3,8 @@
 import pytest
 from scenes import ALL, SMALL, manifest, replay, served, trajectory
 
-from draftbench.planner.latency import keeps, slo_kept
+from draftbench.planner.at_concurrency import Evaluator
+from draftbench.planner.latency import keeps, latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
@@ -71,7 +72,7 @@ def of_engine(**told):
     their tokens sent apart, 10 ms after one another.
     """
     moments = [1.0, *(after + 0.01 * token for after in (2.0, 6.0, 7.0, 8.0) for token in (0, 1))]
-    return run_of(
+    run = run_of(
         manifest(engine="llama.cpp", ks=(2,)),
         [
             trajectory("r", 9, origin="engine", margins=(), argmax=()),
@@ -80,10 +81,12 @@ def of_engine(**told):
             served(SMALL, 2, *moments, **told),
         ],
     )
+    (alternative,) = Evaluator(run, DecisionOptions()).at(1).alternatives
+    return latency(alternative, run)
 
 
 def test_a_round_of_an_engine_is_not_as_long_as_their_mean():
-    found = recommend(of_engine(rounds=4, drafted=8, kept=4)).latency
+    found = of_engine(rounds=4, drafted=8, kept=4)
     assert found.plain.chunk_gap.largest == pytest.approx(1.0)
     # Until the second token of the round that began at 2.01 s: 6.01 - 2.01.
     assert (found.speculative.chunk_gap.values, found.speculative.chunk_gap.largest) == (
@@ -93,7 +96,7 @@ def test_a_round_of_an_engine_is_not_as_long_as_their_mean():
 
 
 def test_gaps_of_an_engine_that_tells_no_rounds_are_unknown():
-    found = recommend(of_engine()).latency
+    found = of_engine()
     assert found.plain.chunk_gap is not None
     assert found.speculative.chunk_gap is None
 

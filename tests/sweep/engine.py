@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from draftbench.engines.engine import Answer, Counters, Fault, ServerFacts
+from draftbench.engines.client import Fault
+from draftbench.engines.counters import Counters
+from draftbench.engines.engine import Answer, ServerFacts
 from draftbench.errors import EngineError
 
 

@@ -9,7 +9,7 @@ import pytest
 from sweep.engine import FakeEngine, FakeServer, fake_drive, writes
 
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.engines.engine import Fault
+from draftbench.engines.client import Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.records import Candidate, DraftingMode
 from draftbench.run_folder.folder import PrivateStart, RunFolder
