@@ -1,11 +1,19 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from draftbench.models.check_result import (
+    ModelSheet,
+    Overlap,
+    PairFacts,
+    TokenizerFacts,
+    Vocabulary,
+)
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import (
     AnyObservation,
@@ -261,6 +269,52 @@ def query(source: Path | str, **changes: Any) -> TrafficQuery:
         "key": b"key",
     }
     return TrafficQuery(source=str(source), **fields | changes)
+
+
+def sheet(name: str = "big", size: int = 20_000_000, **changes: Any) -> ModelSheet:
+    """What is counted of a model whose weights take so many bytes."""
+    counted: dict[str, Any] = {
+        "family": "llama",
+        "layers": 2,
+        "width": 64,
+        "dtype": "bfloat16",
+        "parameters": size // 2,
+        "weight_bytes": {"none": size, "int4": size // 4},
+        "second_layout_bytes": 0,
+        "kv_bytes_per_token": 1000,
+        "context": 4096,
+    }
+    return ModelSheet(name=name, **counted | changes)
+
+
+TOKENIZER = TokenizerFacts(
+    kind="BPE",
+    special={"bos_token": "<s>", "eos_token": "</s>"},
+    ids={"bos_token": 1, "eos_token": 2},
+    adds_bos=True,
+    adds_eos=False,
+    has_template=True,
+)
+
+
+def pair_facts(**changes: Any) -> PairFacts:
+    """A pair with the same thousand words; a field of it, of its vocabularies or of the draft's
+    tokenizer is changed by name, `target_tokenizer` by a mapping.
+    """
+    firsts = [field.name for field in fields(Vocabulary) if field.name.startswith("first_")]
+    counts = ("target_rows", "draft_rows", "target_tokens", "draft_tokens", "same")
+    words: dict[str, Any] = {**dict.fromkeys(counts, 1000), **dict.fromkeys(firsts)}
+    words |= {"missing": 0, "unreadable": 0, "all_tokens": Overlap(1.0, 1.0), "traffic": None}
+    pair: dict[str, Any] = {"target": "t", "draft": "d", "template_difference": ()}
+    pair |= {"target_context": 4096, "draft_context": 4096, "target_recurrent": False}
+    side = {name: changes.pop(name) for name in list(changes) if hasattr(TOKENIZER, name)}
+    words = {name: changes.pop(name, value) for name, value in words.items()}
+    return PairFacts(
+        vocabulary=Vocabulary(**words),
+        target_tokenizer=replace(TOKENIZER, **changes.pop("target_tokenizer", {})),
+        draft_tokenizer=replace(TOKENIZER, **side),
+        **pair | changes,
+    )
 
 
 INT4 = Candidate(draft="small", quant="int4")

@@ -3,40 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from scenes import pair_facts
 
-from draftbench.models.check_result import (
-    Overlap,
-    PairFacts,
-    TokenDifference,
-    TokenizerFacts,
-    Vocabulary,
-)
+from draftbench.models.check_result import TokenDifference
 from draftbench.models.engine_rules import engine_answers
 
-WORDS = Vocabulary(
-    target_rows=1000,
-    draft_rows=1000,
-    target_tokens=1000,
-    draft_tokens=1000,
-    same=1000,
-    missing=0,
-    unreadable=0,
-    first_missing=None,
-    first_unreadable=None,
-    first_added=None,
-    first_difference=None,
-    first_regular_difference=None,
-    all_tokens=Overlap(1.0, 1.0),
-    traffic=None,
-)
-SIDE = TokenizerFacts(
-    kind="BPE",
-    special={"bos_token": "<s>", "eos_token": "</s>"},
-    ids={"bos_token": 1, "eos_token": 2},
-    adds_bos=True,
-    adds_eos=False,
-    has_template=True,
-)
 OTHER = TokenDifference(7, "a", "b")
 LACKING = TokenDifference(9, "x", None)
 ADDED = TokenDifference(1000, None, "<think>")
@@ -45,20 +16,7 @@ ALL = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 def answers(changes):
     """Engine → its answer, for a pair that differs from a perfect one in these facts only."""
-    words = {name: value for name, value in changes.items() if hasattr(WORDS, name)}
-    draft = {name: value for name, value in changes.items() if hasattr(SIDE, name)}
-    facts = PairFacts(
-        target="t",
-        draft="d",
-        vocabulary=replace(WORDS, **words),
-        target_tokenizer=replace(SIDE, **changes.get("target", {})),
-        draft_tokenizer=replace(SIDE, **draft),
-        template_difference=(),
-        target_context=4096,
-        draft_context=changes.get("draft_context", 4096),
-        target_recurrent=changes.get("recurrent", False),
-    )
-    return {answer.engine: answer for answer in engine_answers(facts)}
+    return {answer.engine: answer for answer in engine_answers(pair_facts(**changes))}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +41,7 @@ def answers(changes):
         ({"ids": {"eos_token": 2}}, [], ["llama.cpp"]),
         # A base draft for an instruct target: another end token, which nothing adds.
         ({"ids": {"bos_token": 1, "eos_token": 4}}, [], []),
-        ({"recurrent": True}, ["transformers"], []),
+        ({"target_recurrent": True}, ["transformers"], []),
     ],
 )
 def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
@@ -110,7 +68,7 @@ def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
         ({"ids": {"bos_token": 3, "eos_token": 2}}, "llama.cpp", "bos id is 1 in the target, 3 in"),
         (
             {
-                "target": {"adds_eos": True},
+                "target_tokenizer": {"adds_eos": True},
                 "adds_eos": True,
                 "ids": {"bos_token": 1, "eos_token": 4},
             },
@@ -119,7 +77,7 @@ def test_each_engine_answers_by_its_own_rule(changes, refusing, wanting):
         ),
         ({"draft_rows": 1064}, "SGLang", "it needs equal vocab_size, here 1000 and 1064"),
         ({"first_added": ADDED}, "SGLang", "no token in the target, '<think>' in the draft"),
-        ({"recurrent": True}, "transformers", "it assists no model with recurrent state"),
+        ({"target_recurrent": True}, "transformers", "it assists no model with recurrent state"),
     ],
 )
 def test_the_reason_names_what_differs(changes, engine, reason):
@@ -144,7 +102,7 @@ def test_engines_that_compare_no_words_take_the_pair_and_seldom_accept_what_diff
 
 
 def test_a_target_that_adds_no_bos_needs_no_bos_of_its_draft():
-    changes = {"target": {"adds_bos": False}, "adds_bos": False, "ids": {"eos_token": 2}}
+    changes = {"adds_bos": False, "ids": {"eos_token": 2}, "target_tokenizer": {"adds_bos": False}}
     assert answers(changes)["llama.cpp"].standing == "accepts"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import scenes
-from scenes import failure, named, trajectory
+from scenes import Scene, failure, trajectory
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -19,7 +19,7 @@ from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run, read_run, run_of
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
-LENGTH = 9
+EIGHT = (1.0,) * 8
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -35,47 +35,33 @@ def cost(
     draft: str | None, tokens: int, seconds: float, block: str = "small", **changes: Any
 ) -> CostPoint:
     """The same time, three times."""
-    fields = {"new_tokens": tokens, "context": 0, "block": block, "runner": "cpu", "process": "p"}
-    return scenes.step(named(draft), *(seconds,) * 3, **fields | changes)
+    scene = Scene()
+    scene.cost(draft, Candidate(draft=block), tokens, seconds, contexts=(0,), **changes)
+    return scene.records[0]
 
 
 def decode(request: str, k: int, seconds: float, draft: str = "small", **changes: Any) -> Decode:
     """Eight tokens in `seconds`; with k = 2 as the replay of a perfect draft says: 2, 2, 1."""
-    proposed = (2, 2, 1) if k else (0,) * (LENGTH - 1)
-    fields: dict[str, Any] = {
-        "request": request,
-        "proposed": proposed,
-        "accepted": proposed,
-        "cut": (0,) * len(proposed),
-        "draft_seconds": (0.0,) * len(proposed),
-        "verify_seconds": (seconds / len(proposed),) * len(proposed),
-        "prefill_seconds": 1.0,
-        "draft_prefill_seconds": 1.0 if k else None,
-        "output_tokens": LENGTH,
-        "process": "p",
-    }
-    return scenes.decode(Candidate(draft=draft), k, seconds, **fields | changes)
+    scene = Scene()
+    scene.decode(request, k, seconds, Candidate(draft=draft), **changes)
+    return scene.records[0]
 
 
 def facts(draft: str | None, size: int = 100) -> ModelFacts:
-    return scenes.facts(named(draft), weight_bytes=size, parameters=size // 4, runner="cpu")
+    sizes = {"weight_bytes": size, "parameters": size // 4}
+    return scenes.facts(scenes.named(draft), **sizes, runner="cpu")
 
 
 def perfect(draft: str = "small", requests: int = 10) -> list[Any]:
     """Requests of two segments in turn, a draft that is always right and costs a tenth of a step;
     decoding takes 8 s without and 4 s with it.
     """
-    block = [cost(None, n, 1.0, draft) for n in (1, 2, 3)]
-    records: list[Any] = [*block, cost(draft, 1, 0.1, draft), cost(draft, 2, 0.1, draft)]
-    records += [facts(None), facts(draft, 40)]
+    records: list[Any] = [cost(None, n, 1.0, draft) for n in (1, 2, 3)]
+    records += [*(cost(draft, n, 0.1, draft) for n in (1, 2)), facts(None), facts(draft, 40)]
     for at in range(requests):
-        request = f"r{at}"
-        records += [
-            trajectory(request, segment=("chat", "code")[at % 2]),
-            replay(request, (1.0,) * (LENGTH - 1), draft),
-            decode(request, 0, 8.0, draft),
-            decode(request, 2, 4.0, draft),
-        ]
+        name = f"r{at}"
+        records += [trajectory(name, segment=("chat", "code")[at % 2]), replay(name, EIGHT, draft)]
+        records += [decode(name, 0, 8.0, draft), decode(name, 2, 4.0, draft)]
     return records
 
 
@@ -90,20 +76,12 @@ def loaded(draft: str = "small") -> list[Any]:
 
 def untimed() -> list[Any]:
     """Ten requests that a perfect draft replayed, and nothing else."""
-    return [r for n in "0123456789" for r in (trajectory(n), replay(n, (1.0,) * (LENGTH - 1)))]
+    return [r for n in "0123456789" for r in (trajectory(n), replay(n, EIGHT))]
 
 
 def lookup(request: str, window: int = 8) -> LookupReplay:
     """Prompt lookup that never finds anything."""
-    nothing = (0,) * (LENGTH - 1)
-    return LookupReplay(
-        request=request,
-        sample=0,
-        candidate=Candidate(draft="ngram"),
-        window=window,
-        proposed=nothing,
-        matched=nothing,
-    )
+    return scenes.lookup((0,) * 8, (0,) * 8, window, request)
 
 
 def prefills() -> list[CostPoint]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -11,8 +10,6 @@ import sys
 import textwrap
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scenes import failure, named, replay, step, trajectory
 
 from draftbench.errors import RunFolderError
@@ -20,9 +17,6 @@ from draftbench.records import AnyObservation
 from draftbench.run_folder import append_log
 from draftbench.run_folder.append_log import append_line, read_lines
 
-PATIENT = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 RECORD = trajectory("a", length=2)
 
 
@@ -159,26 +153,6 @@ def test_a_line_without_an_end_is_refused_at_the_limit(path, monkeypatch):
     path.write_bytes(b"[]\n" + b"x" * 1001)
     with pytest.raises(RunFolderError, match="at byte 3: the line is too long"):
         read(path)
-
-
-@PATIENT
-@given(st.lists(st.binary(max_size=60), max_size=4))
-def test_whatever_a_file_holds_it_is_read_or_refused(path, junk):
-    path.write_bytes(b"\n".join(junk))
-    # Torn, or lists without records: there is nothing in it.
-    with contextlib.suppress(RunFolderError):
-        assert read(path) == []
-
-
-@PATIENT
-@given(at=st.integers(0, 400), by=st.binary(min_size=1, max_size=3))
-def test_whatever_is_changed_in_a_record_it_is_read_or_refused(path, at, by):
-    path.unlink(missing_ok=True)
-    append_line(path, [RECORD])
-    raw = path.read_bytes()
-    path.write_bytes(raw[:at] + by + raw[at + len(by) :])
-    with contextlib.suppress(RunFolderError):
-        assert len(read(path)) <= 1
 
 
 def test_equal_numbers_are_one_object_and_stay_equal(path):

@@ -68,15 +68,11 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
         ("frequency_penalty", 0.5),
         ("presence_penalty", -1),
         ("repetition_penalty", 1.1),
         ("logit_bias", {"50256": -100}),
         ("min_tokens", 8),
-        ("guided_json", {"type": "object"}),
-        ("guided_regex", "a+"),
-        ("grammar", "root ::= x"),
         ("best_of", 4),
         ("use_beam_search", True),
         ("tool_choice", "required"),

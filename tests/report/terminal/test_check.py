@@ -3,18 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from scenes import pair_facts, sheet
 
 from draftbench.models.check_result import (
     CheckResult,
     EngineAnswer,
     LevelRow,
-    ModelSheet,
     Overlap,
-    PairFacts,
     PairSheet,
     Room,
-    TokenizerFacts,
-    Vocabulary,
 )
 from draftbench.report.terminal.check import render
 
@@ -22,30 +19,12 @@ LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instru
 ENGINES = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 
-def sheet(name, layers):
-    return ModelSheet(
-        name=name,
-        family="llama",
-        layers=layers,
-        width=64,
-        dtype="bfloat16",
-        parameters=10_000_000,
-        weight_bytes={"none": 20_000_000},
-        second_layout_bytes=0,
-        kv_bytes_per_token=1000,
-        context=2048,
-    )
-
-
 def pair(name, *, works=True, diff=()):
-    side = TokenizerFacts("BPE", {"eos_token": "</s>"}, {"eos_token": 2}, True, False, True)
     rows, share = (100, 1.0) if works else (50, 0.5)
-    vocabulary = Vocabulary(
-        100, rows, 100, rows, rows, 0, 0, *[None] * 5, Overlap(share, share), None
-    )
+    words = {"draft_rows": rows, "target_rows": 100, "all_tokens": Overlap(share, share)}
     return PairSheet(
-        draft=sheet(name, 2),
-        facts=PairFacts("big", name, vocabulary, side, side, diff, 2048, 2048),
+        draft=sheet(name),
+        facts=pair_facts(target="big", draft=name, template_difference=diff, **words),
         obstacles=() if works else (f"`{name}` cannot draft for `big`: too few tokens",),
         caveats=("the chat templates differ; the target's is used for both",) * works,
         rooms=(Room("none", 40_000_000, 40_000_000, 1000),),
@@ -58,7 +37,7 @@ def pair(name, *, works=True, diff=()):
 
 def answer(*pairs):
     level = LevelRow("none", "as loaded", "oneDNN", None, "all")
-    return CheckResult(sheet("big", 8), 16_000_000_000, None, pairs, (level,))
+    return CheckResult(sheet("big", layers=8), 16_000_000_000, None, pairs, (level,))
 
 
 @pytest.mark.parametrize(

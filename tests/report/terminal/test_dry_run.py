@@ -5,25 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from scenes import sheet
 
-from draftbench.models.check_result import ModelSheet
 from draftbench.records import Candidate
 from draftbench.report.terminal.dry_run import Plan, dry_run, render
 
 
-def sheet(name: str, size: int) -> ModelSheet:
-    return ModelSheet(
-        name=name,
-        family="llama",
-        layers=2,
-        width=64,
-        dtype="bfloat16",
-        parameters=size // 2,
-        weight_bytes={"none": size, "int4": size // 4},
-        second_layout_bytes=size,
-        kv_bytes_per_token=1_000_000,
-        context=4096,
-    )
+def counted(name, size):
+    return sheet(name, size, second_layout_bytes=size, kv_bytes_per_token=1_000_000)
 
 
 @pytest.fixture
@@ -41,8 +30,8 @@ def planned(hand):
                 Candidate(draft="self"),
             ],
             "prompts": [(60, 40)] * 10,
-            "target": sheet("big", 2_000_000_000),
-            "sheets": {"small": sheet("small", 1_000_000_000)},
+            "target": counted("big", 2_000_000_000),
+            "sheets": {"small": counted("small", 1_000_000_000)},
             "decoded": 5,
             "cells": 3,
         }
@@ -57,7 +46,7 @@ def many(planned):
 
     def make(name, count):
         candidates = [Candidate(draft=f"{name}-{n:02}") for n in range(count)]
-        sheets = {c.draft: sheet(c.draft, 1_000_000_000) for c in candidates}
+        sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
         return planned(candidates=candidates, sheets=sheets)
 
     return make
