@@ -74,6 +74,16 @@ def loaded(draft: str = "small") -> list[Any]:
     return [*perfect(draft), *passes, *steps]
 
 
+def undecoded() -> list[Any]:
+    """The same, of which nothing was decoded."""
+    return [r for r in perfect() if not isinstance(r, Decode)]
+
+
+def one_request() -> list[Any]:
+    """The same of the first request alone."""
+    return [r for r in perfect() if getattr(r, "request", "r0") == "r0"]
+
+
 def untimed() -> list[Any]:
     """Ten requests that a perfect draft replayed, and nothing else."""
     return [r for n in "0123456789" for r in (trajectory(n), replay(n, EIGHT))]
@@ -105,6 +115,7 @@ def answer(
 def hand() -> SimpleNamespace:
     """The builders."""
     made = (manifest, trajectory, replay, cost, decode, facts, perfect, loaded, untimed, lookup)
+    made += (undecoded, one_request)
     made += (prefills, failure, run, answer)
     return SimpleNamespace(**{builder.__name__: builder for builder in made})
 

@@ -17,14 +17,6 @@ def section(answer, title):
     return found
 
 
-def undecoded(records):
-    return [r for r in records if type(r).__name__ != "Decode"]
-
-
-def one_request(records):
-    return [r for r in records if getattr(r, "request", None) in (None, "r0")]
-
-
 def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(hand):
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate"
@@ -35,7 +27,7 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
 
 
 def test_what_was_never_decoded_is_called_predicted(hand):
-    assert speed_up(hand.answer(undecoded(hand.perfect()))) == (
+    assert speed_up(hand.answer(hand.undecoded())) == (
         "Speed-up 2.29× (2.03–2.59), decode only, predicted for 10 requests, never decoded"
     )
 
@@ -55,7 +47,7 @@ def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
 
 
 def test_one_request_has_a_speed_up_without_an_interval(hand):
-    one = hand.answer(one_request(hand.perfect()))
+    one = hand.answer(hand.one_request())
     assert headline(one) == "Inconclusive: 2.29×, but too few requests for an interval"
     assert "unknown (too few requests for an interval)" in speed_up(one)
 

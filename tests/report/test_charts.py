@@ -96,10 +96,10 @@ def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
     assert len(charts) == 2
     table = charts["tokens-per-round-by-group"].table
     assert {row[3] for row in table.rows} == set(drafts)
-    for chart in [charts["tokens-per-round-by-k"]]:
-        assert "Drawn are the first 7 of 9 candidates." in chart.caption
-        assert len({word for word in words(chart) if word in drafts}) == 7
-        assert {cell for row in chart.table.rows for cell in row} >= set(drafts)
+    chart = charts["tokens-per-round-by-k"]
+    assert "Drawn are the first 7 of 9 candidates." in chart.caption
+    assert len({word for word in words(chart) if word in drafts}) == 7
+    assert {cell for row in chart.table.rows for cell in row} >= set(drafts)
 
 
 def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
@@ -126,5 +126,4 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
 
 
 def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):
-    records = [r for r in hand.perfect() if getattr(r, "request", "r0") == "r0"]
-    assert "tokens-per-round-by-group" not in drawn(records)
+    assert "tokens-per-round-by-group" not in drawn(hand.one_request())

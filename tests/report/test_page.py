@@ -136,8 +136,7 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
     ],
 )
 def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sentences):
-    alone = [r for r in hand.perfect() if getattr(r, "request", None) in (None, "r0")]
-    text = Read(page_of(hand.run(alone if timed else hand.untimed()))).text
+    text = Read(page_of(hand.run(hand.one_request() if timed else hand.untimed()))).text
     assert [sentence for sentence in sentences if sentence not in text] == []
 
 

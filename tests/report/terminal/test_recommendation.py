@@ -111,17 +111,16 @@ def test_an_odd_case_fits_one_screen(hand, case):
     elif case == "untimed":
         records = hand.untimed()
     elif case == "undecoded":
-        records = [r for r in records if type(r).__name__ != "Decode"]
+        records = hand.undecoded()
     elif case == "one":
-        records = [r for r in records if getattr(r, "request", None) in (None, "r0")]
+        records = hand.one_request()
     elif case == "limited":
         asked = {"max_memory": 1}
     assert_one_screen(hand.answer(records, asked=asked))
 
 
 def test_what_was_never_decoded_is_starred(hand):
-    records = [r for r in hand.perfect() if type(r).__name__ != "Decode"]
-    text = render(hand.answer(records), "table", 88)
+    text = render(hand.answer(hand.undecoded()), "table", 88)
     assert "2.29 ±0.28 *" in text
     assert "* predicted only" in text
 
