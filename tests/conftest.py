@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from scenes import Scene
+from scenes import Outcome, Scene
 
 os.environ["COLUMNS"] = "100"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,3 +22,32 @@ def _isolated(monkeypatch):
 def scene():
     """An empty run."""
     return Scene()
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command line given as words."""
+    from draftbench.cli import main
+
+    def run(*words) -> Outcome:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def failing(command):
+    """Run a command that must fail: nothing on stdout, a message and a hint on stderr."""
+
+    def run(code, *words) -> str:
+        outcome = command(*words)
+        assert (outcome.code, outcome.out) == (code, "")
+        lines = [line for line in outcome.err.splitlines() if line]
+        assert [line.split(":")[0] for line in lines[-2:]] == ["error", "hint"]
+        assert "Traceback" not in outcome.err
+        return "\n".join(lines[-2:])
+
+    return run

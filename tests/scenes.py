@@ -1,7 +1,7 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +459,15 @@ class Scene:
     def observed(self, *ks: int, **changes: Any) -> Run:
         """All of it as a run over the draft lengths `ks`; `changes` are of the manifest."""
         return run_of(manifest(ks=ks, **changes), self.records)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
 
 
 def evaluation(found: Recommendation, draft: str = "small", k: int | None = None) -> Evaluation:

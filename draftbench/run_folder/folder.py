@@ -21,7 +21,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, Observation, Record, to_json
+from draftbench.records import AnyObservation, Candidate, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -202,17 +202,10 @@ class RunWriter:
     def close(self) -> None:
         os.close(self._lock)
 
-    def append(self, records: Iterable[Observation]) -> None:
-        """Append and sync; the records of one kind in one call are kept all or none."""
-        self._append(records)
-
-    def append_private(
-        self, records: Iterable[PrivateText] | Iterable[PrivateDraft] | Iterable[PrivateStart]
-    ) -> None:
-        """Keep some trajectories' tokens, a draft's along them, or commands, all or none."""
-        self._append(records)
-
-    def _append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> None:
+        """Append and sync; the records of one kind in one call are kept all or none, and those of a
+        private kind in the private part.
+        """
         by_kind: dict[type[Record], list[Record]] = {}
         for record in records:
             by_kind.setdefault(type(record), []).append(record)

@@ -50,7 +50,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             texts without records, and those are made again.
             """
             if private:
-                writer.append_private(private)
+                writer.append(private)
             writer.append(records)
             watcher.kept(records)
 

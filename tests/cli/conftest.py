@@ -1,55 +1,18 @@
-"""Commands run in this process, and one small sweep that all tests of this folder share."""
+"""One small sweep that all tests of this folder share."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from scenes import Outcome
 
 from draftbench.cli import main
 
 EMBEDDED = Path(str(files("draftbench"))) / "embedded"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command line given as words."""
-
-    def run(*words) -> Outcome:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return Outcome(code, out, err)
-
-    return run
-
-
-@pytest.fixture
-def failing(command):
-    """Run a command that must fail: nothing on stdout, a message and a hint on stderr."""
-
-    def run(code, *words) -> str:
-        outcome = command(*words)
-        assert (outcome.code, outcome.out) == (code, "")
-        lines = [line for line in outcome.err.splitlines() if line]
-        assert [line.split(":")[0] for line in lines[-2:]] == ["error", "hint"]
-        assert "Traceback" not in outcome.err
-        return "\n".join(lines[-2:])
-
-    return run
 
 
 @pytest.fixture(scope="session")

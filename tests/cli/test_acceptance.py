@@ -40,9 +40,9 @@ def make_run(tmp_path, embedded):
             )
             if private:
                 text = {"prompt": (1,), "tokens": (1, 10, 11, 12), "log_p": ()}
-                writer.append_private([PrivateText(request=request, sample=0, **text)])
+                writer.append([PrivateText(request=request, sample=0, **text)])
                 own = {"candidate": Candidate(draft="small"), "tokens": (10, 300, 12)}
-                writer.append_private([PrivateDraft(request=request, sample=0, **own)])
+                writer.append([PrivateDraft(request=request, sample=0, **own)])
         writer.close()
         return folder.path
 

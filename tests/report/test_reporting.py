@@ -1,52 +1,40 @@
 import pytest
 
-from draftbench.cli import main
 from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture
 def folder(hand, tmp_path):
     run = RunFolder.create(tmp_path / "run", hand.manifest())
-    writer = run.writer()
-    writer.append(hand.perfect())
-    writer.close()
+    with run.writer() as writer:
+        writer.append(hand.perfect())
     return str(run.path)
 
 
-def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, capsys):
+def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, command):
     out, charts = tmp_path / "report.html", tmp_path / "charts"
-    assert main(["report", folder, "--html", str(out), "--plots", str(charts)]) == 0
+    outcome = command("report", folder, "--html", out, "--plots", charts)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == f"wrote {out}\nwrote charts to {charts}\n"
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 4
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == f"wrote {out}\nwrote charts to {charts}\n"
 
 
-def test_one_run_as_text_is_what_recommend_prints(folder, capsys):
-    main(["recommend", folder, "--format", "json"])
-    expected = capsys.readouterr().out
-    main(["report", folder, "--format", "json"])
-    assert capsys.readouterr().out == expected
-
-
-def test_text_draws_nothing_of_the_page(folder, monkeypatch, capsys):
+def test_one_run_as_text_is_what_recommend_prints_and_draws_nothing(folder, monkeypatch, command):
     monkeypatch.setattr("draftbench.report.charts.charts_of", None)
-    assert main(["report", folder]) == 0
-    assert capsys.readouterr().out.startswith("Speculate: small")
+    recommended, reported = (
+        command(name, folder, "--format", "json").out for name in ("recommend", "report")
+    )
+    assert reported == recommended
+    assert command("report", folder).out.startswith("Speculate: small")
 
 
-def test_a_second_run_is_a_usage_error(folder, capsys):
-    assert main(["report", folder, folder]) == 2
-    assert "error:" in capsys.readouterr().err
+def test_a_second_run_or_a_folder_that_is_no_run_is_a_usage_error(folder, tmp_path, failing):
+    failing(2, "report", folder, folder)
+    page = ("--html", tmp_path / "x.html")
+    assert "is not a run folder" in failing(2, "report", tmp_path, *page)
 
 
-def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
-
-
-def test_a_run_without_candidates_is_a_usage_error(hand, tmp_path, capsys):
+def test_a_run_without_candidates_is_a_usage_error(hand, tmp_path, failing):
     RunFolder.create(tmp_path / "run", hand.manifest())
-    assert main(["report", str(tmp_path / "run")]) == 2
-    assert "no candidate was measured" in capsys.readouterr().err
+    assert "no candidate was measured" in failing(2, "report", tmp_path / "run")

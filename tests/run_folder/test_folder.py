@@ -24,7 +24,7 @@ def test_what_was_appended_is_read_back_in_order_by_kind(folder):
     with folder.writer() as writer:
         for record in made:
             writer.append([record])
-        writer.append_private([private_text("b")])
+        writer.append([private_text("b")])
     assert folder.observations() == [made[0], made[2], made[1]]
     assert list(folder.private_texts()) == [private_text("b")]
     assert stat.S_IMODE((folder.path / "private").stat().st_mode) == 0o700  # for the owner alone
@@ -173,7 +173,7 @@ def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder):
         with pytest.raises(RunFolderError, match="is a link"):
             writer.append([trajectory("a")])
         with pytest.raises(RunFolderError, match="is a link"):
-            writer.append_private([private_text("a")])
+            writer.append([private_text("a")])
     with pytest.raises(RunFolderError, match="is a link"):
         folder.observations()
     assert list(outside.iterdir()) == []
@@ -182,7 +182,7 @@ def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder):
 def test_redacting_deletes_the_texts_alone_and_ends_the_measuring(folder):
     with folder.writer() as writer:
         writer.append([trajectory("a")])
-        writer.append_private([private_text("a")])
+        writer.append([private_text("a")])
     folder.redact()
     folder.redact()
     assert folder.redacted
