@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 # Where Linux says what a container may use.
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -88,6 +86,8 @@ def memory_left() -> int:
     """Bytes of this machine's memory that are free for more, as far as this container may use
     them.
     """
+    import psutil  # not by every command that knows sizes
+
     left = psutil.virtual_memory().available
     limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
     if limit.exists() and (most := limit.read_text().strip()).isdigit():

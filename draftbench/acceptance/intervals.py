@@ -77,7 +77,8 @@ def resampled(
     counts = _resample_counts(len(weighted), resamples, seed)
     rows = max(1, min(_ROWS_AT_ONCE, _COUNTS_AT_ONCE // len(weighted)))
     sums = [
-        counts[at : at + rows].astype(np.float64) @ weighted for at in range(0, resamples, rows)
+        counts[at : at + rows].astype(np.float64, copy=False) @ weighted
+        for at in range(0, resamples, rows)
     ]
     draws = sample.combine(np.concatenate(sums))
     defined = draws[np.isfinite(draws)]
@@ -167,13 +168,15 @@ def _leave_one_out(sample: Sample) -> Floats | None:
 
 
 @lru_cache(maxsize=4)
-def _resample_counts(requests: int, resamples: int, seed: int) -> npt.NDArray[np.uint8]:
-    """How often each request is drawn [resamples, requests].
+def _resample_counts(requests: int, resamples: int, seed: int) -> Floats | npt.NDArray[np.uint8]:
+    """How often each request is drawn [resamples, requests]; of many requests in bytes, which must
+    be converted each time.
 
     A byte is enough: a request is drawn more than 255 times with a probability of about 1/255!.
     """
     generator = np.random.Generator(np.random.Philox(key=seed))
-    counts = np.empty((resamples, requests), dtype=np.uint8)
+    small = resamples * requests <= _COUNTS_AT_ONCE
+    counts = np.empty((resamples, requests), dtype=np.float64 if small else np.uint8)
     rows = max(1, _COUNTS_AT_ONCE // requests)
     for at in range(0, resamples, rows):
         some = counts[at : at + rows]
@@ -188,7 +191,7 @@ def _bca_quantiles(value: float, draws: Floats, left_out: Floats, level: float) 
     """Which quantiles of the draws bound the interval (Efron 1987, eq. 2.3 and 6.6)."""
     normal = NormalDist()
     # Sums differ in their last bits from one CPU to another: a draw that close is the value itself.
-    same = np.isclose(draws, value, rtol=1e-9, atol=0.0)
+    same = np.abs(draws - value) <= 1e-9 * abs(value)
     below = (np.sum((draws < value) & ~same) + 0.5 * np.sum(same)) / len(draws)
     bias = normal.inv_cdf(float(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
     influence = left_out.mean() - left_out

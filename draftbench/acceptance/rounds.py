@@ -219,27 +219,43 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     k = max((decode.k for decode in decodes), default=0)
     if k < 1 or any(decode.k != k for decode in decodes):
         raise ValueError("counted_rounds needs runs of one k >= 1")
-    step, counts = np.arange(k), []
-    for decode in decodes:
-        proposed, accepted, cut = map(np.array, (decode.proposed, decode.accepted, decode.cut))
-        drafted = proposed > 0
-        full = drafted & (accepted == proposed)
-        inside = np.minimum(accepted + 1, proposed - cut)
-        row = {
-            "tokens": decode.output_tokens - 1,
-            "rounds": drafted.sum(),
-            "plain": (~drafted).sum(),
-            "proposed": proposed.sum(),
-            "accepted": accepted.sum(),
-            "cut": cut.sum(),
-            "full": full.sum(),
-            "by_draft_length": np.bincount(proposed, minlength=k + 1),
-            "after_full": np.bincount(proposed[1:][full[:-1]], minlength=k + 1),
-            "reached": (inside[:, None] > step).sum(0),
-            "survived": (accepted[:, None] > step).sum(0),
-        }
-        counts.append(Rounds(k, **{name: np.array([n], np.float64) for name, n in row.items()}))
-    return _stack(k, counts, np.arange(len(decodes)))
+    runs = len(decodes)
+    run = np.repeat(np.arange(runs), [len(decode.proposed) for decode in decodes])
+    proposed = np.array([count for decode in decodes for count in decode.proposed], np.int64)
+    accepted = np.array([count for decode in decodes for count in decode.accepted], np.int64)
+    cut = np.array([count for decode in decodes for count in decode.cut], np.int64)
+    drafted = proposed > 0
+    full = drafted & (accepted == proposed)
+    follows_full = np.zeros_like(full)
+    follows_full[1:] = full[:-1] & (run[1:] == run[:-1])
+
+    def total(values: npt.NDArray[np.generic]) -> Floats:
+        return np.bincount(run, values, runs).astype(np.float64)
+
+    def by_value(values: Ints, of: npt.NDArray[np.bool_]) -> Floats:
+        """How many rounds `of` each run have the value 0, 1, … k [runs, k+1]."""
+        at = run[of] * (k + 1) + values[of]
+        return np.bincount(at, minlength=runs * (k + 1)).reshape(runs, k + 1).astype(np.float64)
+
+    def longer(values: Ints) -> Floats:
+        """How many rounds of each run have a value above 0, 1, … k-1 [runs, k]."""
+        return by_value(values, every)[:, :0:-1].cumsum(axis=1)[:, ::-1]
+
+    every = np.ones_like(full)
+    return Rounds(
+        k=k,
+        tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
+        rounds=total(drafted),
+        plain=total(~drafted),
+        proposed=total(proposed),
+        accepted=total(accepted),
+        cut=total(cut),
+        full=total(full),
+        by_draft_length=by_value(proposed, every),
+        after_full=by_value(proposed, follows_full),
+        reached=longer(np.minimum(accepted + 1, proposed - cut)),
+        survived=longer(accepted),
+    )
 
 
 def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 import draftbench
 from draftbench.cli import (
@@ -124,7 +123,9 @@ def _in_words(error: Exception) -> DraftbenchError:
 
 
 def _print(error: DraftbenchError) -> None:
-    # Nothing is imported here: numpy, when interrupted as it loads, cannot be loaded again.
+    # Of libraries only this one: numpy, when interrupted as it loads, cannot be loaded again.
+    from rich.console import Console
+
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     with contextlib.suppress(OSError):  # where stderr is full the exit code still tells
         console.print(f"error: {without_controls(error.message, lines=True)}", style="red")

@@ -8,8 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from draftbench.cli.flags import Rows, flag, read
 from draftbench.cli.gate import baseline_of, save_baseline
 from draftbench.cli.invocation import command
@@ -39,6 +37,8 @@ def demo(
 
     draftbench demo
     """
+    from rich.console import Console
+
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from draftbench.cli.flags import Rows, complete_devices, flag
 from draftbench.cli.output import note, write_result
 
@@ -24,6 +22,8 @@ def selfcheck(
 
     draftbench selfcheck --device cuda
     """
+    from rich.console import Console
+
     from draftbench.decoder.device import device_of
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep.device_check import check_device

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from draftbench.cli.config_file import ConfigArgument, config_text
 from draftbench.cli.flags import (
@@ -231,6 +230,8 @@ def sweep(
         return 0
     if dry_run:
         one_of("--format of a --dry-run", output.style, TEXT_FORMATS)
+    from rich.console import Console
+
     from draftbench.models.source import Trust
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions

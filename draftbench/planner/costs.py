@@ -60,7 +60,7 @@ class Surface:
     @classmethod
     def of(cls, sizes: Ints, contexts: Ints, samples: Floats, processes: int = 1) -> Surface:
         """The surface through the medians of `samples` [sizes, contexts, repeats]."""
-        return cls(sizes, contexts, samples, _monotone(np.median(samples, axis=-1)), processes)
+        return cls(sizes, contexts, samples, _monotone(_median(samples)), processes)
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
@@ -103,8 +103,8 @@ class Surface:
             units = self.processes
             first = generator.integers(units, size=(_DRAWS, units))
         at = first[..., None, None] * repeats + drawn[..., None] * together + np.arange(together)
-        medians = np.median(self.samples[..., at.reshape(_DRAWS, -1)], axis=-1)
-        middle = np.median(self.samples, axis=-1)[..., None]
+        medians = _median(self.samples[..., at.reshape(_DRAWS, -1)])
+        middle = _median(self.samples)[..., None]
         spread = middle * (medians / middle) ** widening(units)
         return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0)))
 
@@ -131,11 +131,8 @@ def between(
         return None
     timed = tuple(by_rows.items())
     curves = [_token_curve(timed, context) for context in contexts.tolist()]
-    bends = np.where(sizes == 1, bend_of_steps, bend)
-    below, here, above = (
-        np.stack([curve.at(batch * sizes, bends) for curve in curves], axis=1)
-        for batch in (low, rows, high)
-    )
+    tokens, bends = np.outer((low, rows, high), sizes), np.where(sizes == 1, bend_of_steps, bend)
+    below, here, above = np.stack([curve.at(tokens, bends) for curve in curves], axis=-1)
     straight = np.full_like(here, (rows - low) / (high - low))
     share = np.divide(here - below, above - below, out=straight, where=above > below)
 
@@ -201,6 +198,16 @@ def _common(one: Ints, other: Ints) -> Ints:
     return inside
 
 
+def _median(samples: Floats) -> Floats:
+    """Over the last axis. np.median imports masked arrays, which takes longer than a run's medians
+    together.
+    """
+    lower, upper = (samples.shape[-1] - 1) // 2, samples.shape[-1] // 2
+    ordered = np.partition(samples, (lower, upper), axis=-1)
+    median: Floats = (ordered[..., lower] + ordered[..., upper]) / 2
+    return median
+
+
 def _monotone(seconds: Floats) -> Floats:
     """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
     return _isotonic(np.swapaxes(_isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
@@ -213,12 +220,19 @@ def _isotonic(values: Floats) -> Floats:
     """
     zero = np.zeros((*values.shape[:-1], 1))
     sums = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
-    start, end = np.ogrid[: values.shape[-1], : values.shape[-1]]
-    means = (sums[..., None, 1:] - sums[..., :-1, None]) / np.maximum(end - start + 1, 1)
-    means = np.where(end >= start, means, np.inf)
+    counts, forward = _spans(values.shape[-1])
+    means = (sums[..., None, 1:] - sums[..., :-1, None]) / counts
+    means = np.where(forward, means, np.inf)
     lowest = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
-    nearest: Floats = np.where(end >= start, lowest, -np.inf).max(axis=-2)
+    nearest: Floats = np.where(forward, lowest, -np.inf).max(axis=-2)
     return nearest
+
+
+@lru_cache(maxsize=64)
+def _spans(length: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """How many values lie from a start to an end [start, end], and which ends are not before it."""
+    start, end = np.ogrid[:length, :length]
+    return np.maximum(end - start + 1, 1), end >= start
 
 
 def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:
@@ -226,7 +240,7 @@ def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:
     # Not np.clip, which costs more than the rest of it on arrays as short as these.
     clamped = np.minimum(np.maximum(np.asarray(wanted, np.float64), axis[0]), axis[-1])
     last = len(axis) - 1
-    high = np.minimum(np.maximum(np.searchsorted(axis, clamped), min(1, last)), last)
+    high = np.minimum(np.maximum(axis.searchsorted(clamped), min(1, last)), last)
     low = np.maximum(high - 1, 0)
     share: Floats = (clamped - axis[low]) / np.maximum(axis[high] - axis[low], 1)
     return low, high, share
@@ -369,6 +383,12 @@ def costs_between(
     return replace(next(iter(timed.values())), target=target, draft=draft, proposal=proposal)
 
 
+def _both(passes: Surface, one: float, other: float, context: Floats) -> tuple[Floats, Floats]:
+    """Seconds of passes of two sizes, looked up together."""
+    seconds = passes.at([[one], [other]], context)
+    return seconds[..., 0, :], seconds[..., 1, :]
+
+
 def context_of(trajectory: Trajectory) -> float:
     """Tokens in the cache half-way through the response."""
     return trajectory.prompt_tokens + trajectory.output_tokens / 2
@@ -392,7 +412,7 @@ def pass_seconds(
         if costs.draft is None:
             assert costs.proposal is not None
             return verifying + all_rounds * costs.proposal.at(1, context)
-        one, two = costs.draft.at(1, context), costs.draft.at(2, context)
+        one, two = _both(costs.draft, 1, 2, context)
         after_full = rounds.after_full[:, 1:].sum(axis=1)
         return verifying + (rounds.proposed * one + after_full * (two - one))
     mass = np.ones(len(context)) if weights is None else weights
@@ -407,6 +427,7 @@ def pass_seconds(
         return all_rounds * (each + costs.proposal.at(1, context))
     after_full = (mass @ rounds.after_full[:, 1:]).sum() / total
     happens = 1 - np.cumsum(shares)[:-1] ** batch
-    each = each + happens[0] * costs.draft.at(1 + after_full, context)
-    each = each + happens[1:].sum() * costs.draft.at(1, context)
+    first, later = _both(costs.draft, 1 + after_full, 1, context)
+    each = each + happens[0] * first
+    each = each + happens[1:].sum() * later
     return all_rounds * each

@@ -127,6 +127,31 @@ class Predictor:
         return np.array([t.weight for t in self.trajectories])
 
     @cached_property
+    def steps(self) -> Floats:
+        """Seconds of a target step along every response [responses], at known costs."""
+        assert self.costs is not None
+        return self.costs.target.at(1, self.contexts)
+
+    @cached_property
+    def prefills(self) -> Floats | None:
+        """Seconds of prefill [responses, 2], without and with speculation, where both models read
+        the prompt; None where that was not timed.
+
+        Prompt lookup indexes it, at no more than a proposal per token.
+        """
+        prompts, costs = self.prompts, self.costs
+        if costs is None or costs.prefill is None:
+            return None
+        plain = costs.prefill.at(prompts, 0)
+        if costs.proposal is not None:
+            own = prompts * costs.proposal.at(1, prompts)
+        elif costs.draft_prefill is not None:
+            own = costs.draft_prefill.at(prompts, 0)
+        else:
+            return None
+        return np.stack([plain, plain + own], axis=1)
+
+    @cached_property
     def context(self) -> float:
         """The mean context of a decoding step in tokens, each step counting once."""
         steps = self.weights * np.maximum(self.lengths - 1, 0)
@@ -263,40 +288,18 @@ def predict(predictor: Predictor, k: int) -> Prediction:
         return Prediction(predictor.trajectories, rounds, decoding, None)
     if costs is None:
         return Prediction(predictor.trajectories, rounds, None, None)
-    decoding = _decoding(predictor, costs, rounds, predictor.contexts, predictor.weights)
-    return Prediction(predictor.trajectories, rounds, decoding, _prefills(predictor, costs))
+    passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
+    decoding = _decoding(predictor, rounds, predictor.steps, passes)
+    return Prediction(predictor.trajectories, rounds, decoding, predictor.prefills)
 
 
-def _decoding(
-    predictor: Predictor,
-    costs: BlockCosts,
-    rounds: Rounds,
-    context: Floats,
-    weights: Floats | None = None,
-) -> Floats:
-    """Seconds of decoding [..., responses, 2], without and with speculation."""
-    plain_overhead, overhead = (predictor.overheads.get(k) or 0.0 for k in (0, rounds.k))
-    plain = rounds.tokens * costs.target.at(1, context) + rounds.tokens * plain_overhead
-    passes = pass_seconds(costs, rounds, context, predictor.batch, weights)
-    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * overhead], axis=-1)
-
-
-def _prefills(predictor: Predictor, costs: BlockCosts) -> Floats | None:
-    """Seconds of prefill [responses, 2]; both models read the prompt.
-
-    Prompt lookup indexes it, at no more than a proposal per token.
+def _decoding(predictor: Predictor, rounds: Rounds, steps: Floats, passes: Floats) -> Floats:
+    """Seconds of decoding [..., responses, 2], without and with speculation, from those of target
+    steps and of the rounds' passes.
     """
-    prompts = predictor.prompts
-    if costs.prefill is None:
-        return None
-    plain = costs.prefill.at(prompts, 0)
-    if costs.proposal is not None:
-        own = prompts * costs.proposal.at(1, prompts)
-    elif costs.draft_prefill is not None:
-        own = costs.draft_prefill.at(prompts, 0)
-    else:
-        return None
-    return np.stack([plain, plain + own], axis=1)
+    plain_overhead, overhead = (predictor.overheads.get(k) or 0.0 for k in (0, rounds.k))
+    plain = rounds.tokens * steps + rounds.tokens * plain_overhead
+    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * overhead], axis=-1)
 
 
 def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
@@ -350,7 +353,13 @@ def timing_factors(
     else:
         assert predictor.costs is not None
         redrawn, median = (
-            _decoding(predictor, costs, all_rounds, context) + reading
+            _decoding(
+                predictor,
+                all_rounds,
+                costs.target.at(1, context),
+                pass_seconds(costs, all_rounds, context, predictor.batch),
+            )
+            + reading
             for costs in (predictor.costs.redrawn, predictor.costs)
         )
     speeds, speed = redrawn[..., 0] / redrawn[..., 1], median[..., 0] / median[..., 1]
