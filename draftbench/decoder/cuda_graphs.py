@@ -162,28 +162,34 @@ class RecordedPasses:
 class Lender:
     """Slabs with their recordings, lent to caches and taken back when a cache is forgotten. Slabs
     that are too small, or have another number of rows than wanted, are given up.
+
+    Args:
+        longest: tokens a row for which slabs have room at least, so that the first caches that are
+            lent do for longer ones too: recordings would have to be made anew.
     """
 
     make_slabs: Callable[[int, int], Tensor]
     append: Append
     make_recorder: Callable[[], Recorder]
+    longest: int = 0
     idle: list[RecordedPasses] = field(default_factory=list)
 
     def lend(self, capacity: int, rows: int, widths: Collection[int]) -> RecordedPasses:
         """Zeroed slabs for `capacity` tokens in each of `rows` rows and one pass beyond, with
         passes of these widths recorded.
         """
-        room = -(-(capacity + max(widths)) // STRIDE) * STRIDE
         self.idle[:] = [
             one
             for one in self.idle
             # The surplus of its widest pass has to fit too, also where this cache has no such pass.
-            if one.rows == rows and one.capacity >= max(room, capacity + one.widest)
+            if one.rows == rows and one.capacity >= capacity + max(*widths, one.widest)
         ]
         if self.idle:
             passes = self.idle.pop()
         else:
-            passes = RecordedPasses(self.make_slabs(room, rows), self.make_recorder())
+            room = max(capacity + max(widths), self.longest)
+            slabs = self.make_slabs(-(-room // STRIDE) * STRIDE, rows)
+            passes = RecordedPasses(slabs, self.make_recorder())
         passes.record(widths, self.append)
         passes.slabs.zero_()
         return passes

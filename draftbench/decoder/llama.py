@@ -90,6 +90,7 @@ class LlamaRunner:
         simulate: round the weights to the level's grid instead of using its kernel.
         two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
         device: where the runner's weights go, layer by layer; by default they stay.
+        longest: tokens a row for which recorded caches have room from the start.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class LlamaRunner:
         simulate: bool,
         two_layouts: bool = True,
         device: str | None = None,
+        longest: int = 0,
     ) -> None:
         config = model.config
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
@@ -108,8 +110,8 @@ class LlamaRunner:
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)
         self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
+        self._longest, self._unrecorded = min(longest, self.context_length), False
         self._lender: Lender | None = None
-        self._unrecorded = False
 
     @property
     def name(self) -> str:
@@ -134,17 +136,19 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """The same with passes that such a recorder records."""
-        self._lender = Lender(self._model.new_slabs, self._model.continue_evenly, make_recorder)
+        model = self._model
+        lender = partial(Lender, model.new_slabs, model.continue_evenly, make_recorder)
         try:
-            self._recorded_cache(1, 1, (1, 2))
-            self._recorded_cache(1, 2, (1, 2))
+            for rows in (1, 2):
+                lender().lend(1, rows, (1, 2))
+            self._lender = lender(self._longest)
             return None
         except RecordingError as error:
             obstacle = str(error)
         # A library that cannot record raises an exception of any class.
         except Exception as error:
             obstacle = _reason(error)
-        self._lender, self._unrecorded = None, True
+        self._unrecorded = True
         return f"launches its steps call by call, not as CUDA graphs: {obstacle}"
 
     def forget_caches(self) -> None:

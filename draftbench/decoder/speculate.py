@@ -110,7 +110,7 @@ class Batch:
         self.cache = target.new_cache(capacity, len(self.rows), widths)
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
-        self._mark: Any = None
+        self.mark: Any = None  # at the end of the last round
 
     @property
     def done_tokens(self) -> int:
@@ -119,7 +119,7 @@ class Batch:
 
     def pause(self) -> None:
         """Something else runs before the next round: the time until then is not this batch's."""
-        self._mark = None
+        self.mark = None
 
     def advance(self) -> bool:
         """Fill the empty rows, then one round of all; False when every task is done."""
@@ -128,7 +128,7 @@ class Batch:
                 row = _Row(slot, *self.waiting.popleft(), self.target.device)
                 self._prefill(row)
                 row = None if row.done else row
-                self._mark = None
+                self.mark = None
             self.rows[slot] = row
         active = [row for row in self.rows if row is not None]
         if active:
@@ -153,7 +153,7 @@ class Batch:
 
     def _round(self, active: list[_Row]) -> None:
         """Draft, one target pass over the last token and the proposal of every row, settle."""
-        start = self._mark or self.clock.mark()
+        start = self.mark or self.clock.mark()
         proposals: Sequence[Proposal | None] = [None] * len(active)
         if self.drafter is not None:
             proposals = self.drafter.propose([self._ask(row) for row in active])
@@ -170,8 +170,8 @@ class Batch:
         tokens, answered = torch.stack([read, answers]).tolist()
         for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
             self._settle(row, tokens[end - size + 1 : end], answered[end - size : end])
-        self._mark = self.clock.mark()
-        halves = self.clock.seconds(start, between), self.clock.seconds(between, self._mark)
+        self.mark = self.clock.mark()
+        halves = self.clock.seconds(start, between), self.clock.seconds(between, self.mark)
         for row in active:
             row.response.draft_seconds.append(halves[0])
             row.response.verify_seconds.append(halves[1])

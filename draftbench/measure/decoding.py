@@ -121,7 +121,7 @@ def _take_turn(batch: Batch) -> bool:
     batch.pause()
     start = batch.clock.mark()
     while batch.advance():
-        if batch.clock.seconds(start, batch.clock.mark()) > SECONDS_A_TURN:
+        if batch.clock.seconds(start, batch.mark) > SECONDS_A_TURN:
             return True
     return False
 

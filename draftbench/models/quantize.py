@@ -98,6 +98,7 @@ class Build:
     device: str
     simulate: bool = False  # whether a level without a kernel may be simulated
     two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
+    longest: int = 0  # tokens of the longest row that a GPU's recorded passes will be asked for
 
 
 def kernel_of(level: str, device: str) -> str | None:
@@ -284,9 +285,13 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
             expected = model(probe[None]).logits[0].float()
-        place = {} if build.device == "auto" else {"device": build.device}
         runner = LlamaRunner(
-            model, build.level, simulate=simulate, two_layouts=two_layouts, **place
+            model,
+            build.level,
+            simulate=simulate,
+            two_layouts=two_layouts,
+            device=None if build.device == "auto" else build.device,
+            longest=build.longest,
         )
         cache = runner.new_cache(PROBE_TOKENS)
         # One token alone is multiplied in another layout than several.

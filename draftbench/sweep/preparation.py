@@ -128,8 +128,15 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         caveats=found.caveats,
         prompts=prompts,
         manifest=manifest,
-        build=build,
+        build=replace(build, longest=_longest_row(prompts, options.ks)),
     )
+
+
+def _longest_row(prompts: Sequence[Prompt], ks: Sequence[int]) -> int:
+    """Tokens of the longest prompt with its response, and of two of the widest passes: the last one
+    that is timed, and its surplus.
+    """
+    return max(len(prompt.tokens) + prompt.limit for prompt in prompts) + 2 * (max(ks) + 1)
 
 
 def heading(

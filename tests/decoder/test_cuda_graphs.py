@@ -61,8 +61,8 @@ class Unable:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
-def recorded_runner(model, recorder):
-    runner = runner_of(model)
+def recorded_runner(model, recorder, **options):
+    runner = runner_of(model, **options)
     assert runner.record_with(lambda: recorder) is None
     return runner
 
@@ -164,6 +164,24 @@ def test_slabs_with_wider_passes_than_fit_behind_the_capacity_are_not_lent(llama
     # One row's full length, and nine tokens of surplus behind it.
     cache = runner.new_cache(STRIDE - 1, widths=(1,))
     assert cache.graphs.capacity >= STRIDE - 1 + cache.graphs.widest
+
+
+def test_what_a_run_asks_for_is_recorded_once_at_its_longest(recorder):
+    """Reaches of 256, 512 and 768 keys, for each width; a wider pass than the first ones too."""
+    model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 900}))
+    runner = recorded_runner(model, recorder, longest=520)
+    made, places = recorder.recorded, set()
+    for capacity, widths in ((40, (1, 2)), (300, (1, 2)), (500, (1, 2)), (511, (1, 2, 9))):
+        cache = runner.new_cache(capacity, widths=widths)
+        places.add(cache.slabs.data_ptr())
+        del cache
+    assert (len(places), recorder.recorded - made) == (1, 3 * 3)
+
+
+def test_slabs_are_no_longer_than_the_model_reads(llama, recorder):
+    runner = recorded_runner(llama, recorder, longest=5000)
+    assert runner.context_length == 128
+    assert runner.new_cache(64, widths=(1,)).slabs.shape[4] == STRIDE
 
 
 def test_slabs_of_another_shape_are_given_up(llama, recorder):

@@ -60,6 +60,14 @@ def test_a_logged_answer_is_cut_at_the_limit(small, logged):
     assert (len(prompt.logged), prompt.request.response) == (3, None)
 
 
+def test_the_longest_row_is_known_before_anything_loads(small, logged):
+    """Three tokens after the longer prompt, and two passes of five tokens."""
+    prepared = small.prepared("ngram", **logged("x" * 40, "y"), max_new_tokens=3, ks=(1, 4))
+    longer = max(len(prompt.tokens) for prompt in prepared.prompts)
+    assert all(prompt.limit == 3 for prompt in prepared.prompts)
+    assert prepared.build.longest == longer + 3 + 2 * 5
+
+
 @pytest.mark.parametrize(
     ("temperature", "said"),
     [
