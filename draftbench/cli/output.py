@@ -17,7 +17,7 @@ FORMATS = ("table", "json", "markdown", "csv")
 # Of results that are no grid of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
 
-QUIET = in_output(False, "Print only the result and errors.", names=("--quiet", "-q"))
+QUIET = in_output(False, "Print only the device, the result and errors.", names=("--quiet", "-q"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftbench.cli.flags import Rows, complete_devices, flag
 from draftbench.cli.output import note, write_result
+from draftbench.errors import UsageError
 
 _SIGNS = {True: "works", False: "FAILS", None: "–"}
 
@@ -29,6 +30,8 @@ def selfcheck(
     from draftbench.sweep.device_check import check_device
 
     chosen = device_of(device)
+    if chosen == "auto":
+        raise UsageError("selfcheck tries one device", hint="--device cpu, cuda or cuda:1")
     note(f"trying {chosen}; this takes a minute")
     findings = []
     watcher = TerminalWatcher(Console(stderr=True), quiet=True)

@@ -135,7 +135,8 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
     library computes with the stored weights.
 
     Raises:
-        ModelError: unknown level, or no kernel and not to be simulated.
+        ModelError: unknown level, no kernel and not to be simulated, or a model over several GPUs,
+            whose layers stay as they are.
     """
     stored = format_of(level)
     if stored is not None:
@@ -143,6 +144,11 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
     if level not in LEVELS:
         hint = f"{did_you_mean(level, LEVELS, '')} the levels are {', '.join(LEVELS)}".strip()
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
+    if level != "none" and device == "auto" and torch.cuda.device_count() > 1:
+        raise ModelError(
+            f"quantization `{level}` needs one GPU, and `auto` spreads a model over all",
+            hint="name one: `--device cuda:0`",
+        )
     real = kernel_of(level, device) is not None
     if not real and not simulate:
         why = _why_none(level, device)

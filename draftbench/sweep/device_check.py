@@ -12,19 +12,19 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
 import draftbench
-from draftbench.decoder.cuda_graphs import RecordedPasses
+from draftbench.decoder.attention import EvenRows, OneRow, Rotary
+from draftbench.decoder.cuda_graphs import LEAST_COSINE, RecordedPasses
 from draftbench.decoder.device import attention_words, default_dtype, in_words, make_ready
 from draftbench.decoder.llama import LlamaRunner, SlabCache
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError
 from draftbench.memory import LEVELS
-from draftbench.models.quantize import Build, build_runner, check_level
+from draftbench.models.quantize import Build, build_runner, check_level, layer_bytes
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.run import read_run
 from draftbench.sweep.failures import describe
@@ -33,10 +33,16 @@ from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import prepare
 from draftbench.traffic import TrafficQuery
 
-WIDTHS, CAPACITY = range(1, 10), 1000
-# Inputs and outputs of the layer whose bytes are timed: on a GPU more than its cache holds.
-SIDE = {"cpu": 2048, "cuda": 8192}
-REPEATS, LAUNCHES = 10, 5
+# Of the recorded passes: more tokens than are attended to at once.
+WIDTHS, CAPACITY = range(1, 10), 3000
+# Keys and values of a layer as large as an 8B model's: tokens, key heads, queries to each, head.
+KEYS, KEY_HEADS, GROUP, HEAD = 4096, 8, 4, 128
+# Inputs and outputs of the layer whose bytes are timed.
+SIDE = {"cpu": 4096, "cuda": 16384}
+# Read before each product, so that its weights come from the memory, as a decoder's do after those
+# of all other layers: more bytes than any cache holds.
+BLOCK = 1 << 29
+REPEATS = 10
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     yield Finding("versions", f"draftbench {draftbench.__version__}, {_versions()}", True)
     attention = attention_words(device).removeprefix(", ") or "PyTorch's for CPUs"
     yield Finding("attention", attention, "cuDNN" not in attention)
+    yield _tried("attention by chunks", partial(_by_chunks, device))
     yield _tried("recorded passes", partial(_recorded, device))
     for level in LEVELS:
         yield _tried(f"{level}, bytes a second", partial(_bandwidth, device, level))
@@ -73,6 +80,23 @@ def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding
     except Exception as error:
         reason = error.message if isinstance(error, DraftbenchError) else describe(error)[0]
         return Finding(what, reason, False)
+
+
+@torch.inference_mode()
+def _by_chunks(device: str) -> tuple[str, bool | None]:
+    """A token's attention to many keys, by chunks, against the kernel that takes them all."""
+    if device == "cpu":
+        return "not tried: only a GPU takes keys by chunks", None
+    like = torch.zeros((), dtype=default_dtype(device), device=device)
+    slabs = torch.randn_like(like.expand(1, 2, 1, KEY_HEADS, KEYS, HEAD))
+    qkv = torch.randn_like(like.expand(1, (GROUP + 2) * KEY_HEADS, HEAD))
+    unturned = Rotary(like.new_ones(KEYS, 1, HEAD), like.new_zeros(KEYS, 1, HEAD))
+    start = torch.tensor([KEYS - 1], device=device)
+    at_once = OneRow(slabs[:, :, 0], KEYS - 1, 1, unturned, GROUP, like)
+    by_chunks = EvenRows(slabs, start, 1, KEYS, unturned, GROUP)
+    expected, found = (way.attend(0, qkv.clone()).float() for way in (at_once, by_chunks))
+    cosine = float(torch.nn.functional.cosine_similarity(expected, found))
+    return f"cosine {cosine:.5f} with all {KEYS} keys at once", cosine >= LEAST_COSINE
 
 
 def _recorded(device: str) -> tuple[str, bool | None]:
@@ -98,26 +122,23 @@ def _bandwidth(device: str, level: str) -> tuple[str, bool | None]:
         check_level(level, device, simulate=False)
     except DraftbenchError as error:
         return f"not tried: {error.message}", None
-    dtype, side = default_dtype(device), SIDE["cpu" if device == "cpu" else "cuda"]
-    weight = torch.randn(side, side, device=device).to(dtype)
-    layer: Any = make_linear(weight, None, level, simulate=False)
-    size: int = weight.nbytes if level == "none" else layer.weight_bytes
-    x, block = torch.randn(1, side, device=device).to(dtype), weight.new_zeros(size // 4).float()
-    product, read = _seconds(device, lambda: layer(x)), _seconds(device, block.sum)
-    rates = f"{size / product / 1e9:.3g} GB/s", f"{size / read / 1e9:.3g} GB/s"
-    return f"{rates[0]}, a plain read {rates[1]}", True
-
-
-def _seconds(device: str, work: Callable[[], object]) -> float:
-    """The median of some repeats, of several launches each."""
-    clock, samples = clock_for(device), []
-    for _ in range(REPEATS):
-        work()
+    dtype, kind = default_dtype(device), device.partition(":")[0]
+    # Of 16 bits, as those of nearly every checkpoint are.
+    weight = torch.randn(SIDE[kind], SIDE[kind], device=device).bfloat16().to(dtype)
+    layer = make_linear(weight, None, level, simulate=False)
+    x, block = weight[:1].clone(), torch.ones(BLOCK // 4, device=device)
+    clock, reads, products = clock_for(device), [], []
+    for _ in range(1 + REPEATS):
         start = clock.mark()
-        for _ in range(LAUNCHES):
-            work()
-        samples.append(clock.seconds(start, clock.mark()) / LAUNCHES)
-    return median(samples)
+        block.sum()
+        between = clock.mark()
+        layer(x)
+        end = clock.mark()
+        reads.append(clock.seconds(start, between))
+        products.append(clock.seconds(between, end))
+    # The first is a library's first call.
+    rate, plain = layer_bytes(layer) / median(products[1:]), BLOCK / median(reads[1:])
+    return f"{rate / 1e9:.3g} GB/s, a plain read {plain / 1e9:.3g} GB/s", True
 
 
 def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, bool | None]:

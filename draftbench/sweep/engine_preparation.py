@@ -66,7 +66,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         _check_files(options, asked)
     device = device_of(options.device)
     threads = set_threads(options.threads)
-    watcher.note(f"device: {in_words(device)}")
+    watcher.note(f"device: {in_words(device)}", always=True)
     # What is replayed here is not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
     server, baseline = _connected(asked)

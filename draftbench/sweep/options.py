@@ -82,6 +82,6 @@ class Watcher(Protocol):
         """
         ...
 
-    def note(self, text: str) -> None:
-        """Something worth a line."""
+    def note(self, text: str, *, always: bool = False) -> None:
+        """Something worth a line; `always`, also where only the result is wanted."""
         ...

@@ -89,7 +89,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
         return prepare_serving(options, command, watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
-    watcher.note(f"device: {in_words(device)}")
+    watcher.note(f"device: {in_words(device)}", always=True)
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,

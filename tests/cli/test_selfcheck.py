@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from draftbench.decoder import attention, device
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.sweep import device_check
+from tests.decoder.test_attention import cpu_attention_with_log_sums
+from tests.decoder.test_cuda_graphs import Traced
 
 
 def lines(outcome):
@@ -11,9 +15,23 @@ def lines(outcome):
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(device_check, "_sweep", lambda *given: ("swept", True))
+def small(monkeypatch):
     monkeypatch.setitem(device_check.SIDE, "cpu", 128)
+    monkeypatch.setattr(device_check, "BLOCK", 1 << 12)
+
+
+@pytest.fixture
+def quick(small, monkeypatch):
+    monkeypatch.setattr(device_check, "_sweep", lambda *given: ("swept", True))
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of this machine, as far as a CPU can be called by a number."""
+    monkeypatch.setattr(device_check, "default_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    return "cpu:0"
 
 
 def test_a_cpu_says_what_it_could_not_try(command, quick):
@@ -23,7 +41,41 @@ def test_a_cpu_says_what_it_could_not_try(command, quick):
     assert found["recorded passes"] == "not tried: CUDA graphs need a GPU"
     assert "has no fast kernel" in found["fp8, bytes a second"]
     assert "GB/s, a plain read" in found["none, bytes a second"]
-    assert "not tried: recorded passes; fp8" in outcome.out.splitlines()[-1]
+    assert "not tried: attention by chunks; recorded passes; fp8" in outcome.out.splitlines()[-1]
+
+
+def test_several_gpus_are_not_tried_at_once(failing, monkeypatch):
+    monkeypatch.setattr(device, "device_of", lambda name: "auto")
+    assert "selfcheck tries one device" in failing(2, "selfcheck", "--device", "auto")
+
+
+@pytest.mark.parametrize(("scale", "works"), [(1.0, True), (-1.0, False)])
+def test_attention_by_chunks_is_held_against_all_keys_at_once(card, monkeypatch, scale, works):
+    """The second kernel's values have the wrong sign."""
+
+    def kernel(query, keys, values, mask):
+        return cpu_attention_with_log_sums(query, keys, scale * values, mask)
+
+    monkeypatch.setattr(attention, "_splits", lambda slabs, reach: True)
+    monkeypatch.setattr(attention, "_attention_with_log_sums", kernel)
+    found, seen = device_check._by_chunks(card)
+    assert seen is works
+    assert found == f"cosine {scale:.5f} with all 4096 keys at once"
+
+
+@pytest.mark.slow
+def test_recorded_passes_are_held_against_the_same_launched_call_by_call(card, monkeypatch):
+    """Widths of 1 and 2, with reaches of 256, 512 and 768 keys."""
+
+    def record(runner):
+        return runner.record_with(Traced)
+
+    monkeypatch.setattr(device_check, "WIDTHS", range(1, 3))
+    monkeypatch.setattr(device_check, "CAPACITY", 600)
+    monkeypatch.setattr(LlamaRunner, "record_short_passes", record)
+    found, works = device_check._recorded(card)
+    assert works
+    assert found.startswith("6 of widths 1 to 2; least cosine 1.0000")
 
 
 def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
@@ -38,6 +90,5 @@ def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_of_the_embedded_models_is_part_of_it(command, monkeypatch):
-    monkeypatch.setitem(device_check.SIDE, "cpu", 128)
+def test_a_sweep_of_the_embedded_models_is_part_of_it(command, small):
     assert "responses as written before" in lines(command("selfcheck", "--device", "cpu"))["sweep"]

@@ -96,6 +96,14 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     assert "τ" in outcome.err
 
 
+def test_quiet_still_names_the_device(command, embedded, tmp_path):
+    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 2]
+    words += ["--traffic", "suite:completion", "--threads", 1, "--device", "cpu", "--dry-run"]
+    outcome = command("sweep", *words, "--quiet", "--out", tmp_path / "run")
+    (device,) = outcome.err.splitlines()
+    assert device.startswith("device: cpu, 1 thread")
+
+
 def test_the_run_keeps_the_command_as_it_was_given(command, embedded, tmp_path):
     words = ["sweep", "--target", embedded / "draft", "--drafts", "ngram", "--no-controls"]
     words += ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 4, "--k", 1]

@@ -1,14 +1,25 @@
-"""What would be recorded on a GPU, run there without memory: nothing that a CUDA graph could not
-repeat, on one device, in few launches.
+"""What would run on a GPU, run there without memory: recorded passes hold nothing that a CUDA graph
+could not repeat, on one device, in few launches; all others have the shapes and types that kernels
+take; sampling waits for nothing.
 """
+
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from draftbench.decoder import cuda_graphs, llama
+from draftbench.decoder.attention import PIECE
 from draftbench.decoder.cuda_graphs import RecordedPasses
-from draftbench.decoder.device import make_ready
+from draftbench.decoder.device import default_dtype, make_ready
+from draftbench.decoder.drafters import Ask, ModelDrafter, Proposal, _Draft
 from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.sampling import TOP_P_CANDIDATES
+from draftbench.decoder.speculate import _answers
+from draftbench.memory import LEVELS
+from draftbench.records import DraftingMode, Sampling
 from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
 
@@ -36,6 +47,32 @@ class Watched:
         return lambda: result
 
 
+BY_THE_HOST = torch.Tensor.__getitem__
+
+
+def at(tensor, key):
+    """`tensor[key]`, of numbers, slices, tensors and None."""
+    if tensor.device.type == "cpu":
+        return BY_THE_HOST(tensor, key)
+    indexes = []
+    for one in key if isinstance(key, tuple) else (key,):
+        if isinstance(one, int):
+            tensor = tensor.select(len(indexes), one)
+            continue
+        if one is None:
+            tensor = tensor.unsqueeze(len(indexes))
+        if isinstance(one, slice):
+            tensor = torch.ops.aten.slice(tensor, len(indexes), one.start, one.stop)
+        indexes.append(one if isinstance(one, torch.Tensor) else None)
+    given = any(one is not None for one in indexes)
+    return torch.ops.aten.index(tensor, indexes) if given else tensor
+
+
+def put(tensor, key, values):
+    """`tensor[key] = values`, of tensors."""
+    torch.ops.aten.index_put_(tensor, key, values)
+
+
 @pytest.fixture
 def on_gpu(monkeypatch):
     """A random model's runner on a GPU that computes nothing, and its recordings."""
@@ -45,23 +82,41 @@ def on_gpu(monkeypatch):
             return torch.empty_like(tensor, device="cuda")
         return moved(tensor, *where, **more)
 
-    moved, put = torch.Tensor.to, torch.ops.aten.copy_.default
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda card: (9, 0))
+    def on_device(values, device):
+        return torch.empty(len(values), dtype=torch.long, device=device)
+
+    moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
+    for module in (cuda_graphs, llama):  # where it would pin the host's memory
+        monkeypatch.setattr(module, "on_device", on_device)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
-    def made(name, level="none", layers=2, rows=1, widths=(1, 2, 5), simulate=False, capacity=300):
+    def made(
+        name,
+        level="none",
+        layers=2,
+        rows=1,
+        widths=(1, 2, 5),
+        simulate=False,
+        capacity=300,
+        card=(9, 0),
+        then=lambda runner, cache: None,
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card)
         given = LLAMA[name].to_dict() | {"num_hidden_layers": layers, "layer_types": None}
-        model = random_model(type(LLAMA[name])(**given)).bfloat16()
+        given["max_position_embeddings"] = 2 * PIECE
+        model = random_model(type(LLAMA[name])(**given)).to(default_dtype("cuda"))
         with FakeTensorMode(allow_non_fake_inputs=True), monkeypatch.context() as patch:
-            # PyTorch's bindings of these two ask for a driver; its dispatcher does not.
+            # PyTorch's bindings of these ask for a driver; its dispatcher does not.
             patch.setattr(torch.Tensor, "to", to)
-            patch.setattr(torch.Tensor, "copy_", lambda here, there: put(here, there))
+            patch.setattr(torch.Tensor, "copy_", lambda here, there: copied(here, there))
+            patch.setattr(torch.Tensor, "__getitem__", at)
+            patch.setattr(torch.Tensor, "__setitem__", put)
             runner = LlamaRunner(model, level, simulate=simulate, device="cuda")
             watched = Watched()
             assert runner.record_with(lambda: watched) is None
             del watched.recordings[:]
-            runner.new_cache(capacity, rows, widths)
+            then(runner, runner.new_cache(capacity, rows, widths))
         return runner, watched.recordings
 
     return made
@@ -107,6 +162,96 @@ def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, ro
     assert [found for recorded in two for found in recorded.illegal] == []
     by_chunk = "_scaled_dot_product_efficient_attention"
     assert [recorded.launched.count(by_chunk) for recorded in two[3:]] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("card", "level"),
+    [
+        *(((9, 0), level) for level in LEVELS),
+        *(((8, 9), level) for level in LEVELS),
+        *(((8, 0), level) for level in LEVELS),
+        *(((7, 5), level) for level in LEVELS if level != "int4"),  # which is refused there
+    ],
+)
+def test_every_kind_of_pass_has_what_the_kernels_of_a_gpu_take(on_gpu, level, card):
+    """Prompts of more than a piece, single tokens, rows alike and not, recorded and call by call;
+    each with the logits of every token or of the last.
+    """
+    dtype = torch.float16 if card == (7, 5) else torch.bfloat16
+    passes = [(0, PIECE + 9), (1, 0), (3, 3), (2, 4), (9, 1), (1, 1)]
+
+    def then(runner, recorded):
+        for cache in (recorded, runner.new_cache(700, 2)):
+            for counts in passes:
+                tokens = torch.empty(sum(counts), dtype=torch.long, device="cuda")
+                whole = runner.forward(tokens, cache, every=True, counts=counts)
+                assert (whole.shape, whole.dtype) == ((len(tokens), 128), dtype)
+                cache.lengths = [0, 0]
+                last = runner.forward(tokens, cache, every=False, counts=counts)
+                assert len(last) == sum(count > 0 for count in counts)
+                cache.lengths = [0, 0]
+
+    _, recordings = on_gpu(
+        "llama",
+        level,
+        rows=2,
+        widths=(1, 5),
+        capacity=1500,
+        card=card,
+        simulate=level in ("fp8", "int8"),
+        then=then,
+    )
+    # Query, key and value, output, gate and up, down of two layers, and the head.
+    kernel = "_weight_int4pack_mm" if level == "int4" else "linear"
+    assert [recorded.launched.count(kernel) for recorded in recordings] == [9] * len(recordings)
+
+
+SETTINGS = [
+    Sampling(),
+    *(
+        Sampling(temperature=0.8, **filters)
+        for filters in (
+            {},
+            {"top_k": 40},
+            {"top_p": 0.9},
+            {"min_p": 0.1},
+            {"top_k": 400, "top_p": 0.9, "min_p": 0.1},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("drafts_are_sampled", [False, True])
+def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
+    monkeypatch, drafts_are_sampled
+):
+    """Of more tokens than top-p looks at first, whose sum a CPU may look at."""
+    k, words = 4, 2 * TOP_P_CANDIDATES
+    monkeypatch.setattr(torch.Tensor, "__getitem__", at)
+    with FakeTensorMode():
+        on_card = partial(torch.empty, device="cuda")
+        numbers = on_card(20, dtype=torch.float64)
+        token, q = on_card(1, dtype=torch.long), on_card(1, words)
+        rows, drafts, proposals = [], [], []
+        for sampling in SETTINGS:
+            sampler, pieces = None, ()
+            if drafts_are_sampled and sampling.temperature:
+                pieces = [q] * k
+                sampler = SimpleNamespace(filters=sampling, uniforms=numbers, prompt_length=0)
+            rows.append(
+                SimpleNamespace(
+                    task=SimpleNamespace(sampling=sampling),
+                    uniforms=lambda purpose, n: numbers.narrow(0, 0, n),
+                )
+            )
+            proposals.append(Proposal([token] * k, pieces))
+            drafts.append(_Draft(Ask(0, [1, 2], k), k, sampler))
+        drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED, words)
+        with Operations() as operations:
+            drafted = drafter._next(drafts, on_card(len(rows), words))
+            answers = _answers(rows, on_card(len(rows) * (k + 1), words), proposals)
+    assert (len(drafted), len(answers)) == (len(rows), len(rows) * (k + 1))
+    assert not [found for found in operations.illegal if "read" in found or "mask" in found]
 
 
 def test_a_runners_name_says_which_attention_it_may_use(on_gpu):

@@ -73,6 +73,36 @@ def test_on_a_gpu_a_level_is_offered_where_it_moves_fewer_bytes_in_as_many_launc
     assert all(" a weight" in row.moves and "(" in row.moves for row in rows if row.level != "none")
 
 
+@pytest.mark.parametrize(
+    ("capability", "level", "why"),
+    [
+        *(((9, 0), level, "cuda: ") for level in ("fp8", "int8")),
+        *(((8, 9), level, "cuda: ") for level in ("fp8", "int8")),
+        *(((8, 0), level, "cuda: ") for level in ("fp8", "int8")),
+        *(((7, 5), level, "cuda: ") for level in ("fp8", "int8")),
+        ((7, 5), "int4", "this GPU has 7.5"),
+    ],
+)
+def test_a_level_that_a_gpu_has_no_kernel_for_is_refused_before_weights_load(
+    workshop, card, monkeypatch, capability, level, why
+):
+    card(capability)
+    monkeypatch.delattr(ModelSource, "load")
+    build = Build(torch.float16, level, "cuda")
+    with pytest.raises(ModelError, match="has no fast kernel on this device") as caught:
+        build_runner(workshop.source("model"), build, None)
+    assert why in caught.value.message
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_nothing_is_quantized_over_several_gpus(card, monkeypatch, simulate):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ModelError, match="`int4` needs one GPU") as caught:
+        check_level("int4", "auto", simulate=simulate)
+    assert "--device cuda:0" in caught.value.hint
+    assert check_level("none", "auto", simulate=simulate)
+
+
 def test_int4_is_refused_in_words_before_compute_capability_8(card):
     card((7, 5))
     with pytest.raises(ModelError, match=r"needs compute capability 8\.0, and this GPU has 7\.5"):

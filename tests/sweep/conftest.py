@@ -32,7 +32,7 @@ class Notes(list):
     def kept(self, records):
         pass
 
-    def note(self, text):
+    def note(self, text, *, always=False):
         self.append(text)
 
 

@@ -101,10 +101,10 @@ class TerminalWatcher:
             self._print("   ".join(words))
         self._draw()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, always: bool = False) -> None:
         """Print a line, on a terminal or not, unless quiet."""
         self._finish_stage()
-        if not self._quiet:
+        if always or not self._quiet:
             self._print(text)
 
     def _print(self, text: str) -> None:

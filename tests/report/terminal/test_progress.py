@@ -64,6 +64,12 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, 
     assert text() == printed
 
 
+def test_what_has_to_be_known_is_printed_quietly_too(console):
+    watcher, text = console(quiet=True)
+    watcher.note("device: cpu, 2 threads", always=True)
+    assert text() == "device: cpu, 2 threads\n"
+
+
 def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console, clock, hand):
     watcher, text = console(terminal=True)
     with watcher:
