@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from draftbench.acceptance.definitions import (
+    ACCEPTED_PER_DRAFTED,
+    Figure,
+    Sample,
+    quotient,
+)
 from draftbench.models.check_result import (
     ModelSheet,
     Overlap,
@@ -244,6 +252,19 @@ def facts(candidate: Candidate | None, **changes: Any) -> ModelFacts:
         "replay_disagreement": None,
     }
     return ModelFacts(candidate=candidate, **fields | changes)
+
+
+def ratio(
+    numerator: npt.ArrayLike,
+    denominator: npt.ArrayLike = 10.0,
+    names: str | None = None,
+    figure: Figure = ACCEPTED_PER_DRAFTED,
+) -> Sample:
+    """A quotient of sums over requests of weight 1."""
+    over = np.array(numerator, float)
+    addends = np.stack([over, np.broadcast_to(np.array(denominator, float), over.shape)], axis=1)
+    requests = tuple(names or map(str, range(len(addends))))
+    return Sample(figure, requests, np.ones(len(requests)), addends, quotient)
 
 
 def failure(draft: str, reason: str, quant: str = "none", **changes: Any) -> Failure:

@@ -6,19 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import ratio
 
-from draftbench.acceptance.definitions import (
-    ACCEPTED_PER_DRAFTED,
-    HAZARD,
-    Figure,
-    Sample,
-    per_request_mean,
-    quotient,
-)
+from draftbench.acceptance.definitions import HAZARD, Sample, per_request_mean, quotient
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
@@ -28,17 +21,6 @@ from draftbench.acceptance.intervals import (
     resampled,
 )
 from draftbench.acceptance.rounds import Floats
-
-
-def ratio(
-    numerator: npt.ArrayLike,
-    denominator: npt.ArrayLike,
-    names: str | None = None,
-    figure: Figure = ACCEPTED_PER_DRAFTED,
-) -> Sample:
-    addends = np.stack([np.array(numerator, float), np.array(denominator, float)], axis=1)
-    requests = tuple(names or map(str, range(len(addends))))
-    return Sample(figure, requests, np.ones(len(requests)), addends, quotient)
 
 
 def known(sample: Sample, **options: Any) -> Estimate:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scenes import ratio
 
-from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
+from draftbench.acceptance.definitions import quotient
 from draftbench.acceptance.rounds import Floats, PositionLaw, expected_rounds
 from draftbench.gate.noninferiority import Verdict, gain_of
 
@@ -31,22 +32,17 @@ class Pool:
         generator = np.random.default_rng(7)
         for _ in range(TRIALS):
             drawn = generator.integers(len(self.old), size=requests)
-            yield gain_of(sample(self.old[drawn]), sample(self.new[drawn]), relative=True)
+            yield gain_of(ratio(*self.old[drawn].T), ratio(*self.new[drawn].T), relative=True)
 
     def verdicts(self, limit, requests):
         return Counter(gain.verdict(limit) for gain in self.gains(requests))
 
     def advised(self, limit):
         """What the tool names after a first run of 200 requests."""
-        pilot = gain_of(sample(self.old[:200]), sample(self.new[:200]), relative=True)
+        pilot = gain_of(ratio(*self.old[:200].T), ratio(*self.new[:200].T), relative=True)
         number = pilot.advised_requests(limit)
         assert number is not None
         return number
-
-
-def sample(addends):
-    names = tuple(map(str, range(len(addends))))
-    return Sample(MEAN_ACCEPTED_LENGTH, names, np.ones(len(names)), addends, quotient)
 
 
 def pool(lost):

@@ -1,11 +1,10 @@
 """Verdicts by hand, p-values and quantiles by the tables, and what advice must satisfy."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import ratio
 
-from draftbench.acceptance.definitions import MEAN_ACCEPTED_LENGTH, Sample, quotient
 from draftbench.acceptance.intervals import (
     Estimate,
     paired_difference,
@@ -21,12 +20,6 @@ from draftbench.gate.noninferiority import (
     median_interval,
     rise,
 )
-
-
-def ratio(numerators, denominator=10.0):
-    addends = np.array([[n, denominator] for n in numerators])
-    names = tuple(map(str, range(len(numerators))))
-    return Sample(MEAN_ACCEPTED_LENGTH, names, np.ones(len(names)), addends, quotient)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,6 @@ from draftbench.report.terminal.text import (
 )
 
 
-def test_columns_of_numbers_are_aligned_right():
-    text = columns(["name", "k"], [["a", "1"], ["bcdef", "10"]])
-    assert text.splitlines() == ["name    k", "a       1", "bcdef  10"]
-
-
 def test_a_table_without_a_head_has_no_line_for_it():
     assert columns(["", ""], [["a", "b"]]) == "a  b"
 
