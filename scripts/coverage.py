@@ -12,7 +12,8 @@ hands them to `recommend`. What is true is computed from the whole population:
   the probabilities. A replay is one 0 or 1 per position.
 - **Costs.** A target pass takes max(1, tokens / knee), a draft step the share of it that gives the
   best k of the draft the speed-up that the cell names. In the decoder the rounds of a draft take a
-  factor more or less (`in_decoder`, its sd), which no timed pass shows and which is true.
+  factor more or less (`in_decoder`, its sd), and each of them `constant` target steps besides,
+  which no timed pass shows and which is true.
 - **Noise**, which is not part of the truth. `visits` is the sd of what all samples of one visit to
   a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
   process decodes at one k: a factor on its rounds, and another on the baseline of the block.
@@ -53,7 +54,7 @@ from draftbench.gate.pin import make_baseline
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.recommendation import SETTLES, Recommendation
 from draftbench.records import SAMPLES_PER_VISIT
 from draftbench.run_folder.run import Run
 
@@ -67,8 +68,9 @@ MOST_REQUESTS = 1500
 class Cell(Scenario):
     """A scenario and what is asked of it: how often its intervals should cover, and at which loads.
     Of `figures` α, τ and the prediction are judged. Where `advised`, an open question is asked
-    again with a fresh run of as many requests as the answer advises. Of `gated` the gate judges the
-    times of the later half of the processes, slower by `drop`, against the earlier half.
+    again with a fresh run of as many requests in as many processes as the answer advises. Of
+    `gated` the gate judges the times of the later half of the processes, slower by `drop`, against
+    the earlier half.
     """
 
     aim: float = 0.90
@@ -103,6 +105,7 @@ CELLS = {
     "no-gain": Cell(noise=0.023, speedup=1.0),
     "no-gain-noise-4": Cell(noise=0.04, speedup=1.0),
     "parted": Cell(decoded=(16, 16), noise=0.023, parted=True),
+    "constant": Cell(noise=0.016, in_decoder=0.02, constant=0.1, ks=(1, 2, 4, 8)),
     "interpolated": Cell(
         24,
         (24,),
@@ -155,8 +158,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one trial showed: a line of the file.
 
     `expected` are the expected speed-ups of all configurations and of the leader. `probability` and
-    `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests were
-    advised, and whether so many settled it; `visits` how many timing took, `verdict` the gate's.
+    `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests and
+    processes to try next, how often that should settle it, and whether it did; `visits` how many
+    timing took, `verdict` the gate's.
     """
 
     cell: str
@@ -167,7 +171,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     probability: tuple[float, float] | None = None
     loss: tuple[float, float] | None = None
     crossover: tuple[int, int] | None = None
-    advice: tuple[int, bool] | None = None
+    advice: tuple[int, int, float, bool] | None = None
     visits: int | None = None
     verdict: str | None = None
 
@@ -202,7 +206,7 @@ def simulate(name: str, number: int) -> Trial:
         probability=probability,
         loss=loss,
         crossover=crossover(world, found) if len(cell.batches) > 1 else None,
-        advice=advice(world, found.requests_needed) if cell.advised else None,
+        advice=advice(world, found) if cell.advised else None,
         visits=len(run.costs[0].seconds) // SAMPLES_PER_VISIT if cell.stops else None,
     )
 
@@ -271,13 +275,17 @@ def crossover(world: World, found: Recommendation) -> tuple[int, int]:
     return most if found.crossover is None else found.crossover, max(paying, default=0)
 
 
-def advice(world: World, requests: int | None) -> tuple[int, bool] | None:
-    """The advice, and whether a fresh run of that size, all decoded, is decided."""
-    if requests is None:
+def advice(world: World, found: Recommendation) -> tuple[int, int, float, bool] | None:
+    """The sweep that is advised, or the next worth trying, how often it should settle the decision,
+    and whether a fresh run of that size, as many decoded as now, is decided.
+    """
+    larger = found.larger_sweep
+    if larger is None:
         return None
-    drawn = min(requests, MOST_REQUESTS)
-    decoded = (drawn,) * len(world.drafts)
-    return requests, recommend(world.run(drawn, decoded)).decision != "inconclusive"
+    drawn = min(larger.requests, MOST_REQUESTS)
+    again = recommend(world.run(drawn, world.scenario.decoded, larger.processes))
+    settled = again.decision != "inconclusive"
+    return larger.requests, larger.processes, larger.chance, settled
 
 
 def simulated(name: str, count: int, out: Path | None, known: Sequence[Trial]) -> list[Trial]:
@@ -368,15 +376,20 @@ def stated_and_true(trials: Sequence[Trial]) -> str:
 
 def other_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
     """What was advised, and up to which load it pays, where that was asked."""
-    advised = [trial.advice for trial in trials if trial.advice is not None]
+    tried = [trial.advice for trial in trials if trial.advice is not None]
+    advised = [each for each in tried if each[2] >= SETTLES]
     if advised:
-        settled = sum(each for _, each in advised)
+        settled = sum(each[-1] for each in advised)
         holds = wilson(settled, len(advised))[1] >= SETTLED
+        requests, processes = (median(each[at] for each in advised) for at in (0, 1))
         yield (
-            f"{name}: {len(advised)} of {len(trials)} get advice, in the middle "
-            f"{median(requests for requests, _ in advised):g} requests; so many settle it in "
+            f"{name}: {len(advised)} of {len(tried)} open ones get advice, in the middle "
+            f"{requests:g} requests in {processes:g} processes; so many settle it in "
             f"{share_of(settled, len(advised)).strip()}, aim {SETTLED:.0%}: {held(holds)}"
         )
+    if tried:
+        said, true = fmean(each[2] for each in tried), fmean(each[-1] for each in tried)
+        yield f"{name}: the next sweep is said to settle it in {said:.0%}, and does in {true:.0%}"
     verdicts = Counter(trial.verdict for trial in trials if trial.verdict is not None)
     if verdicts:
         shares = ", ".join(f"{count / len(trials):.1%} {each}" for each, count in verdicts.items())

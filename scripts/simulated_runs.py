@@ -51,7 +51,8 @@ class Scenario:
 
     `decoded` says how many requests are decoded, `speedup` times `promise` what the best k of the
     draft is truly worth before `in_decoder` is drawn, `knees` from where to where the target's knee
-    is drawn. Decoded outputs that have `parted` accept other tokens than the replayed responses.
+    is drawn. In the decoder a round takes `constant` seconds beyond its passes, which is true too.
+    Decoded outputs that have `parted` accept other tokens than the replayed responses.
     Where timing `stops` by itself there are as many visits as a sweep would make.
     """
 
@@ -62,6 +63,7 @@ class Scenario:
     noise: float = 0.0
     visits: float = 0.01
     in_decoder: float = 0.04
+    constant: float = 0.0
     processes: int = 1
     parted: bool = False
     stops: bool = False
@@ -124,7 +126,10 @@ class World:
         self.knee = generator.uniform(*scenario.knees)
         self.in_decoder = self._factors(scenario.in_decoder, len(self.drafts))
         self.steps = [
-            max((self._emitted(draft, k) / speedup - self.target(k + 1)) / k for k in scenario.ks)
+            max(
+                (self._emitted(draft, k) / speedup - scenario.constant - self.target(k + 1)) / k
+                for k in scenario.ks
+            )
             for draft in range(len(self.drafts))
             if (speedup := scenario.speedup * scenario.promise[draft])
         ]
@@ -135,7 +140,8 @@ class World:
 
     def round_seconds(self, draft: int, k: int, rows: int) -> float:
         """Seconds of a round of all rows in the decoder."""
-        return (k * self.steps[draft] + self.target(rows * (k + 1))) * self.in_decoder[draft]
+        passes = k * self.steps[draft] + self.target(rows * (k + 1))
+        return passes * self.in_decoder[draft] + self.scenario.constant
 
     def speedup(self, draft: int, k: int, rows: int) -> float:
         """The true speed-up of a configuration."""
@@ -152,7 +158,7 @@ class World:
         drafts = range(len(self.drafts))
         return max(self.speedup(draft, k, rows) for draft in drafts for k in self.scenario.ks)
 
-    def run(self, requests: int, decoded: Sequence[int]) -> Run:
+    def run(self, requests: int, decoded: Sequence[int], processes: int | None = None) -> Run:
         """Measure so many fresh requests, of which some are decoded."""
         chosen = self.generator.integers(POPULATION, size=requests)
         rates = {f"{at:05}": self.population.rates[:, one] for at, one in enumerate(chosen)}
@@ -173,7 +179,8 @@ class World:
             records += self._costs(draft, self.steps[at], enough)
             if self.scenario.parted:
                 accepted = self._accepted(responses, rates, at)
-            records += self._decodes(at, to_decode(responses, count), accepted)
+            chosen = to_decode(responses, count)
+            records += self._decodes(at, chosen, accepted, processes or self.scenario.processes)
         return run_of(manifest(self.scenario), records)
 
     def _emitted(self, draft: int, k: int) -> float:
@@ -234,10 +241,14 @@ class World:
                 )
 
     def _decodes(
-        self, draft: int, responses: Sequence[Trajectory], accepted: dict[str, list[bool]]
+        self,
+        draft: int,
+        responses: Sequence[Trajectory],
+        accepted: dict[str, list[bool]],
+        processes: int,
     ) -> Iterator[Decode]:
         """Runs with and without the draft, all rows of a batch active in every round."""
-        for process in range(self.scenario.processes if responses else 0):
+        for process in range(processes if responses else 0):
             for rows in self.scenario.batches:
                 ks = (0, *self.scenario.ks)
                 noise = self._factors(self.scenario.noise / 2**0.5, len(ks))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import NormalDist
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate
@@ -31,7 +30,8 @@ from draftbench.planner.predict import (
     replayed,
 )
 from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, alternatives_of
-from draftbench.planner.recommendation import Decision
+from draftbench.planner.recommendation import Decision, LargerSweep, Remedy
+from draftbench.planner.settling import OpenInterval, larger_sweep
 from draftbench.planner.time_factors import TimeDoubt, TimeFactor, time_doubt
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run
@@ -39,8 +39,6 @@ from draftbench.run_folder.run import Run
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
 _OVER_TOKENS = 1.25
-# More than so many times the requests that there are is no advice.
-_FAR = 1000
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
@@ -86,12 +84,15 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
 
 @dataclass(frozen=True, eq=False)
 class LoadDecision:
-    """The alternatives at one concurrency and the decision between them."""
+    """The alternatives at one concurrency and the decision between them; `foreign` costs come from
+    elsewhere, so that nothing that is decoded corrects them.
+    """
 
     concurrency: int
     alternatives: tuple[Alternative, ...]
     ranking: Ranking
     min_speedup: float
+    foreign: bool = False
 
     @cached_property
     def leader(self) -> Alternative | None:
@@ -157,46 +158,36 @@ class LoadDecision:
         return 0 if self.decision == "do_not_speculate" else None
 
     @property
-    def requests_needed(self) -> int | None:
-        """How many requests would settle what is inconclusive, in nine of ten such cases; None
-        where no number within reason would.
-        """
-        interval, undecided = estimate(self.sample), self.decision == "inconclusive"
-        if interval is None or self.sample is None or self.doubt is None:
+    def settled_by(self) -> Remedy | None:
+        """What would settle what is inconclusive."""
+        leader = self.leader
+        if self.decision != "inconclusive" or self.impossible or leader is None:
             return None
-        if self.impossible or not undecided:
+        if leader.corrected or leader.predictor.served or self.foreign:
+            return "sample"
+        return "load" if leader.predictor.bounds else "decoding"
+
+    @property
+    def larger_sweep(self) -> LargerSweep | None:
+        """How large a sweep would settle what a larger one can."""
+        interval, leader = estimate(self.sample), self.leader
+        if self.settled_by != "sample" or interval is None or leader is None:
             return None
-        (down, up) = self.doubt
+        assert self.sample is not None
         distance = math.log(interval.value / (self.min_speedup * (1 + TIMING_NOISE)))
-        end, doubt = (interval.low, down) if distance > 0 else (interval.high, up)
-        reach = abs(math.log(interval.value / end))
-        narrow = settling_half_width(abs(distance), math.hypot(reach, doubt))
-        if reach == 0 or narrow <= doubt:
+        end = interval.low if distance > 0 else interval.high
+        if end <= 0:
             return None
-        times = reach**2 / (narrow**2 - doubt**2)
-        return math.ceil(len(self.sample.requests) * times) if times <= _FAR else None
-
-
-def settling_half_width(distance: float, half_width: float) -> float:
-    """The half-width at which a new interval leaves out in nine of ten cases what lies at a
-    `distance` from the middle of the present one, of `half_width`.
-
-    Where the new one will lie is as uncertain as the truth now and itself together (the assurance
-    of O'Hagan, Stevens & Campbell 2005): were the truth where the present one has its middle, and
-    that far off, distance / (1 + 1.28 / 1.96) would do.
-    """
-    normal = NormalDist()
-    reach = normal.inv_cdf(0.975)
-
-    def settles(new: float) -> bool:
-        spread = math.hypot(half_width, new) / reach
-        return normal.cdf((distance - new) / spread) + normal.cdf((-distance - new) / spread) >= 0.9
-
-    low, high = 0.0, max(half_width, distance)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if settles(middle) else (low, middle)
-    return low
+        return larger_sweep(
+            OpenInterval(
+                distance,
+                abs(math.log(interval.value / end)),
+                len(self.sample.requests),
+                lambda processes: self.ranking.doubt_in(leader, processes),
+                leader.processes,
+            ),
+            processes_help=leader.corrected and not self.foreign,
+        )
 
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
@@ -231,7 +222,7 @@ class Evaluator:
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]
             ranking = Ranking(considered, self.by, self._doubt_at(concurrency))
             self._decisions[concurrency, only] = LoadDecision(
-                concurrency, alternatives, ranking, self.options.min_speedup
+                concurrency, alternatives, ranking, self.options.min_speedup, self.foreign
             )
         return self._decisions[concurrency, only]
 
@@ -260,11 +251,19 @@ class Evaluator:
                 {
                     (candidate, rows): factors
                     for rows in dict.fromkeys(below + above)
-                    for candidate in self.run.candidates
+                    for candidate in self._decoded(rows)
                     if (factors := self._factors(candidate, rows))
                 }
             )
         return self._doubts[concurrency]
+
+    def _decoded(self, concurrency: int) -> list[Candidate]:
+        """The candidates that were both timed and decoded with so many rows: another may lie there
+        between two loads, and waits for the doubt of these.
+        """
+        ran = {candidate for candidate, _ in self.measured(concurrency)}
+        timed = (c for c in self.run.candidates if concurrency in self.source.batches(c))
+        return [candidate for candidate in timed if candidate in ran]
 
     def _factors(self, candidate: Candidate, concurrency: int) -> list[TimeFactor]:
         """The time factors of a candidate's decoded k's."""
@@ -284,7 +283,7 @@ class Evaluator:
         predictor = self._predictors[candidate]
         if not predictor.laws:
             return ()
-        predictor = predictor.at(concurrency, self.source, self.ks)
+        predictor = predictor.at(concurrency, self.source)
         measured = self.measured(concurrency)
         own = {k: ran for (of, k), ran in measured.items() if of == candidate}
         reached = [k for k in self.ks if predictor.reaches(k)]

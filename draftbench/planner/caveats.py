@@ -42,6 +42,8 @@ _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 _STALLED = 0.02
 # Near ties aside, the target as its own draft is always accepted at temperature 0.
 _ALWAYS = 0.98
+# Differences in tokens per round that are printed as none.
+_NO_LUCK = 0.0005
 
 
 def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
@@ -63,7 +65,9 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     ]
     for failure in run.failures:
         if failure.candidate is not None:
-            text = f"{failure.candidate} was not measured to the end: {failure.reason}"
+            text = f"{failure.candidate} was not fully measured: {failure.reason}"
+            if failure.stage == "pair":
+                text = f"{failure.reason}, so it was refused"
             found.append(Caveat("failed", text))
     return tuple(sorted(dict.fromkeys(found), key=lambda caveat: not caveat.decisive))
 
@@ -82,8 +86,8 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
     if decided.impossible:
         yield Caveat(
             "impossible",
-            f"{decided.impossible}, since a round takes a target step at least: plain decoding "
-            "beside it was disturbed; run the sweep again on a quiet machine",
+            f"{decided.impossible}, since a round takes at least one target step: something "
+            "disturbed decoding without speculation; repeat the sweep on a quiet machine",
             decisive=True,
             short=decided.impossible,
         )
@@ -94,24 +98,15 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             "draft, then the smaller k, is preferred",
         )
     if not leader.corrected:
-        scarcely = "not" if leader.measured is None else "hardly"
-        text = f"{leader.name} was {scarcely} measured: its speed-up is a prediction"
-        errors = decided.ranking.errors_of(leader)
-        if errors:
-            text += (
-                f"; such predictions were off by {min(errors):+.0%} to {max(errors):+.0%} where "
-                "others were decoded"
-            )
-        if decided.doubt:
-            text += f", which its interval takes to be off by {_percent(decided)}"
-            text += "" if errors else ", as is usual where nothing was decoded"
-        yield Caveat("not-measured", text)
+        yield Caveat("not-measured", _unmeasured(decided, leader))
     elif (scatter := decided.ranking.time_doubt.scatter).usual and scatter.cells and decided.doubt:
-        cells = "1 configuration" if scatter.cells == 1 else f"{scatter.cells} configurations"
+        cells = (
+            "1 configuration was" if scatter.cells == 1 else f"{scatter.cells} configurations were"
+        )
         yield Caveat(
             "few-configurations",
-            f"{cells} decoded tell little of how much such speeds scatter: the deciding interval "
-            f"allows {_percent(decided)}, mostly what is usual",
+            f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
+            f"interval allows for {_percent(decided)}, mostly a usual value",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup
@@ -137,6 +132,24 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
             f"{', '.join(names)}: replayed but not timed in {engine_name(run)}; whether it would "
             "pay there is not known",
         )
+
+
+def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
+    """What the speed-up of a leader that was not decoded, or hardly, rests on."""
+    errors, allowed = decided.ranking.errors_of(leader), ""
+    if decided.doubt:
+        allowed = f"; its interval allows for an error of {_percent(decided)}"
+    if leader.predictor.bounds:
+        return (
+            f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "
+            f"interpolated from the loads around it{allowed}"
+        )
+    scarcely = "not" if leader.measured is None else "hardly"
+    text = f"{leader.name} was {scarcely} measured: its speed-up is a prediction"
+    if errors:
+        low, high = min(errors), max(errors)
+        return f"{text}; others were off by {low:+.0%} to {high:+.0%} when decoded{allowed}"
+    return text + allowed + (", as is usual where nothing was decoded" if allowed else "")
 
 
 def _percent(decided: LoadDecision) -> str:
@@ -399,16 +412,18 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
     luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
     if luck:
         found.append(
-            f"Decoded requests had {min(luck):+.1%} to {max(luck):+.1%} tokens per round against "
-            "what replay expects of them: luck, which is not in the expected speed-up."
+            "Decoded rounds gave as many tokens as replay expects of the same requests."
+            if max(map(abs, luck)) < _NO_LUCK
+            else f"Decoded rounds gave {_changed(min(luck))} to {_changed(max(luck))} tokens than "
+            "replay expects of the same requests: chance, which the expected speed-up leaves out."
         )
     if outputs is not None:
         share = answer.near_tie_share
         ties = "" if share is None else f" ({share:.1%} of the target's tokens are near ties)"
         found.append(
             f"Output check at temperature 0: {outputs.identical} of {outputs.requests} identical "
-            f"to the target, {outputs.near_ties} differ only at near ties{ties}, {outputs.faults} "
-            "unexplained."
+            f"to the target, {outputs.near_ties} different only at near ties{ties}, "
+            f"{outputs.faults} unexplained."
         )
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
@@ -418,7 +433,11 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         )
     requests = "1 request" if answer.requests == 1 else f"{answer.requests} requests"
     found.append(
-        f"{requests}, {answer.output_tokens} output tokens; {answer.drafting_mode} drafting; costs "
-        f"of {answer.runner or 'an unknown runner'}."
+        f"{requests}, {answer.output_tokens} output tokens; {answer.drafting_mode} drafting; timed "
+        f"with {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
+
+
+def _changed(share: float) -> str:
+    return f"{abs(share):.1%} {'fewer' if share < 0 else 'more'}"

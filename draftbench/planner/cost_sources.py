@@ -33,6 +33,7 @@ from draftbench.errors import UsageError, did_you_mean
 from draftbench.planner.costs import BlockCosts, Surface, block_costs, costs_between
 from draftbench.planner.engine_costs import RoundCosts, round_costs
 from draftbench.planner.measured import Overheads, overheads
+from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, read_yaml
@@ -40,15 +41,14 @@ from draftbench.safe_files import UnreadableError, read_yaml
 
 @dataclass(frozen=True, eq=False)
 class PricedBatch:
-    """A candidate's costs at one batch size, and seconds of a round beyond its passes for every k,
-    0 included (None: unknown). `served` are whole rounds of a serving engine, which tells no costs
-    of passes. `note` says where costs are not simply timed: between which batch sizes they were
-    interpolated, or why they are unknown. `bounds` are what interpolated costs may be at the least
-    and at the most.
+    """A candidate's costs at one batch size, and what its rounds take beyond them. `served` are
+    whole rounds of a serving engine, which tells no costs of passes. `note` says where costs are
+    not simply timed: between which batch sizes they were interpolated, or why they are unknown.
+    `bounds` are what interpolated costs may be at the least and at the most.
     """
 
     costs: BlockCosts | None = None
-    overheads: Overheads = field(default_factory=dict)
+    overheads: Overheads = field(default_factory=Overheads)
     note: str | None = None
     served: RoundCosts | None = None
     bounds: tuple[BlockCosts, ...] = ()
@@ -76,18 +76,18 @@ class CostSource:
         """The batch sizes that were timed, ascending."""
         return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
-    def at(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> PricedBatch:
-        """Costs as timed, interpolated between two timed batch sizes, or unknown; `ks` are always
-        the same.
-        """
+    def at(self, candidate: Candidate, batch: int) -> PricedBatch:
+        """Costs as timed, interpolated between two timed batch sizes, or unknown."""
         timed = self.batches(candidate)
         if rounds := self.served.get(candidate, {}).get(batch):
             return PricedBatch(served=rounds)
-        if candidate in self.served and timed:
+        if candidate in self.served and not timed:
+            return PricedBatch(note=f"fewer than {FEW_DECODED} requests were timed with it")
+        if candidate in self.served:
             sizes = ", ".join(map(str, timed))
             return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
         if batch in timed:
-            return self._at_timed(candidate, batch, ks)
+            return self._at_timed(candidate, batch)
         around = next(((a, b) for a, b in pairwise(timed) if a < batch < b), None)
         if around is None:
             if timed:
@@ -101,12 +101,11 @@ class CostSource:
         note = f"interpolated between {around[0]} and {around[1]} rows"
         return PricedBatch(costs, note=note, bounds=tuple(filter(None, bounds)))
 
-    def _at_timed(self, candidate: Candidate, batch: int, ks: Sequence[int]) -> PricedBatch:
+    def _at_timed(self, candidate: Candidate, batch: int) -> PricedBatch:
         if (candidate, batch) not in self._timed:
             costs = self.blocks[candidate][batch]
-            beyond: Overheads = dict.fromkeys((0, *ks))
-            if self.run is not None:
-                beyond = overheads(self.run, candidate, batch, ks, costs)
+            run = self.run
+            beyond = overheads(run, candidate, batch, costs) if run else Overheads()
             self._timed[candidate, batch] = PricedBatch(costs, beyond)
         return self._timed[candidate, batch]
 

@@ -8,7 +8,8 @@ too. A round takes no less than one with a smaller k and no more than one with a
 what is left between these is the standard deviation of a bend.
 
 One start differs from the next (memory, threads, what else runs): every start has a factor of its
-own, by the scatter between starts of one kind where there are several, else by `START_DOUBT`.
+own, by the scatter between starts of one kind where there are several, else by `START_DOUBT`. So do
+requests: what a round takes is known as well as those that were answered tell.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from draftbench.acceptance.rounds import Floats, Rounds
+from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.run import Run
 
@@ -42,6 +44,8 @@ class RoundCosts:
     seconds: Mapping[int, float | Floats]
     doubts: Mapping[int, float]
     name: str = ""
+    # How often each was started, at the least.
+    starts: int = 1
 
     @property
     def started(self) -> tuple[int, ...]:
@@ -100,7 +104,9 @@ class RoundCosts:
             k: value * np.exp(self.doubts.get(k, START_DOUBT) * generator.standard_normal(_DRAWS))
             for k, value in sorted(self.seconds.items())
         }
-        return _Redrawn(seconds, self.doubts, self.name, generator.standard_normal(_DRAWS))
+        return _Redrawn(
+            seconds, self.doubts, self.name, self.starts, generator.standard_normal(_DRAWS)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +126,8 @@ class _Redrawn(RoundCosts):
 
 
 def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
-    """The costs of a candidate by the concurrencies at which it was served, ascending; only those
-    at which the baseline was served too.
+    """The costs of a candidate by the concurrencies at which it was served, ascending: of every k
+    that answered enough requests, where the baseline did too.
     """
     own = [row for row in run.decodes if row.block == str(candidate) and row.output_tokens > 1]
     by_load: defaultdict[int, defaultdict[int, list[Decode]]] = defaultdict(
@@ -131,15 +137,35 @@ def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
         by_load[row.batch][row.k].append(row)
     found = {}
     for concurrency, rows in sorted(by_load.items()):
-        if 0 not in rows or len(rows) < 2:
+        enough = {k: each for k, each in rows.items() if len(_requests(each)) >= FEW_DECODED}
+        if 0 not in enough or len(enough) < 2:
             continue
-        starts = {k: _by_start(each) for k, each in rows.items()}
+        starts = {k: _by_start(each) for k, each in enough.items()}
         found[concurrency] = RoundCosts(
             {k: math.exp(np.mean([math.log(s) for s in each])) for k, each in starts.items()},
-            {k: _doubt(each) for k, each in starts.items()},
+            {k: math.hypot(_doubt(starts[k]), _error(rows)) for k, rows in enough.items()},
             f"{candidate} {concurrency}",
+            min(len(each) for k, each in starts.items() if k),
         )
     return found
+
+
+def _requests(rows: list[Decode]) -> dict[str, Floats]:
+    """Seconds and rounds of each request."""
+    sums: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(2))
+    for row in rows:
+        sums[row.request] += (row.decode_seconds, len(row.proposed))
+    return sums
+
+
+def _error(rows: list[Decode]) -> float:
+    """Relative standard error of the seconds of a round, over requests: the longer their contexts,
+    the longer their rounds take.
+    """
+    sums = np.array(list(_requests(rows).values()))
+    shares = sums / sums.sum(axis=0)
+    influence = shares[:, 0] - shares[:, 1]
+    return math.sqrt(len(sums) / (len(sums) - 1) * float(influence @ influence))
 
 
 def _by_start(rows: list[Decode]) -> list[float]:

@@ -146,9 +146,12 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if alternative is leader:
         return f"not clearly above the asked speed-up: {_economy(alternative, ranking, speed)}"
     if not alternative.corrected and (1 - TIMING_NOISE) * speed > best:
+        most = f"{max(ranking.errors_of(alternative)):+.0%}"
+        if alternative.predictor.bounds:
+            return f"not timed at this load: {speed:.2f}× is interpolated and may be {most} off"
         return (
-            f"not decoded: {speed:.2f}× is predicted, but such predictions were off by up to "
-            f"{max(ranking.errors_of(alternative)):+.0%} where others were decoded"
+            f"not decoded: {speed:.2f}× is predicted, but predictions of others were off by up to "
+            f"{most} when decoded"
         )
     if speed < (1 - TIMING_NOISE) * best:
         return f"slower: {_economy(alternative, ranking, speed)}"

@@ -70,7 +70,7 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
         every = (each.predictor.note for each in decided.alternatives)
         return "; ".join(dict.fromkeys(filter(None, every))) or None
     predictor, corrected = leader.predictor, leader.expected is not leader.predicted
-    known = any(seconds is not None for seconds in predictor.overheads.values())
+    known = bool(predictor.overheads.spent)
     notes = [predictor.note] if predictor.note else []
     if predictor.bounds and corrected:
         notes.append("corrected by what was decoded there")

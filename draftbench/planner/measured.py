@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import msgspec
@@ -24,14 +24,12 @@ import numpy as np
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats, counted_rounds
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
-from draftbench.planner.recommendation import Audit
+from draftbench.planner.recommendation import FEW_DECODED, Audit
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
 # A response: request and sample.
 Key = tuple[str, int]
-# Seconds of a round beyond its passes, by k; None where nothing ran.
-Overheads = Mapping[int, float | None]
 
 SPEEDUP = Figure(
     name="speed-up",
@@ -67,33 +65,56 @@ def _steady_rounds(row: Decode) -> Decode | None:
     )
 
 
-def overheads(
-    run: Run, candidate: Candidate, batch: int, ks: Sequence[int], costs: BlockCosts
-) -> Overheads:
-    """Seconds of a round beyond its passes for every k, 0 included, wherever in the round they were
-    spent: from the other k's of the block at the same batch size.
-
-    The baseline (k = 0) has only its own runs to learn from; where nothing but the baseline ran, it
-    stands for every k.
+@dataclass(frozen=True)
+class Overheads:
+    """What decoding one candidate at one concurrency took beyond its passes, wherever in a round it
+    was spent: by k, the baseline's at 0, seconds `spent` in so many `rounds` of `passes` seconds.
     """
+
+    spent: Mapping[int, float] = field(default_factory=dict)
+    passes: Mapping[int, float] = field(default_factory=dict)
+    rounds: Mapping[int, int] = field(default_factory=dict)
+
+    def of_others(self, k: int) -> float | None:
+        """Seconds of a round beyond its passes by the other k's; None where no run tells.
+
+        The baseline has only its own runs to learn from; where nothing but the baseline ran, it
+        stands for every k.
+        """
+        used = [each for each in self.spent if k and each not in (0, k)] or [0]
+        return self._beyond(used, 1.0) if used[0] in self.spent else None
+
+    @property
+    def of_all(self) -> float:
+        """Seconds of a round beyond its passes, one figure for all k's, as if plain decoding took
+        what its steps take: passes are slower by as much as these were.
+        """
+        used = [each for each in self.spent if each]
+        if not used or 0 not in self.spent:
+            return 0.0
+        return max(0.0, self._beyond(used, self.passes[0] / self.spent[0]))
+
+    def _beyond(self, ks: Sequence[int], share: float) -> float:
+        beyond = sum(share * self.spent[k] - self.passes[k] for k in ks)
+        return beyond / sum(self.rounds[k] for k in ks)
+
+
+def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> Overheads:
+    """Of every k that was decoded on enough requests to correct anything."""
     trajectories = {(t.request, t.sample): t for t in run.trajectories}
     by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
     for row in run.decodes:
         in_block = (row.block, row.batch) == (str(candidate), batch)
         if in_block and (part := steady(row)) is not None:
             by_k[row.k].append((trajectories[row.request, row.sample], part))
-    rounds, beyond = {}, {}
+    spent, passes, rounds = {}, {}, {}
     for k, parts in sorted(by_k.items()):
+        if len({trajectory.request for trajectory, _ in parts}) < FEW_DECODED:
+            continue
         rounds[k] = sum(len(part.verify_seconds) for _, part in parts)
-        spent = sum(part.decode_seconds for _, part in parts)
-        beyond[k] = spent - float(pass_times(parts, costs, batch).sum())
-    found: dict[int, float | None] = {}
-    for k in (0, *ks):
-        others = [other for other in beyond if k and other not in (0, k)]
-        used = others or [0] * (0 in beyond)
-        total = sum(rounds[other] for other in used)
-        found[k] = sum(beyond[other] for other in used) / total if total else None
-    return found
+        spent[k] = sum(part.decode_seconds for _, part in parts)
+        passes[k] = float(pass_times(parts, costs, batch).sum())
+    return Overheads(spent, passes, rounds)
 
 
 def pass_times(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, batch: int) -> Floats:

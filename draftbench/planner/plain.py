@@ -62,7 +62,9 @@ def _each(evaluator: Evaluator, rows: int) -> dict[Candidate, Alternative]:
 def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
     """Seconds of a step in every block."""
     every = _each(evaluator, rows).values()
-    decoded = [e for e in every if e.predictor.served or e.predictor.overheads.get(0) is not None]
+    decoded = [
+        e for e in every if e.predictor.served or e.predictor.overheads.of_others(0) is not None
+    ]
     return tuple(_step(each, each.prediction) for each in decoded or every)
 
 

@@ -5,14 +5,15 @@ requests it was replayed on.
     speculative = seconds of the rounds' passes (`pass_seconds`) + rounds · o
 
 with o from the block's other k's at the same batch size: what their rounds took beyond their
-passes. All in seconds that a response waits for, each request at its own context, prompt + L/2.
+passes. (What is *expected* counts all decoded k's: `rank.py`.) All in seconds that a response waits
+for, each request at its own context, prompt + L/2.
 Intervals cover the sampling of requests alone; `timing_factors` draws the noise of the passes.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -45,10 +46,9 @@ class Predictor:
     """One candidate along the traffic: responses, replays and laws side by side, and its costs at
     `batch` active rows.
 
-    `costs` None is unknown, unless `served` has the whole rounds of an engine; `overheads` maps
-    each k, 0 included, to seconds per round, None where no run tells; `memory_bytes` is the
-    draft's. `note` says where costs are not simply timed, `bounds` are what interpolated ones may
-    be.
+    `costs` None is unknown, unless `served` has the whole rounds of an engine; `memory_bytes` is
+    the draft's. `note` says where costs are not simply timed, `bounds` are what interpolated ones
+    may be.
     """
 
     candidate: Candidate
@@ -88,9 +88,9 @@ class Predictor:
         hazards = [law.hazards for law in self.laws if isinstance(law, HazardLaw)]
         return bool(self.laws) and all(k <= len(each) for each in hazards)
 
-    def at(self, batch: int, source: CostSource, ks: Sequence[int]) -> Predictor:
+    def at(self, batch: int, source: CostSource) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
-        found = source.at(self.candidate, batch, ks)
+        found = source.at(self.candidate, batch)
         return replace(
             self,
             batch=batch,
@@ -205,7 +205,7 @@ def predictor_of(
         RunFolderError: a replay does not fit its response.
     """
     source = source or costs_in(run, (candidate,))
-    return replayed(run, candidate).at(batch, source, draft_lengths(run))
+    return replayed(run, candidate).at(batch, source)
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
@@ -224,7 +224,7 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
         replays=replays,
         laws=laws,
         costs=None,
-        overheads={},
+        overheads=Overheads(),
         memory_bytes=_memory(run, candidate),
         along=along,
     )
@@ -278,9 +278,12 @@ def _memory(run: Run, candidate: Candidate) -> int | None:
     return int(draft.weight_bytes + tokens * draft.cache_bytes_per_token)
 
 
-def predict(predictor: Predictor, k: int) -> Prediction:
-    """Predict one k, by its passes alone where its overhead is unknown; a k that an engine was
-    started with by the other k's alone.
+def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = None) -> Prediction:
+    """Predict one k. One that an engine was started with, by the other k's alone.
+
+    Args:
+        beyond: seconds that a plain step and a round take beyond their passes; those of the other
+            k's if None, or 0 where they are unknown.
     """
     rounds, costs = predictor.rounds(k), predictor.costs
     if predictor.served is not None:
@@ -289,15 +292,21 @@ def predict(predictor: Predictor, k: int) -> Prediction:
     if costs is None:
         return Prediction(predictor.trajectories, rounds, None, None)
     passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
-    decoding = _decoding(predictor, rounds, predictor.steps, passes)
+    beyond = beyond or _beyond(predictor, k)
+    decoding = _decoding(rounds, predictor.steps, passes, beyond)
     return Prediction(predictor.trajectories, rounds, decoding, predictor.prefills)
 
 
-def _decoding(predictor: Predictor, rounds: Rounds, steps: Floats, passes: Floats) -> Floats:
+def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:
+    """Seconds of a target step and of a round at k beyond their passes, by the other k's."""
+    return predictor.overheads.of_others(0) or 0.0, predictor.overheads.of_others(k) or 0.0
+
+
+def _decoding(rounds: Rounds, steps: Floats, passes: Floats, beyond: tuple[float, float]) -> Floats:
     """Seconds of decoding [..., responses, 2], without and with speculation, from those of target
-    steps and of the rounds' passes.
+    steps and of the rounds' passes, and what each takes `beyond` them.
     """
-    plain_overhead, overhead = (predictor.overheads.get(k) or 0.0 for k in (0, rounds.k))
+    plain_overhead, overhead = beyond
     plain = rounds.tokens * steps + rounds.tokens * plain_overhead
     return np.stack([plain, passes + (rounds.rounds + rounds.plain) * overhead], axis=-1)
 
@@ -352,12 +361,13 @@ def timing_factors(
             return np.ones(draws)
     else:
         assert predictor.costs is not None
+        beyond = _beyond(predictor, rounds.k)
         redrawn, median = (
             _decoding(
-                predictor,
                 all_rounds,
                 costs.target.at(1, context),
                 pass_seconds(costs, all_rounds, context, predictor.batch),
+                beyond,
             )
             + reading
             for costs in (predictor.costs.redrawn, predictor.costs)

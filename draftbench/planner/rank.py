@@ -1,9 +1,10 @@
 """Configurations with their speed-ups → the best one, how sure that is, and what to expect of it.
 
 A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
-Both count: what is expected is the prediction for all requests from passes alone, times how much
-faster the draft was in the decoder than its passes say. That is one factor for all its decoded k's,
-and of time alone: the luck of acceptance of the few that were decoded is no reason to expect more.
+Both count: what is expected is the prediction for all requests from passes, what a round takes
+beyond them in the decoder, which is one figure for all decoded k's of the draft, and one factor for
+what these are then still faster. Both are of time alone: the luck of acceptance of the few that
+were decoded is no reason to expect more.
 A candidate that was measured competes with its measured k's only, and what breaks a limit does not
 compete. A candidate that was not decoded must win even if its prediction is off by as much as such
 predictions were where others were decoded. Fewer than `FEW_DECODED` decoded requests correct
@@ -22,7 +23,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import geometric_mean
 from typing import Literal
 
 import numpy as np
@@ -34,8 +34,10 @@ from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.planner.time_factors import (
+    Passes,
     TimeDoubt,
     TimeFactor,
+    mean_factor,
     seconds_of,
     stretched,
     time_factor,
@@ -46,6 +48,8 @@ from draftbench.records import Candidate, Decode, Trajectory
 TIMING_NOISE = 0.02
 NO_DOUBT = TimeDoubt()
 _FOLDS = 5
+# Standard deviations from the middle to the ends of a 95 % interval.
+_REACH = 1.96
 _AT_ONCE = 100
 
 # `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
@@ -111,7 +115,9 @@ class Alternative:
 
     @property
     def processes(self) -> int:
-        """In how many it was timed; at least one."""
+        """In how many it was timed, or an engine started with it; at least one."""
+        if self.predictor.served is not None:
+            return self.predictor.served.starts
         return len(self.time.by_process) if self.time else 1
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
@@ -121,7 +127,7 @@ class Alternative:
     @cached_property
     def passes_only(self) -> Prediction:
         """What would be predicted had nothing been decoded."""
-        return predict(replace(self.predictor, overheads={}), self.k)
+        return predict(self.predictor, self.k, (0.0, 0.0))
 
     def _error(self, prediction: Prediction, by: Kind) -> float | None:
         if self.measured is None:
@@ -149,7 +155,9 @@ class Alternative:
         costs = self.predictor.costs
         if costs is None:
             return None
-        spent, passes = seconds_of(runs, costs, self.predictor.batch).sum(axis=0).tolist()
+        spent, passes, _ = (
+            seconds_of(runs, Passes(costs, self.predictor.batch)).sum(axis=0).tolist()
+        )
         return spent / passes if passes else None
 
     @cached_property
@@ -176,30 +184,9 @@ def alternatives_of(
     """A candidate at every k: predicted, and expected as the decoder's time corrects it."""
     found = [_timed(predictor, k, measured.get(k)) for k in ks]
     ran = [each for each in found if each.corrected]
-    decoding, whole = (
-        geometric_mean(values) if values else None
-        for values in (
-            [each.time.value for each in ran if each.time],
-            [each.end_to_end_time.value for each in ran if each.end_to_end_time],
-        )
-    )
+    decoding = mean_factor([each.time for each in ran])
+    whole = mean_factor([each.end_to_end_time for each in ran])
     return tuple(_corrected(each, decoding, whole) if each in ran else each for each in found)
-
-
-def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
-    """What is expected of a decoded configuration, by its draft's time factors; where nothing
-    predicts, what was measured.
-    """
-    assert each.measured is not None
-    alone, end_to_end = each.passes_only, each.measured.end_to_end
-    expected = _faster(alone.speedup(), decoding) or each.measured.speedup
-    if each.predictor.served is not None:
-        # Rounds of replay by the seconds of whole rounds as they were measured at this k.
-        seconds = each.predictor.served.decoding(each.prediction.rounds)
-        expected = replace(each.prediction, decoding=seconds).speedup() or expected
-    return replace(
-        each, expected=expected, end_to_end=_faster(alone.end_to_end(), whole) or end_to_end
-    )
 
 
 def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
@@ -207,10 +194,10 @@ def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Altern
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
     found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
-    costs = predictor.costs
-    if measured is None or costs is None or not found.corrected:
+    if measured is None or predictor.costs is None or not found.corrected:
         return found
-    time = time_factor(measured, costs, predictor.batch)
+    passes = Passes(predictor.costs, predictor.batch, predictor.overheads.of_all)
+    time = time_factor(measured, passes)
     if prediction.prefills is None:
         return replace(found, time=time)
     reading = {
@@ -219,8 +206,25 @@ def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Altern
     }
     if not measured.keys <= reading.keys():
         return replace(found, time=time)
-    whole = time_factor(measured, costs, predictor.batch, reading)
+    whole = time_factor(measured, replace(passes, prefills=reading))
     return replace(found, time=time, end_to_end_time=whole)
+
+
+def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
+    """What is expected of a decoded configuration: predicted with the overhead of its draft's
+    rounds, times the factor that is left; where nothing predicts, what was measured.
+    """
+    assert each.measured is not None
+    prediction = predict(each.predictor, each.k, (0.0, each.predictor.overheads.of_all))
+    end_to_end = each.measured.end_to_end
+    expected = _faster(prediction.speedup(), decoding) or each.measured.speedup
+    if each.predictor.served is not None:
+        # Rounds of replay by the seconds of whole rounds as they were measured at this k.
+        seconds = each.predictor.served.decoding(each.prediction.rounds)
+        expected = replace(each.prediction, decoding=seconds).speedup() or expected
+    return replace(
+        each, expected=expected, end_to_end=_faster(prediction.end_to_end(), whole) or end_to_end
+    )
 
 
 def _faster(predicted: Sample | None, factor: float | None) -> Sample | None:
@@ -341,14 +345,24 @@ class Ranking:
         show, as distances of the logarithm.
         """
         if alternative.corrected and alternative.predictor.served is None:
-            time = alternative.time_factor(self.by)
-            half = math.hypot(
-                self.time_doubt.scatter.half_width(alternative.processes),
-                time.half_width if time else 0.0,
-            )
+            half, _ = self.doubt_in(alternative, alternative.processes)
             return half, half
         low, high = np.quantile(np.log(self._factors(alternative)), (0.025, 0.975))
         return max(-float(low), 0.0), max(float(high), 0.0)
+
+    def doubt_in(self, alternative: Alternative, processes: int) -> tuple[float, float]:
+        """Half of the 95 % interval, and the standard deviation, of the same in another number of
+        processes.
+        """
+        if alternative.corrected and alternative.predictor.served is None:
+            time, scatter = alternative.time_factor(self.by), self.time_doubt.scatter
+            half = math.hypot(
+                scatter.half_width(processes, more=processes - alternative.processes),
+                time.half_width if time else 0.0,
+            )
+            return half, math.hypot(scatter.sd_in(processes), time.error if time else 0.0)
+        half = max(self.doubt(alternative)) * math.sqrt(alternative.processes / processes)
+        return half, half / _REACH
 
     def expected(self, alternative: Alternative, kind: Kind) -> Estimate | None:
         """A speed-up whose interval holds what its requests do not show."""

@@ -44,6 +44,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
+    larger = decided.larger_sweep
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
     answer = Recommendation(
         decision=decided.decision,
@@ -61,7 +62,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         speedup_without_interval=alone.value if alone else None,
         probability_best=confidence.probability if confidence else None,
         expected_regret=confidence.regret if confidence else None,
-        requests_needed=decided.requests_needed,
+        requests_needed=larger.requests if larger and larger.enough else None,
         timing_doubt=math.expm1(max(decided.doubt)) if decided.doubt else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
@@ -81,6 +82,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         failures=run.failures,
         engine=engine_name(run) if run.manifest.question.engine else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
+        settled_by=decided.settled_by,
+        larger_sweep=larger,
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)

@@ -15,6 +15,10 @@ Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 # One noisy request of so few would decide what the predictions of all others are corrected by.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
+# What settles an open decision: decoding the leader, timing this load, or a larger sweep.
+Remedy = Literal["decoding", "load", "sample"]
+# A sweep that settles an open decision so often is advised.
+SETTLES = 0.9
 
 
 class Configuration(Record, frozen=True):
@@ -224,6 +228,19 @@ class Advice(Record, frozen=True):
     source: str
 
 
+class LargerSweep(Record, frozen=True):
+    """A fresh sweep that may settle an open decision."""
+
+    requests: int
+    processes: int  # of a serving engine starts
+    chance: float  # how often such sweeps settle it
+
+    @property
+    def enough(self) -> bool:
+        """Whether it is advised."""
+        return self.chance >= SETTLES
+
+
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
@@ -249,7 +266,7 @@ class Recommendation(Record, frozen=True):
     speedup_without_interval: float | None  # the bare value where there is no interval
     probability_best: float | None  # of the decision, over resampled requests and timings
     expected_regret: float | None  # share of the best's speed lost on average, by the same draws
-    requests_needed: int | None  # settle it in nine of ten cases; None where no number would
+    requests_needed: int | None  # settle it in nine of ten cases; None where no number is known to
     audit: Audit | None  # decoded output against the target's own
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise
     caveats: tuple[Caveat, ...]  # what speaks against the figures
@@ -271,6 +288,8 @@ class Recommendation(Record, frozen=True):
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
     timing_doubt: float | None = None  # of the deciding speed-up: ± what no more requests narrow
+    settled_by: Remedy | None = None  # what would settle what is inconclusive
+    larger_sweep: LargerSweep | None = None  # the one that would, or the next worth trying
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:

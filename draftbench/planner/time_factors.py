@@ -1,10 +1,11 @@
-"""Seconds of decoding over those of its passes → the factor that a prediction from passes is
-multiplied by, and how far it is to be trusted.
+"""Seconds of decoding over those of its passes → the factor that a prediction is multiplied by,
+and how far it is to be trusted.
 
 In the decoder rounds take longer or shorter than their passes did in isolation, and so do the steps
-of the baseline beside them. What a speed-up gains by that is the time factor: seconds of plain
-decoding over those of its passes, over the same of the rounds. The rounds are those that were
-decoded, so that the luck of their acceptance is not in it.
+of the baseline beside them. What rounds take beyond their passes is a figure of its own
+(`measured.Overheads`). What a speed-up gains besides is the time factor: seconds of plain decoding
+over those expected of it, over the same of the rounds. The rounds are those that were decoded, so
+that the luck of their acceptance is not in it.
 
 Requests differ in it too: with few of them decoded that is a doubt. What all requests share that
 one process decodes of one candidate at one k (a cell: where its memory lies, what else runs) no
@@ -20,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from types import MappingProxyType
 
 import numpy as np
 
@@ -46,13 +46,15 @@ DRAFTS_DIFFER = 0.06
 @dataclass(frozen=True)
 class TimeFactor:
     """Over all runs of a configuration, and of each process that ran enough requests; `error` is
-    the standard error of its logarithm over the requests, `requests` how many they are.
+    the standard error of its logarithm over the requests, `requests` how many they are. `alone` is
+    the factor over passes without overheads.
     """
 
     value: float
     by_process: Mapping[str, float]
     error: float = 0.0
     requests: int = 0
+    alone: float = 1.0
 
     @property
     def half_width(self) -> float:
@@ -60,42 +62,53 @@ class TimeFactor:
         return student_quantile(0.975, self.requests - 1) * self.error if self.requests > 1 else 0.0
 
 
-def time_factor(
-    measured: Measurement,
-    costs: BlockCosts,
-    batch: int,
-    prefills: Mapping[Key, Sequence[float]] = MappingProxyType({}),
-) -> TimeFactor | None:
-    """How much faster one configuration was than its passes say, against plain decoding; None where
-    its rounds are unknown.
+@dataclass(frozen=True)
+class Passes:
+    """What decoding is expected to take at so many rows: by `costs`, and seconds of a round with
+    speculation `beyond` them.
 
-    Args:
-        prefills: seconds that prefill should take, without and with speculation, by response; empty
-            to count decoding alone.
+    `prefills` are the seconds that prefill should take, without and with speculation, by response;
+    empty to count decoding alone.
     """
-    # Seconds of each request in each process: measured and of passes, without and with speculation.
-    table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 2)))
+
+    costs: BlockCosts
+    batch: int
+    beyond: float = 0.0
+    prefills: Mapping[Key, Sequence[float]] = field(default_factory=dict)
+
+
+def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
+    """How much faster one configuration was than expected, against plain decoding; None where its
+    rounds are unknown.
+    """
+    # Of each request in each process, without and with speculation: seconds, those of passes and
+    # rounds.
+    table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 3)))
     for side, runs in enumerate((measured.baseline, measured.runs)):
-        expected = {key: seconds[side] for key, seconds in prefills.items()}
-        for (t, row), both in zip(runs, seconds_of(runs, costs, batch, expected), strict=True):
-            table[row.process, t.request][side] += both
-    total = sum(table.values(), np.zeros((2, 2)))
-    if not total.all():
+        for (t, row), sums in zip(runs, seconds_of(runs, passes, side), strict=True):
+            table[row.process, t.request][side] += sums
+    alone = sum(table.values(), np.zeros((2, 3)))[:, :2]
+    seconds = {
+        key: np.stack([sums[:, 0], sums[:, 1] + sums[:, 2] * (0.0, passes.beyond)], axis=1)
+        for key, sums in table.items()
+    }
+    total = sum(seconds.values(), np.zeros((2, 2)))
+    if not (total > 0).all():
         return None
     by_process = {}
-    for process in sorted({process for process, _ in table}):
-        own = [seconds for (name, _), seconds in table.items() if name == process]
-        if len(own) >= FEW_DECODED and (sums := np.sum(own, axis=0)).all():
+    for process in sorted({process for process, _ in seconds}):
+        own = [sums for (name, _), sums in seconds.items() if name == process]
+        if len(own) >= FEW_DECODED and ((sums := np.sum(own, axis=0)) > 0).all():
             by_process[process] = _factor(sums)
     requests: defaultdict[str, Floats] = defaultdict(lambda: np.zeros((2, 2)))
-    for (_, request), seconds in table.items():
-        requests[request] = requests[request] + seconds
+    for (_, request), sums in seconds.items():
+        requests[request] = requests[request] + sums
     shares = np.array(list(requests.values())) / total
     influence = (shares * [[1, -1], [-1, 1]]).sum(axis=(1, 2))
     count = len(influence)
     error = math.sqrt(count / (count - 1) * float(influence @ influence)) if count > 1 else 0.0
     value = _factor(total)
-    return TimeFactor(value, by_process or {"": value}, error, count)
+    return TimeFactor(value, by_process or {"": value}, error, count, _factor(alone))
 
 
 def _factor(seconds: Floats) -> float:
@@ -103,26 +116,35 @@ def _factor(seconds: Floats) -> float:
     return (plain / steps) / (rounds / passes)
 
 
-def seconds_of(
-    runs: Sequence[tuple[Trajectory, Decode]],
-    costs: BlockCosts,
-    batch: int,
-    prefills: Mapping[Key, float] = MappingProxyType({}),
-) -> Floats:
-    """Seconds of each run's steady rounds, all at one k, as measured and by its passes [runs, 2];
-    both with the `prefills` that are given by response, by the share of it that is steady.
+def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
+    """The factor of a draft, of those of its k's (geometric mean), each by how sure it is; None
+    where none is known.
+    """
+    known = [factor for factor in factors if factor]
+    if not known:
+        return None
+    weights = [1 / (USUAL_SCATTER**2 + factor.error**2) for factor in known]
+    logs = [math.log(factor.value) for factor in known]
+    return math.exp(float(np.average(logs, weights=weights)))
+
+
+def seconds_of(runs: Sequence[tuple[Trajectory, Decode]], passes: Passes, side: int = 0) -> Floats:
+    """Of each run's steady rounds, all at one k: seconds as measured, those of their passes, and
+    how many rounds [runs, 3]. With prefills, of the `side` without or with speculation, by the
+    share of the response that is steady.
     """
     parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
     spent = np.array([part.decode_seconds for _, _, part in parts])
-    passes = pass_times([(t, part) for t, _, part in parts], costs, batch)
-    if prefills:
+    expected = pass_times([(t, part) for t, _, part in parts], passes.costs, passes.batch)
+    if passes.prefills:
         steadily = np.array(
             [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
         )
         read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
-        expected = [prefills[t.request, t.sample] for t, _, _ in parts]
-        spent, passes = spent + steadily * read, passes + steadily * expected
-    return np.stack([spent, passes], axis=1)
+        reading = [passes.prefills[t.request, t.sample][side] for t, _, _ in parts]
+        spent, expected = spent + steadily * read, expected + steadily * reading
+    rounds = [len(part.verify_seconds) for _, _, part in parts]
+    return np.stack([spent, expected, rounds], axis=1)
 
 
 @dataclass(frozen=True)
@@ -141,9 +163,13 @@ class Scatter:
         """Whether it is what is usual rather than what these cells show."""
         return self.cells < FEW_CELLS and self.processes < FEW_PROCESSES
 
-    def half_width(self, processes: int) -> float:
-        """Half of the 95 % interval of a speed-up's logarithm, timed in so many processes."""
-        return student_quantile(0.975, self.freedom) * self.sd * math.sqrt(2 / processes)
+    def sd_in(self, processes: int) -> float:
+        """Standard deviation of a speed-up's logarithm, timed in so many processes."""
+        return self.sd * math.sqrt(2 / processes)
+
+    def half_width(self, processes: int, more: int = 0) -> float:
+        """Half of its 95 % interval; `more` processes than now would also tell more of the sd."""
+        return student_quantile(0.975, self.freedom + more) * self.sd_in(processes)
 
 
 def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
@@ -187,7 +213,7 @@ class TimeDoubt:
     """What of a speed-up is uncertain however many requests there are.
 
     `errors` are what predictions from passes alone were off by in time (predicted over decoded less
-    1) where that was checked; `drafts_differ` is the sd of what the next draft may be off by
+    1) where that was checked, `drafts_differ` is the sd of what the next draft may be off by
     besides; `scatter` is that of configurations that were decoded.
     """
 
@@ -200,9 +226,12 @@ def time_doubt(decoded: Mapping[tuple[Candidate, int], Sequence[TimeFactor]]) ->
     """The doubt at one concurrency, from the time factors of the k's of each draft that was decoded
     there, or at the loads around it.
     """
-    errors = tuple(1 / each.value - 1 for factors in decoded.values() for each in factors)
+    errors = tuple(1 / each.alone - 1 for factors in decoded.values() for each in factors)
     drafts = len({candidate for candidate, _ in decoded})
-    return TimeDoubt(errors, DRAFTS_DIFFER / math.sqrt(1 + drafts), scatter_of(decoded.values()))
+    # One of n errors, drawn, varies by (n - 1) / n of what drafts differ by; the next draft is off
+    # by 1 + 1 / n of it.
+    besides = math.sqrt(2 / drafts) if drafts else 1.0
+    return TimeDoubt(errors, DRAFTS_DIFFER * besides, scatter_of(decoded.values()))
 
 
 def stretched(interval: Estimate, down: float, up: float) -> Estimate:

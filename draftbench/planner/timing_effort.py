@@ -42,7 +42,7 @@ def timed_enough(
 
     def enough(points: Sequence[CostPoint]) -> bool:
         source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
-        predictor = along.at(batch, source, ks)
+        predictor = along.at(batch, source)
         if predictor.costs is None or not along.laws:
             return True
         decoding = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch

@@ -15,6 +15,7 @@ from draftbench.planner.recommendation import (
     Configuration,
     Distribution,
     Evaluation,
+    LargerSweep,
     Latency,
     Recommendation,
     Side,
@@ -35,12 +36,12 @@ _DECISIONS = {
     "inconclusive": "Inconclusive",
 }
 _LEGEND = (
-    "± is half a 95% interval: over requests, for c over timing repeats. τ, the accepted length, "
-    "counts the tokens of a round that drafted, its bonus token included; c is the time of a draft "
-    "step over a target step, v(k+1) that of the verification pass. Expected is the prediction "
-    "from passes, corrected by the time that measured rounds took; its interval holds the doubt in "
-    "that time. Memory is the draft's weights and its "
-    "cache for the longest request."
+    "± is half of a 95% interval, over requests (for c, over timing repeats). τ, the accepted "
+    "length, counts the tokens of a round that drafted, its bonus token included; c is the time of "
+    "a draft step over a target step, v(k+1) that of the verification pass. Expected is the "
+    "prediction from passes, corrected by the time that measured rounds took; its interval "
+    "includes the uncertainty of that time. Memory is the draft's weights and its cache for the "
+    "longest request."
 )
 
 
@@ -54,8 +55,9 @@ def headline(answer: Recommendation) -> str:
     speed = answer.speedup_without_interval
     if speed is not None:
         return f"{decision}: {speed:.2f}×, but too few requests for an interval"
-    if answer.decision == "inconclusive" and answer.requests_needed:
-        return f"{decision}: about {answer.requests_needed} requests would settle it"
+    larger = answer.larger_sweep
+    if larger and larger.enough:
+        return f"{decision}: about {_size(answer, larger)} would settle it"
     return decision
 
 
@@ -66,22 +68,39 @@ def named(configuration: Configuration) -> str:
 
 def reasons(answer: Recommendation) -> list[str]:
     """Below the headline: what could overturn it, the speed-up, and what would settle it."""
-    lines = [provisional(answer), speed_up(answer)]
-    leader = answer.leading_evaluation
-    doubt = answer.timing_doubt
-    if answer.decision == "inconclusive" and leader is not None and not leader.corrected:
-        lines.append(f"To settle it: the same sweep with --measure-requests {answer.requests}.")
-    elif answer.decision == "inconclusive" and (answer.requests_needed or doubt is None):
-        lines.append("To settle it: a larger --sample in another --out.")
-    elif answer.decision == "inconclusive":
-        more = "in more processes (--processes)"
-        if answer.engine:
-            more = "on servers that are started more often (--restarts)"
-        lines.append(
-            f"A larger sample alone would hardly settle it: times are uncertain by ±{doubt:.0%}. "
-            f"Decode more requests (--measure-requests) {more}."
-        )
-    return [line for line in lines if line]
+    return [line for line in (provisional(answer), speed_up(answer), to_settle(answer)) if line]
+
+
+def to_settle(answer: Recommendation) -> str | None:
+    """What to do about an open decision."""
+    larger = answer.larger_sweep
+    if answer.settled_by == "decoding":
+        return f"To settle it: the same sweep with --measure-requests {answer.requests}."
+    if answer.settled_by == "load":
+        return f"To settle it: a sweep that measures concurrency {answer.concurrency}."
+    if larger is None:
+        return "To settle it: a larger --sample in another --out." if answer.settled_by else None
+    again = f"--sample {larger.requests}"
+    if larger.processes > 1:
+        again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
+    if larger.enough:
+        return f"To settle it: a sweep with {again} in another --out."
+    size = _size(answer, larger)
+    return (
+        f"It is close to {_least(answer):.2f}×: {size} ({again}) would settle it in "
+        f"{larger.chance:.0%} of cases."
+    )
+
+
+def _least(answer: Recommendation) -> float:
+    return answer.min_speedup * (1 + TIMING_NOISE)
+
+
+def _size(answer: Recommendation, larger: LargerSweep) -> str:
+    size = counted(larger.requests, "request")
+    if larger.processes > 1:
+        size += f" in {larger.processes} {'starts' if answer.engine else 'processes'}"
+    return size
 
 
 def provisional(answer: Recommendation) -> str | None:
@@ -118,8 +137,9 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         few = counted(decoded, "decoded request")
         rests_on = f"predicted for {requests}, {few} too few to correct it"
     else:
-        of = "" if decoded == answer.requests else f"{decoded} of "
-        rests_on = f"measured on {of}{requests}"
+        rests_on = f"measured on {requests}"
+        if decoded != answer.requests:
+            rests_on = f"over {requests}, {decoded} of them decoded"
     rests_on += f" in {answer.engine}" if answer.engine else ""
     included = "prefills included" if answer.objective == "latency" else "decode only"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
@@ -140,9 +160,7 @@ def certainty(answer: Recommendation) -> list[str]:
     elif margin is not None:
         notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
     elif answer.break_even is not None:
-        notes.append(
-            "No factor on its acceptance would make it pay: tokens it never gets right stay wrong."
-        )
+        notes.append("More acceptance where it already gets tokens right would not make it pay.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -241,7 +259,7 @@ def speed_ups(answer: Recommendation) -> Section:
         ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),
     ]
     known = [[name, times(value), covers] for name, value, covers in rows if value is not None]
-    return Section("Speed-up of the best", ("", "×", ""), known, certainty(answer))
+    return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))
 
 
 def _every_figure(answer: Recommendation) -> Section:
@@ -300,8 +318,8 @@ def loads(answer: Recommendation) -> Section:
     ]
     if spread:
         notes.append(
-            f"Without speculation tokens/s differed beside different drafts ({', '.join(spread)}); "
-            "their geometric mean counts."
+            "Decoding without speculation was timed again for each draft and varied "
+            f"({', '.join(spread)} tokens/s); the geometric mean counts."
         )
     steps = schedule(answer)
     notes += [f"{steps}."] if steps else []
@@ -323,16 +341,19 @@ def schedule(answer: Recommendation) -> str | None:
 def crossover(answer: Recommendation) -> str:
     """Up to how many concurrent requests the leader's draft pays."""
     limit, between = answer.crossover, answer.crossover_between
+    draft = "Speculation"
+    if answer.leader is not None:
+        draft = shortened(str(answer.leader.candidate), LONGEST_NAME)
     if limit == 0:
-        return "Speculation clearly pays off at no timed concurrency."
+        return f"{draft} clearly pays off at no timed concurrency."
     ranges = [f"{a}" if a == b else f"{a} to {b}" for a, b in answer.crossover_gaps]
     gaps = f", not clearly at {' and '.join(ranges)}" if ranges else ""
     if limit is None:
-        return f"Speculation pays off at the largest timed concurrency too{gaps}."
+        return f"{draft} pays off at the largest timed concurrency too{gaps}."
     if between is None:
-        return f"Speculation pays off up to {counted(limit, 'concurrent request')}{gaps}."
+        return f"{draft} pays off up to {counted(limit, 'concurrent request')}{gaps}."
     how = f"interpolated between {between[0]} and {between[1]}"
-    return f"Speculation pays off up to about {limit} concurrent requests ({how}){gaps}."
+    return f"{draft} pays off up to about {limit} concurrent requests ({how}){gaps}."
 
 
 def losers(answer: Recommendation) -> list[str]:

@@ -53,7 +53,7 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     assert says(found, "small: decoding step by step chose another token", "10.0%")
     assert says(found, "small: target passes were not timed", "2 of 2")
     assert says(found, "big: replayed on only 1 of 2 responses")
-    assert says(found, "other was not measured to the end: another vocabulary")
+    assert says(found, "other was not fully measured: another vocabulary")
     assert not says(found, "big: decoding step")
     assert not says(found, "big: target passes")
 

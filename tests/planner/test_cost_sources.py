@@ -39,12 +39,12 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
     scene.times(TARGET, CHEAP)
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
     scene.decode("r0", 0, 8.8)
-    found = costs_in(scene.observed(1, 2)).at(SMALL, 2, (1, 2))
+    found = costs_in(scene.observed(1, 2)).at(SMALL, 2)
     assert found.note == "interpolated between 1 and 5 rows"
     assert found.costs.target.at(3, 0) == pytest.approx(2.04)
     assert found.costs.draft_cost_ratio(0.0).value == pytest.approx(0.15 / 1.1)
     # Nothing was decoded at two rows.
-    assert found.overheads == {}
+    assert found.overheads.spent == {}
 
 
 @pytest.mark.parametrize("batch", [1, 9])
@@ -52,8 +52,8 @@ def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
     scene.requests(5, ALL)
     for rows in (2, 4):
         scene.times(TARGET, CHEAP, batch=rows)
-    found = costs_in(scene.observed(1)).at(SMALL, batch, (1,))
-    assert (found.costs, found.overheads) == (None, {})
+    found = costs_in(scene.observed(1)).at(SMALL, batch)
+    assert (found.costs, found.overheads.spent) == (None, {})
     assert found.note == f"{batch} rows at once were not timed, only 2, 4"
 
 
@@ -94,7 +94,7 @@ def test_step_times_become_costs_by_batch(tmp_path):
     assert one.draft_cost_ratio(100.0).value == pytest.approx(0.2)
     assert (four.target.at(1, 0), four.prefill) == (pytest.approx(0.1), None)
     assert source.blocks[NGRAM][4].draft is None
-    assert source.at(SMALL, 1, (1, 2)).overheads == {0: None, 1: None, 2: None}
+    assert source.at(SMALL, 1).overheads.spent == {}
 
 
 def test_tokens_per_second_are_those_of_all_rows(tmp_path):

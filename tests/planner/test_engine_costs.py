@@ -77,19 +77,21 @@ def test_a_started_k_is_as_doubtful_as_its_start_and_others_for_bends_too():
 
 def engine_run(*rows):
     question = {"engine": "vllm", "ks": (1, 2, 4)}
-    responses = [trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "ab"]
-    replays = [replay((1.0,) * 8, request=request) for request in "ab"]
+    responses = [
+        trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "abcde"
+    ]
+    replays = [replay((1.0,) * 8, request=request) for request in "abcde"]
     return run_of(manifest(**question), [*responses, *replays, *rows])
 
 
 def answers(k: int, first: float, each: float, pieces: tuple[int, ...], **changes):
-    """Two requests answered in pieces, `each` seconds after the last."""
+    """Five requests answered in pieces, `each` seconds after the last."""
     times = [first + each * at for at in range(len(pieces))]
     rounds = len(pieces) - 1
     told = {"proposed": (k,) * rounds, "accepted": (k,) * rounds} if k else {}
     return [
         served(SMALL if k else None, k, *times, request=request, chunks=pieces, **told, **changes)
-        for request in "ab"
+        for request in "abcde"
     ]
 
 
@@ -188,6 +190,6 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     assert next_start(engine_run(*plain), eagle) == 4
     predictor = predictor_of(engine_run(*plain, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
-    assert predictor.rounds(1).rounds == pytest.approx([4.0, 4.0])
+    assert predictor.rounds(1).rounds == pytest.approx([4.0] * 5)
     assert not predictor.reaches(5)
     assert next_start(engine_run(*plain, *own), eagle) == 2

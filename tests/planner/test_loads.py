@@ -130,7 +130,7 @@ def test_what_does_not_pay_in_between_is_no_end_of_what_pays(scene):
         (32, 1),
     ]
     assert crossover(found) == (
-        "Speculation pays off at the largest timed concurrency too, not clearly at 8 to 16."
+        "small pays off at the largest timed concurrency too, not clearly at 8 to 16."
     )
 
 

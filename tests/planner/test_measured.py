@@ -6,7 +6,14 @@ import pytest
 from scenes import INT4, SMALL
 
 from draftbench.planner.costs import block_costs
-from draftbench.planner.measured import Audit, audit, measurements, overheads, steady
+from draftbench.planner.measured import (
+    Audit,
+    Overheads,
+    audit,
+    measurements,
+    overheads,
+    steady,
+)
 from draftbench.records import Decode, Sampling
 
 
@@ -138,19 +145,21 @@ def test_a_batch_that_was_never_full_has_nothing_steady(scene):
     assert steady(only(scene)) is None
 
 
-def beyond(scene, *lengths):
+def beyond(scene, *lengths, requests=5):
     """Passes of 5 s at every k; beyond them 1 s in 10 rounds at k = 0, 2 s in 4 at k = 1 and
     3 s in 2 at k = 2.
     """
-    scene.request("r")
     scene.times({1: 0.5, 2: 1.0, 3: 2.0}, {1: 0.25, 2: 0.25})
-    for k in lengths:
-        rounds, outside = {0: (10, 1.0), 1: (4, 2.0), 2: (2, 3.0)}[k]
-        zeros, full = (0.0,) * rounds, (k,) * rounds
-        counts = {"proposed": full, "accepted": full, "cut": zeros}
-        scene.decode("r", k, 5 + outside, draft_seconds=zeros, verify_seconds=zeros, **counts)
+    for at in range(requests):
+        scene.request(f"r{at}")
+        for k in lengths:
+            rounds, outside = {0: (10, 1.0), 1: (4, 2.0), 2: (2, 3.0)}[k]
+            zeros, full = (0.0,) * rounds, (k,) * rounds
+            counts = {"proposed": full, "accepted": full, "cut": zeros}
+            taken = {"draft_seconds": zeros, "verify_seconds": zeros}
+            scene.decode(f"r{at}", k, 5 + outside, **taken, **counts)
     run = scene.observed(1, 2, 3)
-    return overheads(run, SMALL, 1, (1, 2, 3), block_costs(run, SMALL)[1])
+    return overheads(run, SMALL, 1, block_costs(run, SMALL)[1])
 
 
 @pytest.mark.parametrize(
@@ -163,4 +172,22 @@ def beyond(scene, *lengths):
     ],
 )
 def test_the_overhead_of_a_k_comes_from_the_others(scene, decoded, found):
-    assert beyond(scene, *decoded) == pytest.approx(found)
+    seen = beyond(scene, *decoded)
+    assert {k: seen.of_others(k) for k in range(4)} == pytest.approx(found)
+
+
+def test_of_all_ks_a_round_takes_one_figure_beyond_passes_as_slow_as_plain_steps(scene):
+    # Plain steps took 6 s for 5: 7 and 8 s are worth 5.83 and 6.67, .83 and 1.67 s more than their
+    # passes in six rounds.
+    assert beyond(scene, 0, 1, 2).of_all == pytest.approx(2.5 / 6)
+    assert Overheads().of_all == 0
+
+
+def test_rounds_that_were_faster_than_their_passes_take_nothing_beyond_them():
+    assert Overheads({0: 5.0, 2: 9.0}, {0: 5.0, 2: 10.0}, {0: 10, 2: 3}).of_all == 0
+
+
+def test_under_five_requests_tell_no_overhead(scene):
+    seen = beyond(scene, 0, 1, requests=4)
+    assert [seen.of_others(k) for k in range(3)] == [None, None, None]
+    assert seen.of_all == 0

@@ -5,6 +5,7 @@ that 8 tokens are eight steps or four rounds (4.8 s).
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from draftbench.planner.time_factors import (
     USUAL_SCATTER,
     Scatter,
     TimeFactor,
+    mean_factor,
     scatter_of,
     stretched,
     time_doubt,
@@ -34,7 +36,7 @@ def alternatives(scene, *ks, **options):
 
 
 def factor(value, **by_process):
-    return TimeFactor(value, by_process or {"p": value})
+    return TimeFactor(value, by_process or {"p": value}, alone=value)
 
 
 @pytest.fixture
@@ -48,18 +50,39 @@ def test_the_factor_is_plain_decoding_over_rounds_each_over_its_passes(timed):
     # Plain decoding took 10 % more than its passes, rounds 25 %.
     timed.decodes(6, 1, 4.8 * 1.25, plain=8.8)
     (found,) = alternatives(timed, 1)
-    assert found.time.value == pytest.approx(1.1 / 1.25)
+    assert found.time.alone == pytest.approx(1.1 / 1.25)
+    assert found.time.value == pytest.approx(1.0)
     assert found.expected.value == pytest.approx(8 / 4.8 * 1.1 / 1.25)
 
 
-def test_all_ks_of_a_draft_share_the_geometric_mean_of_their_factors(timed):
-    # k = 2: rounds of 3, 3 and 2 tokens, 1.2 + .2, 1.2 + .2 and 1.1 + .1 s. Factors 1/1.2 and 1/.9.
+def test_all_ks_of_a_draft_share_what_a_round_takes_beyond_its_passes(timed):
+    # .3 s in each round, of which k = 1 has four and k = 2 three (3, 3 and 2 tokens: 4.0 s).
+    timed.decodes(6, 1, 4.8 + 4 * 0.3)
+    timed.decodes(6, 2, 4.0 + 3 * 0.3)
+    one, two = alternatives(timed, 1, 2)
+    assert (one.time.value, two.time.value) == pytest.approx((1.0, 1.0))
+    assert one.expected.value == pytest.approx(8 / 6.0)
+    assert two.expected.value == pytest.approx(8 / 4.9)
+    # With that left out a factor of each is needed, and predictions from passes were off by it.
+    assert (one.time.alone, two.time.alone) == pytest.approx((4.8 / 6.0, 4.0 / 4.9))
+
+
+def test_what_is_left_is_the_geometric_mean_of_the_factors_of_all_ks(timed):
+    # .96 s more than their passes in four rounds and .4 s less in three: .08 s a round, with which
+    # 5.12 and 4.24 s are expected.
     timed.decodes(6, 1, 4.8 * 1.2)
     timed.decodes(6, 2, 4.0 * 0.9)
     one, two = alternatives(timed, 1, 2)
-    pooled = 1 / math.sqrt(1.2 * 0.9)
-    assert one.expected.value == pytest.approx(8 / 4.8 * pooled)
-    assert two.expected.value == pytest.approx(8 / 4.0 * pooled)
+    pooled = math.sqrt(5.12 / 5.76 * 4.24 / 3.6)
+    assert one.expected.value == pytest.approx(8 / 5.12 * pooled)
+    assert two.expected.value == pytest.approx(8 / 4.24 * pooled)
+
+
+def test_a_factor_that_few_requests_are_sure_of_weighs_less():
+    # Standard errors of 0 and of √3 times what cells scatter by: weights of 4 and 1.
+    sure, unsure = factor(1.0), replace(factor(2.0), error=math.sqrt(3) * USUAL_SCATTER)
+    assert mean_factor([sure, None, unsure]) == pytest.approx(2.0 ** (1 / 5))
+    assert mean_factor([None]) is None
 
 
 def test_the_luck_of_decoded_outputs_is_shown_and_not_expected(scene):
@@ -106,7 +129,8 @@ def test_processes_with_enough_requests_are_told_apart(timed):
         timed.decodes(6, 1, 4.8 * pace, process=process)
     timed.decodes(4, 1, 4.8 * 9, process="p3")
     (found,) = alternatives(timed, 1)
-    assert found.time.by_process == pytest.approx({"p1": 1.0, "p2": 1 / 1.5})
+    # In 64 rounds 6 · 2.4 + 4 · 38.4 s beyond their passes: 2.625 s a round, 15.3 s a request.
+    assert found.time.by_process == pytest.approx({"p1": 15.3 / 4.8, "p2": 15.3 / 7.2})
     assert found.processes == 2
 
 
@@ -157,11 +181,12 @@ def test_the_more_drafts_were_decoded_the_less_the_next_may_differ():
     assert time_doubt({}).drafts_differ == DRAFTS_DIFFER
     one = {(SMALL, rows): [factor(0.8), factor(1.25)] for rows in (1, 4)}
     found = time_doubt(one)
-    assert found.drafts_differ == pytest.approx(DRAFTS_DIFFER / math.sqrt(2))
+    # One known: the next differs from it by √2; of two, one drawn at random varies by 1/2, and the
+    # next from their mean by 1 + 1/2.
+    assert found.drafts_differ == pytest.approx(DRAFTS_DIFFER * math.sqrt(2))
     assert found.errors == pytest.approx((0.25, -0.2) * 2)
-    assert time_doubt(one | {(BIG, 1): [factor(1.0)]}).drafts_differ == pytest.approx(
-        DRAFTS_DIFFER / math.sqrt(3)
-    )
+    two = time_doubt(one | {(BIG, 1): [factor(1.0)]})
+    assert two.drafts_differ == pytest.approx(DRAFTS_DIFFER)
 
 
 def test_a_doubt_is_combined_with_an_interval_in_quadrature():

@@ -1,0 +1,86 @@
+"""An open decision → how large a sweep would settle it, and how surely.
+
+More requests narrow the part of an interval that requests show, more processes that of what one
+process has to itself. Where the next interval will lie is as uncertain as the truth now and itself
+together (the assurance of O'Hagan, Stevens & Campbell 2005): taking the present estimate for the
+truth would promise too much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from draftbench.planner.recommendation import SETTLES, LargerSweep
+
+# More than so many times the requests that there are is no advice; where no advice can be given,
+# so many are tried next.
+_FAR, _NEXT = 50, 10
+_PROCESSES = (1, 3, 5)
+_NORMAL = NormalDist()
+_REACH = _NORMAL.inv_cdf(0.975)
+
+
+@dataclass(frozen=True)
+class OpenInterval:
+    """A deciding interval with the asked speed-up in it, in logarithms of the speed-up.
+
+    `distance` is that of its middle from the asked one, `of_requests` half of its 95 % interval on
+    that side for what `requests` show. `besides` gives half the 95 % interval, and the standard
+    deviation, of what they do not show in a number of processes; today there are `processes`.
+    """
+
+    distance: float
+    of_requests: float
+    requests: int
+    besides: Callable[[int], tuple[float, float]]
+    processes: int
+
+    def chance(self, times: float, processes: int) -> float:
+        """How often a sweep of so many times the requests leaves the asked speed-up out."""
+        narrowed = self.of_requests / math.sqrt(times)
+        doubt, scatter = self.besides(processes)
+        half = math.hypot(narrowed, doubt)
+        of_both = math.hypot(self.of_requests, narrowed) / _REACH
+        spread = math.hypot(of_both, self.besides(self.processes)[1], scatter)
+        distance = abs(self.distance)
+        return sum(_NORMAL.cdf((end - half) / spread) for end in (distance, -distance))
+
+
+def larger_sweep(interval: OpenInterval, *, processes_help: bool) -> LargerSweep | None:
+    """The least work that settles it in nine of ten cases; where none within reason does, the next
+    one worth trying. None where requests show nothing.
+    """
+    if interval.of_requests <= 0:
+        return None
+    now = interval.processes
+    counts = sorted({now, *(each for each in _PROCESSES if each > now and processes_help)})
+    found = [
+        LargerSweep(
+            requests=math.ceil(interval.requests * times),
+            processes=count,
+            chance=interval.chance(times, count),
+        )
+        for count in counts
+        if (times := _least_times(interval, count)) is not None
+    ]
+    if found:
+        return min(found, key=lambda each: each.requests * each.processes)
+    most = counts[min(1, len(counts) - 1)]
+    return LargerSweep(
+        requests=_NEXT * interval.requests, processes=most, chance=interval.chance(_NEXT, most)
+    )
+
+
+def _least_times(interval: OpenInterval, processes: int) -> float | None:
+    """How many times the requests settle it, None where that is no advice."""
+    if interval.chance(_FAR, processes) < SETTLES:
+        return None
+    low, high = 0.0, math.log(_FAR)
+    for _ in range(40):
+        middle = (low + high) / 2
+        enough = interval.chance(math.exp(middle), processes) >= SETTLES
+        low, high = (low, middle) if enough else (middle, high)
+    return math.exp(high)
