@@ -125,6 +125,7 @@ CELLS = {
     "timing-stops-10": replace(_STOPS, visits=0.10),
     "timing-stops-30": replace(_STOPS, visits=0.30),
     "timing-stops-few": replace(_STOPS, requests=12, visits=0.10),
+    "timing-stops-capped": replace(_STOPS, requests=12, visits=0.30, cells=1),
     "gate-1.6": replace(_GATE, noise=0.016),
     "gate-3": replace(_GATE, noise=0.03),
     "gate-5": replace(_GATE, noise=0.05),

@@ -53,7 +53,8 @@ class Scenario:
     draft is truly worth before `in_decoder` is drawn, `knees` from where to where the target's knee
     is drawn. In the decoder a round takes `constant` seconds beyond its passes, which is true too.
     Decoded outputs that have `parted` accept other tokens than the replayed responses.
-    Where timing `stops` by itself there are as many visits as a sweep would make.
+    Where timing `stops` by itself there are as many visits as a sweep would make that decodes
+    `cells` configurations, of whose time it may take a third.
     """
 
     requests: int = 48
@@ -67,6 +68,7 @@ class Scenario:
     processes: int = 1
     parted: bool = False
     stops: bool = False
+    cells: int = 10**6
     promise: tuple[float, float] = (1.0, 0.97)
     ks: tuple[int, ...] = (2, 4, 6)
     batches: tuple[int, ...] = (1,)
@@ -174,8 +176,7 @@ class World:
             enough = None
             if self.scenario.stops:
                 replayed = run_of(manifest(self.scenario), [*responses, *replays])
-                # What is decoded takes so long that a third of the time is never reached.
-                enough = timed_enough(replayed, draft, 1, responses, 10**6)
+                enough = timed_enough(replayed, draft, 1, responses, self.scenario.cells)
             records += self._costs(draft, self.steps[at], enough)
             if self.scenario.parted:
                 accepted = self._accepted(responses, rates, at)

@@ -53,7 +53,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """New against old, positive is better; `error` is its standard error, None where unknown.
+    """New against old, positive is better; `error` is its standard error, None where unknown, with
+    `freedom` degrees of Student's t, those of the requests if None.
 
     The limits that its methods take are positive numbers, in the unit of the gain.
     """
@@ -62,6 +63,7 @@ class Gain:
     error: float | None
     requests: int
     may_fail: bool = True
+    freedom: float | None = None
 
     def verdict(self, limit: float) -> Verdict:
         """Where the interval lies against the limit."""
@@ -79,7 +81,8 @@ class Gain:
         beyond = -self.interval.value - limit
         if self.error == 0:
             return 0.0 if beyond > 0 else 1.0
-        return 1 - student_probability(beyond / self.error, self.requests - 1)
+        freedom = self.requests - 1 if self.freedom is None else self.freedom
+        return 1 - student_probability(beyond / self.error, freedom)
 
     def advised_requests(self, distance: float) -> int | None:
         """Requests at which a true change so far from the limit is decided in 8 of 10 cases.
@@ -167,7 +170,8 @@ def with_processes(
     """The gain of a time with the scatter of its processes, a value of each, in its interval.
 
     The means of both sides' logarithms differ by chance as Welch's t says (1947), joined in
-    quadrature with what one process shows. Under three processes on a side it cannot fail.
+    quadrature with what one process shows, of both together with Satterthwaite's degrees of freedom
+    (1946). Under three processes on a side it cannot fail.
     """
     sides = [np.log(values) for values in (old, new)]
     fewest = min(map(len, sides))
@@ -182,12 +186,15 @@ def with_processes(
     value, low, high = gain.interval.value, gain.interval.low, gain.interval.high
     error = math.sqrt(sum(shares)) * (1 + value if relative else math.exp(float(sides[1].mean())))
     reach = student_quantile(1 - TAIL, freedom) * error
+    if gain.error is not None:
+        of_requests = gain.error**4 / (gain.requests - 1)
+        both = (gain.error**2 + error**2) ** 2 / (of_requests + error**4 / freedom)
+        gain = replace(gain, error=math.hypot(gain.error, error), freedom=both)
     return replace(
         gain,
         interval=Estimate(
             value, value - math.hypot(value - low, reach), value + math.hypot(high - value, reach)
         ),
-        error=None if gain.error is None else math.hypot(gain.error, error),
     )
 
 

@@ -50,11 +50,11 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     requests; those of what is expected hold the doubt in its timing too. Speed-ups count what
     follows the first token, except `…_end_to_end…`, which include both prefills.
 
-    Candidates are ranked by the expected one: the prediction from passes alone for all requests,
-    times `plain_overhead` over `round_overhead`, the geometric mean of the draft's measured k's. So
-    `acceptance_luck` of the measured requests is not in it. Where no k of the draft was measured on
-    at least five requests it is the prediction; where others of its k's were and this one was not
-    it is None, and this k does not compete.
+    Candidates are ranked by the expected one: the prediction from passes for all requests,
+    corrected by the time that decoding took over them (`plain_overhead`, `round_overhead`), alike
+    for all measured k's of the draft. So `acceptance_luck` of the measured requests is not in it.
+    Where no k of the draft was measured on at least five requests it is the prediction; where
+    others of its k's were and this one was not it is None, and this k does not compete.
     """
 
     alpha: Estimate | None

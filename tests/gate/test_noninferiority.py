@@ -1,5 +1,7 @@
 """Verdicts by hand, p-values and quantiles by the tables, and what advice must satisfy."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from draftbench.gate.noninferiority import (
     holm,
     median_interval,
     rise,
+    with_processes,
 )
 
 
@@ -165,3 +168,14 @@ def test_a_ratio_joins_them_on_the_logarithm():
 
 def test_the_same_repeats_have_risen_by_nothing():
     assert rise([0.3], [0.3], relative=True).interval == Estimate(0.0, 0.0, 0.0)
+
+
+def test_the_p_value_of_a_time_knows_that_few_processes_tell_little():
+    # Logarithms of 0 and ±.03 in three processes a side: √(2 · .0009 / 3) · .8 = .0196, which four
+    # degrees of freedom tell; with .02 of 25 requests .028, told by 14.1 together.
+    sides = [[math.exp(at) for at in (-0.03, 0.0, 0.03)]] * 2
+    found = with_processes(Gain(Estimate(-0.2, -0.25, -0.15), 0.02, 25), *sides, relative=True)
+    assert found.error == pytest.approx(0.0280, rel=1e-3)
+    assert found.freedom == pytest.approx(14.1, rel=1e-2)
+    # .05 beyond a limit of .15 is 1.786 standard errors: 4.8 % by t of 14.1.
+    assert found.p_fail(0.15) == pytest.approx(0.0478, abs=5e-4)

@@ -247,13 +247,16 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
         scene.replay(f"r{at}", NONE if at % 3 else ALL)
     scene.times(TARGET, DRAFT)
     scene.decodes(24, 1, 4.8)
-    found = recommend(scene.observed(1), DecisionOptions(min_speedup=1.05))
+    run = scene.observed(1)
+    now = recommend(run).speedup_deciding
+    reach = math.log(now.value / now.low)
+    # 2 % more than what is asked for lies at four fifths of the way to the lower end.
+    asked = now.value * math.exp(-0.8 * reach) / 1.02
+    found = recommend(run, DecisionOptions(min_speedup=asked))
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")
-    value, interval = found.speedup_deciding.value, found.speedup_deciding
-    now = abs(math.log(value / (interval.low if value > 1.02 else interval.high)))
-    then = now * math.sqrt(24 / found.requests_needed)
+    then = reach * math.sqrt(24 / found.requests_needed)
     generator = np.random.default_rng(0)
-    truth = math.log(value / 1.02) + now / 1.96 * generator.standard_normal(20000)
+    truth = 0.8 * reach + reach / 1.96 * generator.standard_normal(20000)
     seen = truth + then / 1.96 * generator.standard_normal(20000)
     assert (abs(seen) > then).mean() == pytest.approx(0.9, abs=0.01)
 

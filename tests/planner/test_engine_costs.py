@@ -193,3 +193,27 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     assert predictor.rounds(1).rounds == pytest.approx([4.0] * 5)
     assert not predictor.reaches(5)
     assert next_start(engine_run(*plain, *own), eagle) == 2
+
+
+def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
+    # Rounds of .1 and .12 s by turns: shares of a fifth in rounds, and of .1 / .54 three times and
+    # .12 / .54 twice in seconds.
+    rows = [
+        served(None, 0, *(0.5 + each * at for at in range(9)), request=name, chunks=(1,) * 9)
+        for name, each in zip("abcde", (0.1, 0.12, 0.1, 0.12, 0.1), strict=True)
+    ]
+    costs = round_costs(engine_run(*rows, *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))), SMALL)[1]
+    off = 3 * (0.1 / 0.54 - 0.2) ** 2 + 2 * (0.12 / 0.54 - 0.2) ** 2
+    assert costs.doubts[0] == pytest.approx(np.hypot(START_DOUBT, np.sqrt(5 / 4 * off)))
+    assert costs.doubts[1] == pytest.approx(START_DOUBT)
+
+
+def test_under_five_answered_requests_tell_no_costs():
+    few = [
+        row
+        for row in (*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
+        if row.request != "e"
+    ]
+    run = engine_run(*few)
+    assert round_costs(run, SMALL) == {}
+    assert predictor_of(run, SMALL).note == "fewer than 5 requests were timed with it"

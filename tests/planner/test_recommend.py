@@ -373,8 +373,8 @@ def test_a_prediction_that_wins_by_less_than_such_predictions_were_off_is_not_ch
     big = evaluation(found, "big")
     assert big.probability_best == 0.0
     assert big.reason == (
-        "not decoded: 1.74× is predicted, but such predictions were off by up to +30% where "
-        "others were decoded"
+        "not decoded: 1.74× is predicted, but predictions of others were off by up to +30% when "
+        "decoded"
     )
 
 

@@ -6,8 +6,9 @@ decoding took 4 s.
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from draftbench.planner.recommendation import Distribution, Latency, Side
+from draftbench.planner.recommendation import Distribution, LargerSweep, Latency, Side
 from draftbench.report.answer import every_section, headline, latency, loads, reasons, speed_up
 from draftbench.report.terminal.text import shown
 
@@ -175,3 +176,44 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
         if note.startswith("Worse with speculation")
     ]
     assert [words in note for note in worse] == ([] if words is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("settled_by", "larger", "engine", "said"),
+    [
+        ("decoding", None, None, "To settle it: the same sweep with --measure-requests 10."),
+        ("load", None, None, "To settle it: a sweep that measures concurrency 1."),
+        ("sample", None, None, "To settle it: a larger --sample in another --out."),
+        ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
+        ("sample", (60, 3, 0.9), None, "To settle it: a sweep with --sample 60 --processes 3 in"),
+        ("sample", (60, 3, 0.9), "vllm 0.32.0", "a sweep with --sample 60 --restarts 3 in"),
+        (
+            "sample",
+            (100, 3, 0.66),
+            None,
+            "It is close to 1.02×: 100 requests in 3 processes (--sample 100 --processes 3) would "
+            "settle it in 66% of cases.",
+        ),
+    ],
+)
+def test_an_open_decision_says_what_would_settle_it(hand, settled_by, larger, engine, said):
+    if larger is not None:
+        larger = LargerSweep(requests=larger[0], processes=larger[1], chance=larger[2])
+    answer = replace(
+        hand.answer(hand.perfect()),
+        decision="inconclusive",
+        settled_by=settled_by,
+        larger_sweep=larger,
+        engine=engine,
+    )
+    assert said in reasons(answer)[-1]
+
+
+@pytest.mark.parametrize(
+    ("processes", "said"), [(1, "about 60 requests"), (3, "about 60 requests in 3 processes")]
+)
+def test_what_surely_settles_it_stands_in_the_headline(hand, processes, said):
+    larger = LargerSweep(requests=60, processes=processes, chance=0.9)
+    bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None)
+    assert headline(replace(bare, larger_sweep=larger)) == f"Inconclusive: {said} would settle it"
+    assert headline(replace(bare, larger_sweep=replace(larger, chance=0.8))) == "Inconclusive"
