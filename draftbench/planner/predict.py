@@ -282,7 +282,7 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
     """Predict one k. One that an engine was started with, by the other k's alone.
 
     Args:
-        beyond: seconds that a plain step and a round take beyond their passes; those of the other
+        beyond: seconds that a target step and a round take beyond their passes; those of the other
             k's if None, or 0 where they are unknown.
     """
     rounds, costs = predictor.rounds(k), predictor.costs
