@@ -37,7 +37,7 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
     assert "By concurrency\n" in outcome.out
     assert "5 → open, 7 → 0 (0: do not speculate)." in " ".join(outcome.out.split())
-    assert " pays off up to about " in outcome.out
+    assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
     assert "costs of an engine 1.0." in outcome.out
 
 
