@@ -38,7 +38,7 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert "By concurrency\n" in outcome.out
     assert "5 → open, 7 → 0 (0: do not speculate)." in " ".join(outcome.out.split())
     assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
-    assert "costs of an engine 1.0." in outcome.out
+    assert "timed with an engine 1.0." in outcome.out
 
 
 def test_json_has_a_level_for_each_concurrency_asked(command, engine):
