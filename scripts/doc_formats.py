@@ -25,6 +25,7 @@ from draftbench.acceptance.summary import AcceptanceReport
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison
 from draftbench.gate.result import GateResult, HistoryEntry
+from draftbench.gate.side_by_side import SideBySide
 from draftbench.models.check_result import CheckResult
 from draftbench.planner import cost_sources
 from draftbench.planner.formula import Table
@@ -64,7 +65,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "`target_text`, null where the tokenizer cannot be loaded.",
         (AcceptanceReport, Figure),
     ),
-    ("`compare --format json`", "", (Comparison,)),
+    ("`compare --format json`", "Of three runs and more: SideBySide.", (Comparison, SideBySide)),
     ("`check --format json`", "", (CheckResult,)),
     ("`gate --format json`", "", (GateResult,)),
     ("`suggest --format json`", "", (Suggestion,)),

@@ -30,7 +30,7 @@ from draftbench.report.terminal.text import (
 )
 
 LONGEST_NAME = 40
-_DECISIONS = {
+DECISIONS = {
     "speculate": "Speculate",
     "do_not_speculate": "Do not speculate",
     "inconclusive": "Inconclusive",
@@ -47,7 +47,7 @@ _LEGEND = (
 
 def headline(answer: Recommendation) -> str:
     """The decision in one line."""
-    decision = _DECISIONS[answer.decision]
+    decision = DECISIONS[answer.decision]
     if len(answer.levels) > 1 or answer.concurrency != 1:
         decision += f" at concurrency {answer.concurrency}"
     if answer.choice is not None:
@@ -295,7 +295,7 @@ def loads(answer: Recommendation) -> Section:
     rows: list[list[Cell]] = []
     for at in answer.levels:
         best = None if at.leader is None else named(at.choice or at.leader)
-        words = "costs unknown" if at.decision is None else _DECISIONS[at.decision].lower()
+        words = "costs unknown" if at.decision is None else DECISIONS[at.decision].lower()
         if at.decision == "speculate":
             words = best or "–"
         elif at.decision and best:

@@ -22,11 +22,21 @@ def test_json_names_both_runs(command, swept, tmp_path):
     assert [change["candidate"] for change in found["candidates"]] == ["draft", "ngram"]
 
 
-@pytest.mark.parametrize("where", [0, 1])
-def test_a_folder_that_is_no_run(failing, swept, tmp_path, where):
-    runs = [swept[0], swept[0]]
+@pytest.mark.parametrize(("runs", "where"), [(2, 0), (2, 1), (3, 2)])
+def test_a_folder_that_is_no_run(failing, swept, tmp_path, runs, where):
+    runs = [swept[0]] * runs
     runs[where] = tmp_path / "none"
     assert str(tmp_path / "none") in failing(2, "compare", *runs)
+
+
+def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
+    folder, _ = swept
+    outcome = command("compare", folder, folder, folder)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "B − A" not in outcome.out
+    found = json.loads(command("compare", folder, folder, folder, "--format", "json").out)
+    assert found["runs"] == [str(folder)] * 3
+    assert [answer["runner"] for answer in found["answers"]] == ["built-in decoder"] * 3
 
 
 def test_one_run_is_not_enough(failing, swept):

@@ -1,12 +1,21 @@
-"""Two runs beside each other as text: what `compare` finds, and the verdict of the gate."""
+"""Runs beside each other as text: what `compare` finds, and the verdict of the gate."""
 
 from __future__ import annotations
 
 from draftbench.gate.ci import describe
 from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
 from draftbench.gate.result import GateResult
+from draftbench.gate.side_by_side import SideBySide
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Cell, Section, columns, paragraph, render_sections
+from draftbench.report.answer import DECISIONS
+from draftbench.report.terminal.text import (
+    Cell,
+    Section,
+    columns,
+    paragraph,
+    render_sections,
+    shortened,
+)
 
 _LEGEND = (
     "A and B cover all requests of their run. B − A covers those that both have: the 95 % interval "
@@ -79,6 +88,34 @@ def _differences(title: str, differences: tuple[Difference, ...]) -> Section:
     if any(len(fact) + len(a) + len(b) > _WIDE for fact, a, b in rows):
         return Section(title, notes=[f"{fact}: {a} → {b}" for fact, a, b in rows])
     return Section(title, ["", "A", "B"], rows)
+
+
+def render_answers(found: SideBySide, style: str, width: int) -> str:
+    """The answers of several runs as table, json or markdown."""
+    if style == "json":
+        return to_json(found)
+    letters = {run: chr(ord("A") + at) for at, run in enumerate(found.runs)}
+    answers, best = list[list[Cell]](), list[list[Cell]]()
+    for each in found.answers:
+        begin = [letters[each.run], each.runner, each.load]
+        answers.append([*begin, DECISIONS[each.decision].lower(), str(each.requests)])
+        figures = (each.speedup, each.alpha, each.mean_accepted_length)
+        k = None if each.k is None else str(each.k)
+        best.append([begin[0], begin[2], each.draft and shortened(each.draft, 30), k, *figures])
+    differing = [
+        [each.fact, *(shortened(value or "–", 24) for value in each.values)]
+        for each in found.question
+    ]
+    legend = "± half a 95 % interval of that run; τ accepted length. Nothing is subtracted."
+    sections = [
+        Section("\n".join(f"{letter}: {run}" for run, letter in letters.items())),
+        Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
+        Section("Best draft", ["", "load", "draft", "k", "speed-up ×", "α", "τ"], best, [legend]),
+        Section("Caveats", notes=found.caveats),
+        Section("Differences in the question", ["", *letters.values()], differing),
+    ]
+    sections = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
+    return render_sections(sections, style, width)
 
 
 def verdict_text(result: GateResult, width: int) -> str:

@@ -1,0 +1,84 @@
+"""The answers of runs on several runners, each with the load that it is of."""
+
+from __future__ import annotations
+
+import pytest
+from scenes import SMALL, manifest, replay, served, trajectory
+
+from draftbench.gate.side_by_side import side_by_side
+from draftbench.report.terminal.compare import render_answers
+from draftbench.run_folder.run import run_of
+
+NAMES = [f"r{n}" for n in range(6)]
+
+
+def engine_run(names=NAMES, loads=(1,), **question):
+    """Plain: 8 tokens in 0.8 s. With k = 1, where all is accepted: 4 rounds of 0.1 s, so 2×; the
+    same at every load.
+    """
+    load = {} if question.get("arrivals", "closed") == "closed" else {"load": "open"}
+    rows = [
+        served(candidate, k, *(0.5 + 0.1 * at for at in range(len(pieces))), chunks=pieces,
+               request=name, concurrency=concurrency, **told, **load)
+        for name in names
+        for concurrency in loads
+        for candidate, k, pieces, told in (
+            (None, 0, (1,) * 9, {}),
+            (SMALL, 1, (1, 2, 2, 2, 2), {"proposed": (1,) * 4, "accepted": (1,) * 4}),
+        )
+    ]  # fmt: skip
+    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay((1.0,) * 8, request=name) for name in names]
+    asked = {"engine": "vllm", "ks": (1,), "batches": loads, **question}
+    return run_of(manifest(**asked), [*along, *replays, *rows])
+
+
+def decoder_run():
+    """The same without costs: its speed is unknown."""
+    along = [trajectory(name, 9) for name in NAMES]
+    replays = [replay((1.0,) * 8, request=name) for name in NAMES]
+    return run_of(manifest(ks=(1,)), [*along, *replays])
+
+
+def test_every_answer_names_its_runner_and_its_load():
+    runs = [decoder_run(), engine_run(loads=(1, 4)), engine_run(arrivals="poisson:2")]
+    found = side_by_side(["a", "b", "c"], runs)
+    assert [(each.run, each.runner, each.load) for each in found.answers] == [
+        ("a", "built-in decoder", "1 active row"),
+        ("b", "vllm", "1 in flight"),
+        ("b", "vllm", "4 in flight"),
+        ("c", "vllm", "poisson:2"),
+    ]
+    assert found.answers[0].speedup is None
+    assert [each.speedup.value for each in found.answers[1:]] == pytest.approx([2.0] * 3)
+    assert {each.decision for each in found.answers[1:]} == {"speculate"}
+    assert {(each.draft, each.k, each.alpha.value) for each in found.answers[1:]} == {
+        ("small", 1, 1.0)
+    }
+    (told,) = [caveat for caveat in found.caveats if "different loads" in caveat]
+    assert "active rows" in told
+
+
+def test_settings_are_told_of_every_run():
+    runs = [engine_run(), engine_run(ks=(1, 2)), engine_run(engine_args="--x")]
+    found = side_by_side(["a", "b", "c"], runs)
+    assert {each.fact: each.values for each in found.question} == {
+        "ks": ("1", "1, 2", "1"),
+        "engine_args": ("", "", "--x"),
+    }
+    assert not any("different loads" in caveat for caveat in found.caveats)
+
+
+def test_runs_of_other_requests_are_said_to_be():
+    found = side_by_side(["a", "b"], [engine_run(), engine_run(NAMES[:5])])
+    assert found.common_requests == 5
+    assert "the runs did not measure the same requests" in found.caveats
+    assert side_by_side(["a", "b"], [engine_run(), engine_run()]).caveats == ()
+
+
+def test_the_table_has_a_letter_for_every_run():
+    text = render_answers(side_by_side(["one", "two"], [decoder_run(), engine_run()]), "table", 100)
+    assert text.startswith("A: one\nB: two\n")
+    rows = [line.split() for line in text.splitlines()]
+    assert ["B", "vllm", "1", "in", "flight", "speculate", "6"] in rows
+    assert ["B", "1", "in", "flight", "small", "1", "2.00"] in [row[:7] for row in rows]
