@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from draftbench.acceptance.definitions import by_tokens
+from draftbench.acceptance.definitions import by_tokens, tokens_per_round
 from draftbench.acceptance.faults import near_tie, suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
+from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
+from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import audit, steady
@@ -36,6 +37,8 @@ _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
 # drifts by more moves it, and so do rounds that far from what their passes take.
 _DRIFT = _OVERHEAD = 0.1
 _DISAGREEMENT, _LOOPING = 0.02, 0.05
+# Tokens a round of an engine's, off replay's by a larger share.
+_OTHER_ACCEPTANCE = 0.2
 # A decoding run stalled where one of its rounds took so many times the median round.
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 # A larger share of stalled runs moves a speed-up by more than its interval.
@@ -55,6 +58,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     found = [
         *_of_leader(decided),
         *_of_untimed(run, decided),
+        *_of_other_acceptance(run, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *_of_decoding(decided),
@@ -81,6 +85,8 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
                 "no candidate's speed is known: nothing was timed, or no quantization level has a "
                 "fast kernel here"
             )
+            if any(each.measured for each in decided.alternatives):
+                text = "no candidate's speed is known: too few requests were decoded"
         yield Caveat("no-speed", text)
         return
     if decided.impossible:
@@ -119,6 +125,28 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
             "after measuring; the decision goes by the latter",
         )
+
+
+def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """An engine that does not accept what replay says is not what the answer is about."""
+    for each in decided.alternatives if run.manifest.question.engine else ():
+        if each.measured is None or not each.predictor.replays:
+            continue
+        rows = each.measured.runs
+        told = tokens_per_round([t for t, _ in rows], counted_rounds([row for _, row in rows]))
+        replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
+        gap = estimate(paired_difference(told, replayed))
+        luck = each.acceptance_luck
+        if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
+            less = "fewer" if luck < 0 else "more"
+            short = f"{engine_name(run)} brought {abs(luck):.0%} {less} tokens a round than replay"
+            yield Caveat(
+                "other-acceptance",
+                f"{each.name}: {short}, more than chance explains: suspect the engine or how it "
+                "was set up; the expected speed-up counts on the replay",
+                decisive=True,
+                short=short,
+            )
 
 
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:

@@ -186,6 +186,8 @@ def _unknown_speed(alternative: Alternative, run: Run) -> str:
         return "its prefill was not timed"
     if predictor.note is not None:
         return predictor.note
+    if alternative.measured is not None:
+        return f"{len(alternative.measured.speedup.requests)} decoded requests are too few to tell"
     if run.manifest.question.engine:
         return "replayed, but no server that drafts with it was timed"
     facts = run.facts_of(candidate)

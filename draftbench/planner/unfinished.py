@@ -56,7 +56,9 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
     done: defaultdict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
     for row in run.served:
         if row.candidate == candidate:
-            done[row.k, row.concurrency].add((row.request, row.sample))
+            # Who came at its time of arrival met any number of others: that is one load.
+            concurrency = row.concurrency if row.load == "closed" else 1
+            done[row.k, concurrency].add((row.request, row.sample))
     for (k, concurrency), keys in sorted(done.items()):
         if len(keys) < wanted:
             load = "" if concurrency == 1 else f" at concurrency {concurrency}"

@@ -160,6 +160,30 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "words"),
+    [(1, None), (0, "vllm brought 50% fewer tokens a round than replay")],
+)
+def test_an_engine_that_accepts_other_than_replay_says_is_suspected(accepted, words):
+    """Replay says that all is accepted at k = 1: 8 tokens in 4 rounds; with none it is 8 rounds."""
+    names, pieces = [f"r{n}" for n in range(6)], (1,) + (1 + accepted,) * (8 // (1 + accepted))
+    rounds = len(pieces) - 1
+    told = {"proposed": (1,) * rounds, "accepted": (accepted,) * rounds, "chunks": pieces}
+    rows = [
+        row
+        for name in names
+        for row in (
+            served(None, 0, *(0.1 * at for at in range(1, 10)), request=name),
+            served(SMALL, 1, *(0.1 * at for at in range(1, rounds + 2)), request=name, **told),
+        )
+    ]
+    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay((1.0,) * 8, request=name) for name in names]
+    answer = recommend(run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows]))
+    found = [c.short for c in answer.decisive_caveats if c.kind == "other-acceptance"]
+    assert found == ([] if words is None else [words])
+
+
 def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
     timed = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.2, (1, 2, 2, 2, 2))]
     alone = recommend(engine_run(*timed))

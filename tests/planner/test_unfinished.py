@@ -1,7 +1,7 @@
 """A run that was interrupted says so; one that is complete, or failed in part, does not."""
 
 import pytest
-from scenes import ALL, INT4, SELF_DRAFT, SMALL
+from scenes import ALL, INT4, SELF_DRAFT, SMALL, served
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
@@ -44,6 +44,15 @@ def test_on_an_engine_prompt_lookup_is_the_only_control(scene):
     effort = Effort(measure="replay", measure_requests=3, controls=True)
     found = said(scene, effort=effort, engine="vllm")
     assert "no replay of ngram:" in found.replace(")", ":")
+
+
+def test_requests_at_their_times_of_arrival_are_of_one_load_however_many_they_met(scene):
+    scene.requests(3, ALL)
+    scene.records += [
+        served(SMALL, 1, 0.5, 0.6, request=f"r{n}", load="open", concurrency=n + 1)
+        for n in range(3)
+    ]  # fmt: skip
+    assert said(scene, engine="vllm", arrivals="poisson:2") == ""
 
 
 def test_what_is_missing_is_a_caveat_of_the_answer(scene):
