@@ -35,6 +35,16 @@ def sweep(*more: str, target: str = "target", draft: str = "ngram", log: str = L
     return [*fixed, "--out", "run", "--k", "1-2", *effort, *more]
 
 
+def served(*more: str, engine: str = "vllm", **changes: str) -> list[str]:
+    """The same on an engine that would be started."""
+    return [*sweep(**changes), "--engine", engine, *more]
+
+
+def running(*more: str, server: str = "http://127.0.0.1:9") -> list[str]:
+    """The same on a server that is said to run."""
+    return [*sweep(), "--server", server, *more]
+
+
 def traffic(content: bytes, name: str, *more: str) -> list[str]:
     """The same with this traffic."""
     Path(name).write_bytes(content)
@@ -297,11 +307,43 @@ ANSWERS: list[Case] = [
     ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
 ]  # fmt: skip
+ENGINES: list[Case] = [
+    ("`--engine vlm`", lambda: served(engine="vlm")),
+    ("`--engine-args` without an engine", lambda: sweep("--engine-args", "--x")),
+    ("`--engine-args` of a running server", lambda: running("--engine-args", "--x")),
+    ("`--baseline-server` beside `--engine`", lambda: served("--baseline-server", "http://h")),
+    ("A flag of the decoder on an engine", lambda: served("--isolate")),
+    ("`--arrivals poisson:0`", lambda: served("--arrivals", "poisson:0")),
+    ("`--arrivals log` of a log without times", lambda: served("--arrivals", "log")),
+    ("`--time-scale` without `--arrivals log`", lambda: served("--time-scale", "2")),
+    ("A target that is not there", lambda: served(target="./nowhere")),
+    ("A draft's file that is not there", lambda: served(draft="draft.gguf")),
+    ("A folder for llama.cpp to serve", lambda: served(engine="llama.cpp")),
+    ("The target as its own draft", lambda: served(draft="self")),
+    ("`eagle3:` without its model", lambda: served(draft="eagle3:")),
+    ("`spec:` with a file that is not JSON", lambda: served(draft="spec:log.jsonl", log="{")),
+    ("A way to draft that the engine does not have", lambda: served(
+        draft="suffix", engine="sglang")),
+    ("A flag that draftbench sets, in `--engine-args`", lambda: served("--engine-args=--port 1")),
+    ("A placeholder that is misspelt", lambda: served("--engine-command", "vllm {arg}")),
+    ("A quote that stays open in `--engine-command`", lambda: served("--engine-command", "vllm '")),
+    ("A command that cannot be run", lambda: served("--engine-command", "/nowhere/vllm {args}")),
+    ("A server that ends at once", lambda: served("--engine-command", "false")),
+    ("A server that does not get ready", lambda: served(
+        "--engine-command", "sh -c 'sleep 60'", "--ready-timeout", "1")),
+    ("A server's address that is none", lambda: running(server="host:8000")),
+    ("A server that does not run", lambda: running(server="http://127.0.0.1:9")),
+    ("Another tool's file without counts", lambda: (
+        Path("bench.json").write_text("{}"), ["import", "bench.json"])[1]),
+    ("Three scrapes to import", lambda: (
+        [Path(name).write_text("# HELP x") for name in "abc"], ["import", "a", "b", "c"])[1]),
+]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
     "Command line": WORDS,
     "Sweep files": FILES,
     "Traffic": TRAFFIC,
     "Models": MODELS,
+    "Serving engines": ENGINES,
     "Run folders": RUNS,
     "Gate, export and estimate": ANSWERS,
 }

@@ -83,26 +83,20 @@ class Launch:
     stop: tuple[str, ...]  # empty: nothing
     environment: dict[str, str]  # beside the user's
     file: tuple[Path, str] | None  # that the command reads, and its text
-    health: str  # the route that answers once it is ready
     may_survive: bool  # a killed draftbench, in a container or on another machine
 
 
 @dataclass(frozen=True)
-class _Flags:
-    words: list[str]
-    environment: dict[str, str]
-    configuration: dict[str, Any] | None = None  # written to a file, which the flags name
-
-
-@dataclass(frozen=True)
 class _Engine:
-    """How an engine is started, and the flags that are not the user's to set."""
+    """How an engine is started: its usual command, the flags, the ways in which it drafts, the
+    flags that are not the user's to set, and what it reads from a file.
+    """
 
     command: str
-    flags: Callable[[Start], _Flags]
+    flags: Callable[[Start], list[str]]
     methods: tuple[Method, ...]
     taken: tuple[str, ...]
-    health: str = "/health"
+    configuration: Callable[[Start], dict[str, Any]] | None = None
 
 
 def speculation(
@@ -160,28 +154,36 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
             f"draftbench cannot start `{start.engine}`",
             hint=did_you_mean(start.engine, _ENGINES, f"it starts {known}; drive others by URL"),
         )
-    engine, drafts = _ENGINES[start.engine], start.speculation
-    if drafts is not None and drafts.method not in engine.methods:
-        raise EngineError(
-            f"{start.engine} is not known to draft by `{drafts.method}`",
-            hint=f"it drafts by {', '.join(engine.methods[:-1])}, or as spec:FILE.json says",
-        )
-    flags = engine.flags(start)
-    words = [*flags.words, "--host", host, "--port", str(port)]
+    engine = _ENGINES[start.engine]
+    if start.speculation is not None:
+        check_method(start.engine, start.speculation)
+    words = [*engine.flags(start), "--host", host, "--port", str(port)]
     file = None
-    if flags.configuration is not None:
+    if engine.configuration is not None:
         path = folder / f"{start.engine}-{port}.json"
-        file = path, json.dumps(flags.configuration, indent=2)
+        file = path, json.dumps(engine.configuration(start), indent=2)
         words += ["--config", str(path)]
     words += _user_args(start, engine)
     values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
     command = _filled("--engine-command", start.command or engine.command, values, words)
     stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
-    environment = dict(flags.environment)
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
     if start.threads is not None:
         environment["OMP_NUM_THREADS"] = str(start.threads)
+        # vLLM binds threads to cores of its own choice otherwise.
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
-    return Launch(tuple(command), tuple(stop), environment, file, engine.health, may_survive)
+    return Launch(tuple(command), tuple(stop), environment, file, may_survive)
+
+
+def check_method(engine: str, drafts: Speculation) -> None:
+    """Raise an EngineError where an engine cannot draft so."""
+    methods = _ENGINES[engine].methods
+    if drafts.method not in methods:
+        raise EngineError(
+            f"{engine} is not known to draft by `{drafts.method}`",
+            hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
+        )
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -266,7 +268,7 @@ def _passed_flags(drafts: Speculation) -> list[str]:
     return words
 
 
-def _vllm(start: Start) -> _Flags:
+def _vllm(start: Start) -> list[str]:
     target, revision = _revision(start.target, "--revision")
     words = ["--model", target, *revision, "--no-enable-prefix-caching"]
     words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
@@ -275,14 +277,11 @@ def _vllm(start: Start) -> _Flags:
         words += ["--max-model-len", str(start.context_length)]
     if start.concurrency > _VLLM_REQUESTS:
         words += ["--max-num-seqs", str(start.concurrency)]
-    environment = {"VLLM_NO_USAGE_STATS": "1"}
-    if start.threads is not None:  # it binds threads to cores of its own choice otherwise
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     if (drafts := start.speculation) is not None:
         fields = _vllm_fields(drafts)
         words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
         words += ["--per-request-spec-decode-metrics", "detailed"]
-    return _Flags(words, environment)
+    return words
 
 
 def _vllm_fields(drafts: Speculation) -> dict[str, Any]:
@@ -316,7 +315,7 @@ def _lookup(drafts: Speculation) -> tuple[int, int]:
     return drafts.lookup
 
 
-def _llama_cpp(start: Start) -> _Flags:
+def _llama_cpp(start: Start) -> list[str]:
     requests = start.concurrency
     # The context is shared out evenly; without -np there are four places.
     context = 0 if start.context_length is None else start.context_length * requests
@@ -326,11 +325,11 @@ def _llama_cpp(start: Start) -> _Flags:
         words += ["--threads", str(start.threads)]
     drafts = start.speculation
     if drafts is None:
-        return _Flags(words, {})
+        return words
     if drafts.method == "raw":
-        return _Flags([*words, *_passed_flags(drafts)], {})
+        return [*words, *_passed_flags(drafts)]
     if drafts.method == "ngram":
-        return _Flags([*words, *llama_cpp_lookup(_lookup(drafts)[1], drafts.k)], {})
+        return [*words, *llama_cpp_lookup(_lookup(drafts)[1], drafts.k)]
     if drafts.method == "draft-model":
         words += llama_cpp_draft(str(drafts.model))
         if drafts.mode is not DraftingMode.GREEDY:
@@ -338,10 +337,10 @@ def _llama_cpp(start: Start) -> _Flags:
     else:
         words += [] if drafts.model is None else ["-md", drafts.model]
         words += ["--spec-type", f"draft-{drafts.method}"]
-    return _Flags([*words, *llama_cpp_lengths(drafts.k)], {})
+    return [*words, *llama_cpp_lengths(drafts.k)]
 
 
-def _sglang(start: Start) -> _Flags:
+def _sglang(start: Start) -> list[str]:
     target, revision = _revision(start.target, "--revision")
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
@@ -350,33 +349,35 @@ def _sglang(start: Start) -> _Flags:
         words += ["--max-running-requests", str(start.concurrency)]
     drafts = start.speculation
     if drafts is None:
-        return _Flags(words, {})
+        return words
     if drafts.method == "raw":
-        return _Flags([*words, *_passed_flags(drafts)], {})
+        return [*words, *_passed_flags(drafts)]
     if drafts.method == "ngram":
-        return _Flags([*words, *sglang_lookup(drafts.k)], {})
+        return [*words, *sglang_lookup(drafts.k)]
     model, pinned = _revision(drafts.model or "", "--speculative-draft-model-revision")
     if drafts.method == "draft-model":
-        return _Flags([*words, *sglang_draft(model, drafts.quant, drafts.k), *pinned], {})
+        return [*words, *sglang_draft(model, drafts.quant, drafts.k), *pinned]
     algorithm = {"eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH"}[drafts.method]
     words += ["--speculative-algorithm", algorithm]
     words += ["--speculative-draft-model-path", model, *pinned] if model else []
     if drafts.method == "dflash":  # its block holds the last accepted token too
-        return _Flags([*words, "--speculative-dflash-block-size", str(drafts.k + 1)], {})
-    return _Flags([*words, *sglang_chain(drafts.k)], {})
+        return [*words, "--speculative-dflash-block-size", str(drafts.k + 1)]
+    return [*words, *sglang_chain(drafts.k)]
 
 
-def _tensorrt_llm(start: Start) -> _Flags:
+def _tensorrt_llm(start: Start) -> list[str]:
+    length = start.context_length
+    return [start.target, *([] if length is None else ["--max_seq_len", str(length)])]
+
+
+def _tensorrt_llm_file(start: Start) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "kv_cache_config": {"enable_block_reuse": False},
         "return_perf_metrics": True,
     }
-    words = [start.target]
-    if start.context_length is not None:
-        words += ["--max_seq_len", str(start.context_length)]
     drafts = start.speculation
     if drafts is None:
-        return _Flags(words, {}, fields)
+        return fields
     length = {"max_draft_len": drafts.k}
     if drafts.method == "raw":
         speculative = _passed_through(drafts)
@@ -391,7 +392,7 @@ def _tensorrt_llm(start: Start) -> _Flags:
         speculative = {"decoding_type": "Eagle3", **length, "speculative_model": drafts.model}
     else:
         speculative = {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
-    return _Flags(words, {}, {**fields, "speculative_config": speculative})
+    return fields | {"speculative_config": speculative}
 
 
 _ENGINES = {
@@ -428,6 +429,7 @@ _ENGINES = {
         _tensorrt_llm,
         ("draft-model", "ngram", "eagle3", "mtp", "raw"),
         ("--port", "--config", "--extra-llm-api-options"),
+        _tensorrt_llm_file,
     ),
 }
 STARTED = tuple(_ENGINES)  # what draftbench can start

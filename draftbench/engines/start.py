@@ -36,10 +36,19 @@ __all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "
 HOST = "127.0.0.1"
 GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
+LOG_ENDS = "; its log ends:"
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 64 << 10  # of its end that are read
 _FEW_CORES = 16
+# What an engine's log says, and what helps.
+_ADVICE = {
+    "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that its "
+    'cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
+    "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what else '
+    "holds memory there",
+}
 _ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
+_NO_ERROR = re.compile(r"\b(INFO|WARNING)\b")  # which may name one
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -117,7 +126,7 @@ def _free_port() -> int:
 
 
 def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) -> None:
-    while not _answers(port, runner.launch.health):
+    while not _answers(port):
         how = runner.ended(_POLL_SECONDS)
         if runner.refused is not None:
             command = without_secrets(runner.launch.words)[0]
@@ -134,8 +143,7 @@ def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) 
         if how is not None:
             raise EngineError(
                 f"{start.engine} ended before it answered: {how}{runner.last_words()}",
-                hint=f"its whole log is {runner.log}; --engine-args and --engine-command change "
-                "how it is started",
+                hint=f"its whole log is {runner.log}; {runner.advice()}",
             )
         if time.monotonic() - begun > start.ready_timeout:
             raise EngineError(
@@ -145,10 +153,10 @@ def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) 
             )
 
 
-def _answers(port: int, route: str) -> bool:
+def _answers(port: int) -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
-        connection.request("GET", route)
+        connection.request("GET", "/health")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -221,20 +229,30 @@ class _Guardian:
             self._heard += read.decode(errors="replace")
             wait = 0.0
 
-    def last_words(self) -> str:
-        """The last lines of the server's log, safe to print and without secrets."""
+    def _logged(self) -> list[str]:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - _LOG_BYTES))
             text = log.read(_LOG_BYTES).decode(errors="replace")
-        known = secrets_of(self.launch.words, self._environment)
         lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-        lines = [_COLOURS.sub("", line) for line in lines if line]
+        return [_COLOURS.sub("", line) for line in lines if line]
+
+    def advice(self) -> str:
+        """What helps against what the server's log says."""
+        said = "\n".join(self._logged())
+        changed = "--engine-args and --engine-command change how it is started"
+        return next((hint for words, hint in _ADVICE.items() if words in said), changed)
+
+    def last_words(self) -> str:
+        """The last lines of the server's log, safe to print and without secrets."""
+        known, lines = secrets_of(self.launch.words, self._environment), self._logged()
         last = lines[-LAST_LINES:]
         # A failure in a process of the server's is followed by those of the others.
-        cause = next((line for line in lines if _ERROR.search(line)), None)
+        errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))
+        cause = next(errors, None)
         told = last if cause is None or cause in last else [cause, "…", *last]
         shown = [hidden_in(line, known) for line in told]
-        return "".join(["; its log ends:", *(f"\n  {without_controls(line)}" for line in shown)])
+        words = "".join(f"\n  {without_controls(line)}" for line in shown)
+        return f"{LOG_ENDS}{words}" if words else "; its log is empty"
 
     def end(self) -> None:
         """End the server and wait until it is gone."""

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
 from draftbench.decoder.runner import set_threads
-from draftbench.engines.commands import Speculation, runs_elsewhere, speculation
+from draftbench.engines.commands import (
+    Speculation,
+    check_method,
+    runs_elsewhere,
+    speculation,
+)
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask, Server
@@ -33,7 +38,7 @@ from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request, Sampling
 from draftbench.run_folder.manifest import Manifest, environment, portable, short_name
-from draftbench.sweep.arms import REPLAYED, Arm, Serving
+from draftbench.sweep.arms import REPLAYED, Arm, Serving, arrival_times
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
@@ -63,7 +68,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     asked = options.serving
     assert asked is not None
     if asked.server is None:
-        _check_files(options, asked)
+        _check_starts(options, asked)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {in_words(device)}", always=True)
@@ -94,6 +99,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             hint="name the model with --target, or its tokenizer's folder with --tokenizer",
         )
     prompts, left_out = render(options, traffic, text, context)
+    if asked.arrivals == "log":
+        arrival_times([(prompt, 0) for prompt in prompts], options)  # refused before any work
     checked = _check_drafts(options, target if configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
@@ -138,13 +145,17 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
 
 
-def _check_files(options: SweepOptions, asked: ServingOptions) -> None:
-    """Look for the models that servers are to be started with.
+def _check_starts(options: SweepOptions, asked: ServingOptions) -> None:
+    """Look for the models that servers are to be started with, before the first is.
 
     Raises:
         ModelError: there is none, or not of a kind that the engine serves.
+        EngineError: the engine cannot draft with one.
     """
+    assert asked.engine is not None
     drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
+    for drafter in drafters:
+        check_method(asked.engine, drafter)
     # Where the server runs elsewhere its files need not be here, but for what is replayed.
     elsewhere = runs_elsewhere(asked.command)
     named = [] if elsewhere else [("--target", options.target)]

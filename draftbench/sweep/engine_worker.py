@@ -26,7 +26,7 @@ from draftbench.engines.commands import Start
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import Running, started
+from draftbench.engines.start import LOG_ENDS, Running, started
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
@@ -150,7 +150,7 @@ class EngineWorker:
         which may hold anything.
         """
         self.watcher.note(f"{arms[-1]}: {error.message}")
-        first = EngineError(error.message.splitlines()[0], hint=error.hint)
+        first = EngineError(error.message.partition(LOG_ENDS)[0].splitlines()[0], hint=error.hint)
         return failure(arms[-1].candidate, first, "serve")
 
     def _visit(self, arms: Sequence[Arm]) -> None:

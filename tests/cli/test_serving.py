@@ -89,6 +89,21 @@ def test_models_that_are_not_there_are_named_before_a_server_starts(
     assert engine.starts == []
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--drafts", "ngram", "--arrivals", "log"], "do not say when they came"),
+        (["--drafts", "ngram,suffix", "--engine", "sglang"], "not known to draft by `suffix`"),
+    ],
+)
+def test_what_no_server_could_answer_is_refused_before_one_starts(
+    failing, engine, embedded, words, complaint
+):
+    told = failing(2, "sweep", *ENGINE, "--target", embedded / "target", *words, *TRAFFIC)
+    assert complaint in told
+    assert engine.starts == []
+
+
 def test_files_of_a_container_are_not_looked_for_here(command, engine, embedded, tmp_path):
     words = ["--target", "/models/t", "--tokenizer", embedded / "target", "--drafts", "ngram"]
     words += ["--engine-command", "docker run image {args}", "--k", 2, "--out", tmp_path / "run"]

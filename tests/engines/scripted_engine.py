@@ -2,9 +2,9 @@
 
 python scripted_engine.py BEHAVIOUR… [--port N …]
 
-`loading` never gets ready, `exits` prints and ends, `worker` ends after a worker of its own failed,
-`deaf` ignores SIGTERM, `family` has a child in its process group and one outside it, both deaf. It
-answers its own command line.
+`loading` never gets ready, `exits` prints and ends, `worker` ends after a worker of its own failed
+for want of memory, `deaf` ignores SIGTERM, `family` has a child in its process group and one
+outside it, both deaf. It answers its own command line.
 """
 
 import json
@@ -36,7 +36,9 @@ def main():
         say(f"environment {os.environ.get('HF_TOKEN')}\n")
         sys.exit("no kernel image is available")
     if "worker" in sys.argv:
-        say("(Worker) ValueError: too little memory\n" + "  File\n" * 20)
+        say("(API) WARNING 11-23 a low limit causes `OSError: [Errno 24] Too many open files`\n")
+        say("(Worker) ERROR 11-23 ValueError: Available memory on node 0 is less than asked\n")
+        say("  File\n" * 20)
         sys.exit("RuntimeError: see above")
     if "deaf" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -169,8 +169,15 @@ def test_the_first_error_is_shown_where_those_that_it_caused_fill_the_end_of_the
     with pytest.raises(EngineError) as caught, engine("worker"):
         pass
     _, first, gap, *last = caught.value.message.splitlines()
-    assert (first, gap) == ("  (Worker) ValueError: too little memory", "  …")
+    told = "  (Worker) ERROR 11-23 ValueError: Available memory on node 0 is less than asked"
+    assert (first, gap) == (told, "  …")
     assert (len(last), last[-1]) == (starting.LAST_LINES, "  RuntimeError: see above")
+
+
+def test_an_engine_without_room_for_its_cache_is_told_how_to_take_less(engine):
+    with pytest.raises(EngineError) as caught, engine("worker"):
+        pass
+    assert "set VLLM_CPU_KVCACHE_SPACE" in caught.value.hint
 
 
 def test_a_server_that_never_gets_ready_is_ended_and_shows_its_log(engine, tmp_path):
@@ -205,7 +212,7 @@ def test_a_port_that_another_program_took_in_between_is_named(engine, monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         monkeypatch.setattr(starting, "_free_port", lambda: port)
-        monkeypatch.setattr(starting, "_answers", lambda port, route: False)
+        monkeypatch.setattr(starting, "_answers", lambda port: False)
         with pytest.raises(EngineError) as caught, engine():
             pass
     assert caught.value.message.endswith(f"another program took its port, {port}")

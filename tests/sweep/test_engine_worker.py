@@ -371,7 +371,7 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch):
 def test_what_a_server_wrote_into_its_log_is_not_shared(served, small):
     def make(start, number):
         if start.speculation:
-            raise EngineError("vllm ended\nprompt: my secret", hint="see its log")
+            raise EngineError("vllm ended; its log ends:\n  prompt: my secret", hint="see its log")
 
     run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
     assert [failure.reason for failure in run.failures] == ["vllm ended"]
