@@ -333,10 +333,10 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what the traffic became and which drafts are out, before anything is loaded."""
     describe_load(prepared, watcher)
     facts = prepared.manifest.traffic
-    merged = f", {facts.merged} merged" if facts.merged else ""
-    watcher.note(f"{facts.requests} requests of {facts.rows} rows ({facts.form}){merged}")
+    merged = f"; duplicates merged: {facts.merged}" if facts.merged else ""
+    watcher.note(f"{facts.requests} requests in {facts.rows} rows, read as {facts.form}{merged}")
     for reason, count in facts.dropped.items():
-        watcher.note(f"left out, {reason}: {count}")
+        watcher.note(f"{count} left out: {reason}")
     refused: dict[str, list[str]] = {}
     for failure in prepared.failures:
         refused.setdefault(failure.reason, []).append(str(failure.candidate))
@@ -354,8 +354,8 @@ def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:
         watcher.note(
-            f"the machine is busy, with a load of {load:.1f} for each core: times will be noisy, "
-            "acceptance will not"
+            f"the machine is busy (load {load:.1f} per core): times will be noisy, acceptance will "
+            "not"
         )
 
 

@@ -28,13 +28,13 @@ def told(load):
 
 @pytest.mark.parametrize(("load", "said"), [(None, 0), (LOAD, 0), (1.25, 1)])
 def test_a_busy_machine_is_said_before_the_sweep(load, said):
-    assert sum("a load of 1.2 for each core" in note for note in told(load)) == said
+    assert sum("busy (load 1.2 per core)" in note for note in told(load)) == said
 
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told(None) == [
-        "2 requests of 3 rows (prompt), 1 merged",
-        "left out, too long: 4",
+        "2 requests in 3 rows, read as prompt; duplicates merged: 1",
+        "4 left out: too long",
         "refused foreign: its vocabulary differs",
         "note on draft: slow",
     ]

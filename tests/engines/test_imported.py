@@ -182,6 +182,15 @@ def test_a_restart_between_two_scrapes_is_said(write, capsys):
     assert "without a restart between" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["scrapes", "bench", "aiperf", "answers", "guidellm"])
+def test_the_table_fits_a_screen_and_defines_a_figure_once(kind, write, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "88")
+    assert main(["import", *map(str, records(kind, write))]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if len(line) > 88] == []
+    assert out.count("rounds that accepted their first i draft tokens") == 1
+
+
 def test_the_table_names_what_the_tool_calls_each_figure(write, capsys):
     assert main(["import", *map(str, records("bench", write))]) == 0
     out = capsys.readouterr().out

@@ -331,9 +331,9 @@ def _grid(plan: DryRun, requests: str) -> list[tuple[str, str]]:
     return [
         ("target", f"{shortened(plan.target, 40)}, quantization {plan.target_quant}, {plan.dtype}"),
         ("drafts", drafts),
-        ("grid", f"k = {ks}; batch size {batches}; {plan.mode} drafting"),
+        ("grid", f"k = {ks}; concurrency {batches}; {plan.mode} drafting"),
         ("traffic", requests),
-        ("device", f"{plan.device}, {counted(plan.threads, 'CPU thread')}"),
+        ("device", f"{plan.device}; {counted(plan.threads, 'CPU thread')}"),
     ]
 
 
@@ -368,8 +368,8 @@ def _work_as_table(plan: EngineDryRun) -> Section:
     notes = ["Responses reach their limit; replay of the drafts is not counted."]
     if plan.most.seconds is not None:
         notes.append(
-            f"Times without running anything: {_START_SECONDS:.0f} s a start, weights read as fast "
-            "as on a common machine, and no speed-up."
+            f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
+            "are read as fast as on a common machine, and nothing is faster with a draft."
         )
     return Section("Work", ("", "servers started", "tokens written", "time"), rows, notes)
 
@@ -380,7 +380,7 @@ def _memory(plan: DryRun) -> Section:
     for need in largest[:_MOST_ROWS]:
         sizes = (need.target_weights, need.draft_weights, need.cache, need.together)
         rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))
-    notes = [f"With {plan.cache_tokens} tokens of cache; activations are not counted."]
+    notes = [f"The cache is for {plan.cache_tokens} tokens; activations are not counted."]
     if len(largest) > len(rows):
         notes.insert(0, f"and {len(largest) - len(rows)} more that need less: {_MORE}")
     second = max((need.second_layout for need in plan.memory), default=0)

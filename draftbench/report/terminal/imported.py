@@ -12,18 +12,20 @@ def render(found: Imported, style: str, width: int) -> str:
     """The figures as table, json or markdown."""
     if style == "json":
         return to_json(found)
-    rows = [[each.name, _value(each), each.called or "–", each.formula] for each in found.figures]
+    rows = [[each.name, _value(each), each.called or "–"] for each in found.figures]
     of = counted(found.rounds, "round")
     if found.requests is not None:
         of = f"{counted(found.requests, 'request')}, {of}"
-    notes = []
+    # A figure by position has one definition for all of them.
+    defined = {each.formula: each.name.partition(" of position ")[0] for each in found.figures}
+    notes = [f"{name[0].upper()}{name[1:]}: {formula}." for formula, name in defined.items()]
     if found.smaller_k:
         lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in found.smaller_k.items())
         notes.append(f"Mean accepted length to expect at a smaller k: {lengths}.")
     if found.without:
         notes.append(f"{counted(found.without, 'row')} without counts of speculation: left out.")
     notes += [f"{note[0].upper()}{note[1:]}." for note in found.notes]
-    head = ["figure", "value", "called there", "definition"]
+    head = ["figure", "value", "called there"]
     return render_sections([Section(f"{found.form}: {of}", head, rows, notes)], style, width)
 
 

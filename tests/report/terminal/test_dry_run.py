@@ -67,7 +67,7 @@ def many(planned):
         "target scores 1000 tokens in long passes 17 s",
         # 5 requests, plainly and at 3 k's, for 4 candidates at 2 batch sizes, 40 tokens each.
         "decoding 160 responses: 5 requests, without a draft and at 3 k's 11 min",
-        "grid k = 1, 2; batch size 1, 4; greedy drafting",
+        "grid k = 1, 2; concurrency 1, 4; greedy drafting",
     ],
 )
 def test_memory_and_time_follow_from_sizes_and_the_stated_rate(planned, line):
