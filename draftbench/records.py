@@ -379,6 +379,7 @@ class Served(Observation, frozen=True):
     first_difference: Count | None = None
     tie: bool | None = None
     error: str | None = None
+    decode_seconds: Amount | None = None  # after the first token, by the server's own clock
 
     def __post_init__(self) -> None:
         _check_lengths(len(self.arrivals), chunks=self.chunks)

@@ -181,6 +181,7 @@ class _Drive:
             kept=reading.kept,
             by_position=_tuple(reading.by_position),
             log_p=_tuple(reading.log_p) if whole_log_p and ask.log_p else None,
+            decode_seconds=reading.decode_seconds,
             error=fault,
             reason=reason,
         )

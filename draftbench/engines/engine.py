@@ -62,6 +62,7 @@ class Answer:
     kept: int | None = None
     by_position: tuple[int, ...] | None = None
     log_p: tuple[float, ...] | None = None
+    decode_seconds: float | None = None  # after the first token, by the server's own clock
     error: Fault | None = None
     reason: str = ""  # of the error, in one line that may be printed
 
@@ -103,6 +104,7 @@ class Reading:
     kept: int | None = None
     by_position: Sequence[int] | None = None
     log_p: list[float] | None = field(default_factory=list)
+    decode_seconds: float | None = None
     ended: bool = False  # whether the server said that this is all
     # Where ids are missing in `tokens`: first position, how many there, text of the whole piece.
     gaps: list[tuple[int, int, str]] = field(default_factory=list)

@@ -49,6 +49,7 @@ class Timings(msgspec.Struct):
     cache_n: Count | None = None
     draft_n: Count | None = None
     draft_n_accepted: Count | None = None
+    predicted_ms: Amount | None = None  # after the first token
 
 
 class Top(msgspec.Struct):
@@ -161,6 +162,8 @@ class LlamaCpp(Server):
                 reading.cached_tokens = event.timings.cache_n
                 reading.drafted = event.timings.draft_n
                 reading.kept = event.timings.draft_n_accepted
+                if event.timings.predicted_ms is not None:
+                    reading.decode_seconds = event.timings.predicted_ms / 1e3
 
     async def settle(self, reading: Reading) -> None:
         tokens = reading.tokens

@@ -24,7 +24,7 @@ from draftbench.engines.engine import (
     one_token,
 )
 from draftbench.errors import EngineError
-from draftbench.records import Count
+from draftbench.records import Amount, Count
 
 # What vLLM and TensorRT-LLM would add to a prompt or an answer of ids.
 NOTHING_ADDED = {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
@@ -69,6 +69,7 @@ class Speculated(msgspec.Struct):
 
 
 class Metrics(msgspec.Struct):
+    generation_time_ms: Amount | None = None  # from the first token to the last
     speculative_decoding: Speculated | None = None
 
 

@@ -54,7 +54,11 @@ class Vllm(TokenServer, OpenAi):
 
     def take(self, event: Event, reading: Reading) -> None:
         super().take(event, reading)
-        stated = event.metrics.speculative_decoding if event.metrics else None
+        if event.metrics is None:
+            return
+        if event.metrics.generation_time_ms is not None:
+            reading.decode_seconds = event.metrics.generation_time_ms / 1e3
+        stated = event.metrics.speculative_decoding
         if stated is None:
             return
         reading.rounds = stated.num_spec_steps

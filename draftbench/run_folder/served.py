@@ -3,6 +3,9 @@ of the two measured it.
 
 An engine tells less: not what of a round was drafting, at times only the sums over rounds. What it
 counted past the end of a response is taken off, as the built-in decoder does.
+
+What follows the first token takes what the server's own clock says, where it says so of every
+answer: a client that waits for a processor sees the pieces late, and then at once.
 """
 
 from __future__ import annotations
@@ -32,21 +35,24 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     """
     whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
+    by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
     for row in whole:
         if row.candidate is not None:
             by_candidate[row.candidate].append(row)
     return [
-        _decode(row, str(candidate))
+        _decode(row, str(candidate), by_server=by_server)
         for candidate, own in by_candidate.items()
         for row in (*baseline, *own)
     ]
 
 
-def _decode(row: Served, block: str) -> Decode:
+def _decode(row: Served, block: str, *, by_server: bool) -> Decode:
     kept, cut = _rounds_within(row)
     concurrency = row.concurrency if row.load == "closed" else 1
-    seconds = _seconds(row, len(kept))
+    seconds = row.arrivals[-1] - row.arrivals[0]
+    if by_server and row.decode_seconds is not None:
+        seconds = row.decode_seconds
     return Decode(
         request=row.request,
         sample=row.sample,
@@ -58,10 +64,10 @@ def _decode(row: Served, block: str) -> Decode:
         accepted=tuple(accepted for _, accepted in kept),
         cut=cut,
         draft_seconds=(0.0,) * len(kept),  # in the rest of the round, as the engine tells it
-        verify_seconds=seconds,
-        prefill_seconds=row.arrivals[0],
+        verify_seconds=_by_round(row, len(kept), seconds),
+        prefill_seconds=max(row.arrivals[-1] - seconds, 0.0),
         draft_prefill_seconds=None,
-        decode_seconds=row.arrivals[-1] - row.arrivals[0],
+        decode_seconds=seconds,
         output_tokens=row.output_tokens,
         digest=row.digest,
         first_difference=row.first_difference,
@@ -154,9 +160,14 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
     return tuple(round(max(at[end] - at[begin], 0.0), 7) for begin, end in pairwise(ends))
 
 
-def _seconds(row: Served, rounds: int) -> tuple[float, ...]:
-    """Seconds of every round: as its pieces came, else their mean."""
-    seconds = _between_rounds(row, rounds)
-    if len(seconds) == rounds:
-        return seconds
-    return (round((row.arrivals[-1] - row.arrivals[0]) / rounds, 7),) * rounds
+def _by_server(row: Served) -> bool:
+    """Whether the server's own clock can be believed: no longer than the client waited in all."""
+    return row.decode_seconds is not None and 0 < row.decode_seconds <= row.arrivals[-1]
+
+
+def _by_round(row: Served, rounds: int, total: float) -> tuple[float, ...]:
+    """The seconds of every round, `total` in all: in proportion as its pieces came, else alike."""
+    seen = _between_rounds(row, rounds)
+    if len(seen) != rounds or not sum(seen):
+        seen = (1.0,) * rounds
+    return tuple(round(total * each / sum(seen), 7) for each in seen)

@@ -89,6 +89,7 @@ def served_of(
         drafted=answer.drafted,
         kept=answer.kept,
         by_position=answer.by_position,
+        decode_seconds=answer.decode_seconds,
         first_difference=first,
         error=error,
     )

@@ -105,6 +105,15 @@ def test_vllm_tells_every_round(scenes):
     assert answer.chunks == (1, 2, 3, 1, 1, 2, 1, 3, 1, 3, 1, 3, 1, 1)
 
 
+def test_the_time_after_the_first_token_is_the_servers_own(scenes):
+    # `generation_time_ms` and `predicted_ms` as they stand in the recordings.
+    told = {VLLM: 0.741457, VLLM_PLAIN: 0.331852, LLAMA: 15.2315, LLAMA_PLAIN: 80.596549}
+    for name, seconds in told.items():
+        assert scenes[name].answers["greedy"].decode_seconds == pytest.approx(seconds, rel=1e-5)
+    for _, answer in every(scenes):
+        assert answer.decode_seconds is not None
+
+
 @pytest.mark.parametrize("name", [VLLM, LLAMA])
 def test_the_sums_of_requests_are_the_server_s_counters(scenes, name):
     scene = scenes[name]

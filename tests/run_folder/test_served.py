@@ -28,6 +28,23 @@ def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for():
     assert decode.decode_seconds == pytest.approx(0.6)
 
 
+def test_pieces_that_a_client_saw_late_and_at_once_take_what_the_server_says():
+    """Of 1.1 s in all the first token took .5 s by the server, whose pieces came at 1.1 s all."""
+    late = {"chunks": (1, 3, 1, 2), "proposed": (2, 2, 2), "accepted": (2, 0, 1)}
+    row = served(SMALL, 2, 1.1, 1.1, 1.1, 1.1, decode_seconds=0.6, **late)
+    (decode,) = runs(row, k=2)
+    assert (decode.decode_seconds, decode.prefill_seconds) == pytest.approx((0.6, 0.5))
+    assert decode.verify_seconds == pytest.approx((0.2, 0.2, 0.2))
+
+
+@pytest.mark.parametrize("other", [None, 9.0])
+def test_where_one_answer_lacks_the_servers_clock_or_cannot_be_the_client_is_believed(other):
+    timed = {"chunks": (1, 3), "proposed": (2,), "accepted": (2,)}
+    one = served(SMALL, 2, 0.5, 1.0, decode_seconds=0.3, **timed)
+    two = served(SMALL, 2, 0.5, 1.0, decode_seconds=other, request="s", **timed)
+    assert [row.decode_seconds for row in runs(one, two, k=2)] == [0.5, 0.5]
+
+
 def test_tokens_accepted_past_the_limit_are_cut():
     # A limit of 4 tokens: one of the prefill, then 3 of which the first round brings 3 of its 5.
     row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), proposed=(4,), accepted=(4,))
