@@ -66,43 +66,44 @@ def alone(process, k, **changes):
 
 
 @pytest.mark.parametrize(
-    "second", [[decode("q", k) for k in (0, 3)], [decode("q", k) for k in (0, 2, 3)]]
+    ("earlier", "kept"),
+    [
+        # Of a batch other cells are not compared with an earlier process's baseline, nor with one
+        # over fewer responses.
+        (
+            [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)],
+            [decode("q", k) for k in (0, 3)],
+        ),
+        ([decode("p", k) for k in (0, 2)], [decode("q", k) for k in (0, 2, 3)]),
+        (
+            [decode("p", k) for k in (0, 2)],
+            [decode("q", k, request=name) for k in (0, 2) for name in ("r", "other")],
+        ),
+        # Processes that decoded the same all count; other batches and blocks stand for themselves.
+        ([], [decode(process, k) for process in "pqs" for k in (0, 2)]),
+        (
+            [],
+            [
+                *(decode("p", 0, batch=8), decode("p", 0, block="e"), alone("p", 2)),
+                *(decode("q", 0), alone("q", 2)),
+            ],
+        ),
+        # So it is of a row alone: the second process was asked for another k too and decoded all
+        # again, or some of it.
+        ([alone("p", k) for k in (0, 2)], [alone("q", k) for k in (0, 2, 3)]),
+        ([alone("p", k) for k in (0, 2)], [alone("q", k) for k in (0, 3)]),
+        # Request by request: only the second process decoded the other one.
+        (
+            [],
+            [
+                *(alone(process, k) for process in "pq" for k in (0, 2)),
+                *(alone("q", k, request="other") for k in (0, 2, 3)),
+            ],
+        ),
+    ],
 )
-def test_of_a_batch_other_cells_are_not_compared_with_an_earlier_processs_baseline(second):
-    first = [decode("p", 0), decode("p", 0, repeat=1), decode("p", 2)]
-    assert run_of(manifest(), first + second).decodes == tuple(second)
-
-
-def test_of_a_batch_one_over_fewer_responses_does_not_count():
-    first = [decode("p", k) for k in (0, 2)]
-    second = [decode("q", k, request=name) for k in (0, 2) for name in ("r", "other")]
-    assert set(run_of(manifest(), first + second).decodes) == set(second)
-
-
-def test_of_a_batch_processes_that_decoded_the_same_all_count():
-    rows = [decode(process, k) for process in "pqs" for k in (0, 2)]
-    assert set(run_of(manifest(), rows).decodes) == set(rows)
-
-
-def test_other_batches_and_blocks_keep_the_rows_of_their_own_last_process():
-    first = [decode("p", 0, batch=8), decode("p", 0, block="e"), alone("p", 2)]
-    second = [decode("q", 0), alone("q", 2)]
-    assert set(run_of(manifest(), first + second).decodes) == {*first, *second}
-
-
-@pytest.mark.parametrize("ks", [(0, 2, 3), (0, 3)])
-def test_of_a_row_alone_another_cell_is_not_compared_with_an_earlier_processs_baseline(ks):
-    """The second process was asked for another k too and decoded all again, or some of it."""
-    first = [alone("p", 0), alone("p", 2)]
-    second = [alone("q", k) for k in ks]
-    assert run_of(manifest(), first + second).decodes == tuple(second)
-
-
-def test_of_a_row_alone_processes_that_decoded_the_same_cells_all_count():
-    """Request by request: only the second process decoded the other one."""
-    rows = [alone(process, k) for process in "pq" for k in (0, 2)]
-    rows += [alone("q", k, request="other") for k in (0, 2, 3)]
-    assert set(run_of(manifest(), rows).decodes) == set(rows)
+def test_processes_that_decoded_the_same_count_together_or_the_last_alone(earlier, kept):
+    assert set(run_of(manifest(), [*earlier, *kept]).decodes) == set(kept)
 
 
 def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from scenes import BIG, SMALL, served
 
 from draftbench.records import Served
-from draftbench.run_folder.served import chunk_gaps, decodes_of, rounds_of
+from draftbench.run_folder.served import decodes_of, rounds_of
 
 
 def runs(*rows: Served, k: int):
@@ -58,59 +57,28 @@ def test_an_end_that_the_target_adds_itself_cuts_nothing():
     assert (decode.accepted, decode.cut) == ((2,), (0,))
 
 
-def test_steps_without_a_proposal_are_rounds_that_the_engine_does_not_list():
-    # 6 tokens after the first: a round of 1 + 3, and two steps of one token.
-    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 6), proposed=(3,), accepted=(3,))
-    assert rounds_of(row) == [(3, 3), (0, 0), (0, 0)]
+@pytest.mark.parametrize(
+    ("tokens", "counted", "rounds"),
+    [
+        # Steps without a proposal are rounds that the engine does not list: 1 + 3, and two alone.
+        (6, {"proposed": (3,), "accepted": (3,)}, [(3, 3), (0, 0), (0, 0)]),
+        # Sums alone, as llama.cpp gives: 6 of 10 tokens accepted are 4 rounds; as even as can be.
+        (10, {"drafted": 12, "kept": 6}, [(3, 1), (3, 1), (3, 2), (3, 2)]),
+        # A step without a proposal is in no sum either: three rounds, and one token alone.
+        (11, {"rounds": 3, "drafted": 9, "kept": 7}, [(3, 2), (3, 2), (3, 3), (0, 0)]),
+        # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third.
+        (
+            10,
+            {"rounds": 4, "drafted": 12, "kept": 6, "by_position": (3, 2, 1)},
+            [(3, 0), (3, 1), (3, 2), (3, 3)],
+        ),
+    ],
+)
+def test_rounds_have_the_sums_that_the_engine_counted(tokens, counted, rounds):
+    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, tokens), **counted)
+    assert rounds_of(row) == rounds
     (decode,) = runs(row, k=3)
-    assert decode.verify_seconds == pytest.approx((0.5 / 3,) * 3)
-
-
-# llama.cpp sends every token apart: rounds of three tokens, one, and three, told by their sums.
-APART = served(
-    SMALL, 4, 0.5, 0.7, 0.701, 0.702, 0.8, 1.1, 1.101, 1.102, rounds=3, drafted=12, kept=4
-)  # fmt: skip
-
-
-def test_tokens_that_come_apart_at_once_are_of_one_round():
-    """The three longest gaps lie between rounds; each lasts until its last token came."""
-    (decode,) = runs(APART, k=4)
-    assert decode.verify_seconds == pytest.approx((0.202, 0.098, 0.302))
-    assert chunk_gaps(APART) == pytest.approx((0.202, 0.098, 0.302))
-
-
-def test_a_piece_of_several_rounds_is_one_delivery():
-    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 6), proposed=(3,), accepted=(3,))
-    assert chunk_gaps(row) == pytest.approx((0.5,))
-
-
-def test_a_server_that_tells_no_rounds_does_not_tell_what_came_at_once():
-    untold = msgspec.structs.replace(APART, rounds=None, drafted=None, kept=None)
-    assert chunk_gaps(untold) is None
-    assert chunk_gaps(served(None, 0, 0.5, 0.6, 0.8)) == pytest.approx((0.1, 0.2))
-
-
-def test_sums_alone_give_rounds_with_these_sums():
-    # llama.cpp: 10 tokens after the first, 6 of them accepted of 12 drafted: 4 rounds.
-    row = served(SMALL, 4, 0.5, 1.0, chunks=(1, 10), drafted=12, kept=6)
-    rounds = rounds_of(row)
-    assert len(rounds) == 4
-    assert sum(proposed for proposed, _ in rounds) == 12
-    assert sum(accepted for _, accepted in rounds) == 6
-
-
-def test_a_step_without_a_proposal_is_in_no_sum_either():
-    # Eleven tokens after the first: three rounds with seven accepted, and one step alone.
-    row = served(SMALL, 3, 0.5, 1.0, chunks=(1, 11), rounds=3, drafted=9, kept=7)
-    assert rounds_of(row) == [(3, 2), (3, 2), (3, 3), (0, 0)]
-
-
-def test_counters_by_position_say_how_many_rounds_accepted_how_much():
-    # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third: 0, 1, 2 and 3 tokens.
-    row = served(
-        SMALL, 3, 0.5, 1.0, chunks=(1, 10), rounds=4, drafted=12, kept=6, by_position=(3, 2, 1)
-    )
-    assert sorted(accepted for _, accepted in rounds_of(row)) == [0, 1, 2, 3]
+    assert decode.verify_seconds == pytest.approx((0.5 / len(rounds),) * len(rounds))
 
 
 def test_candidates_share_the_baseline_that_was_served_once():
