@@ -226,26 +226,6 @@ def test_a_pair_that_the_engine_refuses_is_not_written_for_it(setting, engine, s
         configure(setting(vocabularies=sizes), engine)
 
 
-@pytest.mark.parametrize(
-    ("engine", "sizes", "noted"),
-    [
-        ("llamacpp", (152064, 151936), False),
-        ("tensorrt-llm", (152064, 151936), True),
-        ("tensorrt-llm", (151936, 151936), False),
-    ],
-)
-def test_vocabularies_of_two_sizes_are_noted_where_the_engine_minds(setting, engine, sizes, noted):
-    found = notes(setting(vocabularies=sizes), engine)
-    assert ("152064 and 151936 entries" in found) == noted
-
-
-def test_a_shorter_context_of_the_draft_is_said_with_what_the_engine_does(setting):
-    short = setting(contexts=(131072, 2048))
-    assert "cuts the server's context to the draft's, 2048 tokens" in notes(short, "vllm")
-    assert "beyond its 2048 tokens" in notes(short, "sglang")
-    assert "2048" not in notes(setting(contexts=(2048, 2048)), "vllm")
-
-
 def test_engines_that_take_a_revision_are_given_it(setting):
     pair = setting(target_revision="abc", draft_revision="v1")
     assert vllm(pair)["revision"] == "v1"
@@ -337,16 +317,6 @@ def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine,
         assert ("acceptance will differ" in found) == sampled
 
 
-def test_names_of_the_measuring_machine_are_pointed_out(setting):
-    pair = setting(target="~/models/t", draft=".", target_quant="int4")
-    for words in (
-        "`~/models/t` is a path on the measuring machine",
-        "`.` is a path on the measuring machine",
-        "the target was measured at int4: serve it at that level",
-    ):
-        assert words in notes(pair, "vllm")
-
-
 def test_transformers_is_given_both_tokenizers_where_sizes_differ(setting):
     found = configure(setting(vocabularies=(152064, 151936)), "transformers")
     compile(found.text, "snippet", "exec")
@@ -395,70 +365,59 @@ def test_tensorrt_llm_names_the_largest_batch_of_each_length_and_before_1_3_the_
     assert (fields["max_draft_len"], fields.get("draft_len_schedule")) == (most, schedule)
 
 
-@pytest.mark.parametrize(
-    ("changes", "noted"),
-    [
-        ({"schedule": SCHEDULE}, True),
-        ({"schedule": SCHEDULE[:2]}, False),
-        ({"schedule": SCHEDULE, "draft": None}, False),
-    ],
-)
-def test_tensorrt_llm_is_said_to_draft_where_the_schedule_says_not_to(setting, changes, noted):
-    words = "drafts one token where the schedule says 0"
-    assert (words in notes(setting(**changes), "tensorrt-llm")) == noted
-
-
-@pytest.mark.parametrize(("draft", "least"), [("d", "one token"), (None, "nothing")])
-def test_tensorrt_llm_drafts_least_beyond_the_largest_load(setting, draft, least):
-    words = f"beyond 32 requests TensorRT-LLM drafts {least}"
-    assert words in notes(setting(schedule=SCHEDULE, draft=draft), "tensorrt-llm")
-
-
-@pytest.mark.parametrize(
-    ("engine", "end"),
-    [
-        ("vllm", "the last match"),
-        ("llamacpp", "the last match"),
-        ("tensorrt-llm", "n-grams down to one token"),
-        ("transformers", "the first"),
-    ],
-)
-def test_the_end_from_which_prompt_lookup_searches_is_said(setting, engine, end):
-    assert end in notes(setting(draft=None), engine)
-
-
+TWO_SIZES, SHORT = {"vocabularies": (152064, 151936)}, {"contexts": (131072, 2048)}
+LOADS, LOOKUP = {"schedule": SCHEDULE}, {"draft": None}
 GRAPHS, LENGTHS, HANGS = "captures no CUDA graphs", "drafts 6 tokens with a draft", "may hang"
+LAST = "takes the last match in the prompt, as was measured; before 0.32"
+LEAST = "drafts one token where the schedule says 0"
 
 
 @pytest.mark.parametrize(
-    ("version", "changes", "noted"),
+    ("engine", "version", "changes", "words"),
     [
-        # Its second runner serves draft models from 0.31 on, but maps no vocabularies.
-        (None, {}, [GRAPHS, LENGTHS]),
-        ("0.31", {}, [GRAPHS, LENGTHS]),
-        ("0.30", {}, []),
-        (None, {"vocabularies": (152064, 151936)}, []),
-        (None, {"draft": None}, []),
-        ("0.25", {}, [HANGS]),
+        ("tensorrt-llm", None, TWO_SIZES, "152064 and 151936 entries"),
+        ("vllm", None, SHORT, "cuts the server's context to the draft's, 2048 tokens"),
+        ("sglang", None, SHORT, "beyond its 2048 tokens"),
+        ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the measuring machine"),
+        ("vllm", None, {"draft": "."}, "`.` is a path on the measuring machine"),
+        ("vllm", None, {"target_quant": "int4"}, "the target was measured at int4: serve it at"),
+        ("tensorrt-llm", None, LOADS, LEAST),
+        ("tensorrt-llm", None, LOADS, "beyond 32 requests TensorRT-LLM drafts one token"),
+        ("tensorrt-llm", None, LOADS | LOOKUP, "beyond 32 requests TensorRT-LLM drafts nothing"),
+        # From which end prompt lookup searches, and how far down.
+        ("tensorrt-llm", None, LOOKUP, "n-grams down to one token"),
+        ("llamacpp", None, LOOKUP, "the last match"),
+        ("transformers", None, LOOKUP, "the first"),
+        *(("vllm", version, LOOKUP, LAST) for version in (None, "0.32")),
+        ("vllm", "0.31", LOOKUP, "vLLM before 0.32 takes the first match in the prompt, the run"),
+        # vLLM's second runner serves draft models from 0.31 on, but maps no vocabularies.
+        *(("vllm", version, LOADS, GRAPHS) for version in (None, "0.31")),
+        *(("vllm", version, LOADS, LENGTHS) for version in (None, "0.31")),
+        ("vllm", "0.25", LOADS, HANGS),
     ],
 )
-def test_what_holds_for_some_versions_of_vllm_is_said_for_these_alone(
-    setting, version, changes, noted
-):
-    said = notes(setting(schedule=SCHEDULE, **changes), "vllm", version)
-    assert [words for words in (GRAPHS, LENGTHS, HANGS) if words in said] == noted
+def test_what_an_engine_does_in_its_own_way_is_said(setting, engine, version, changes, words):
+    assert words in notes(setting(**changes), engine, version)
 
 
 @pytest.mark.parametrize(
-    ("version", "words"),
+    ("engine", "version", "changes", "unsaid"),
     [
-        (None, "takes the last match in the prompt, as was measured; before 0.32"),
-        ("0.32", "takes the last match in the prompt, as was measured; before 0.32"),
-        ("0.31", "vLLM before 0.32 takes the first match in the prompt, the run measured the last"),
+        ("llamacpp", None, TWO_SIZES, ["152064 and 151936 entries"]),
+        ("tensorrt-llm", None, {}, ["entries", LEAST, "beyond"]),
+        ("vllm", None, {"contexts": (2048, 2048)}, ["2048"]),
+        ("tensorrt-llm", None, {"schedule": SCHEDULE[:2]}, [LEAST]),
+        ("tensorrt-llm", None, LOADS | LOOKUP, [LEAST]),
+        ("vllm", "0.30", LOADS, [GRAPHS, LENGTHS, HANGS]),
+        ("vllm", None, LOADS | TWO_SIZES, [GRAPHS, LENGTHS, HANGS]),
+        ("vllm", None, LOADS | LOOKUP, [GRAPHS, LENGTHS, HANGS]),
+        ("vllm", None, LOADS, [HANGS]),
+        ("vllm", "0.25", LOADS, [GRAPHS, LENGTHS]),
     ],
 )
-def test_vllm_takes_the_last_match_from_0_32_on(setting, version, words):
-    assert words in notes(setting(draft=None), "vllm", version)
+def test_and_not_where_it_does_not_hold(setting, engine, version, changes, unsaid):
+    found = notes(setting(**changes), engine, version)
+    assert [words for words in unsaid if words in found] == []
 
 
 @pytest.mark.parametrize(
