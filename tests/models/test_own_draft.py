@@ -10,38 +10,20 @@ from draftbench.models.own_draft import FAMILIES, own_draft_by_name, own_draft_o
 from draftbench.models.source import ModelSource
 
 NOT_READ = ["llama.cpp", "TensorRT-LLM"]
+NEXTN, HIDDEN = "num_nextn_predict_layers", "mtp_num_hidden_layers"
+MODULES = "num_mtp_modules"
 
 
 @pytest.mark.parametrize(
     ("config", "field", "layers"),
     [
-        (
-            {"model_type": "deepseek_v3", "num_nextn_predict_layers": 1},
-            "num_nextn_predict_layers",
-            1,
-        ),
+        ({"model_type": "deepseek_v3", NEXTN: 1}, NEXTN, 1),
         ({"model_type": "glm4_moe", "num_mtp_layers": 2}, "num_mtp_layers", 2),
         # Counted in a part of the file.
-        (
-            {"model_type": "qwen3_5", "text_config": {"mtp_num_hidden_layers": 1}},
-            "mtp_num_hidden_layers",
-            1,
-        ),
-        (
-            {"model_type": "inkling_mm_model", "mtp_config": {"num_nextn_predict_layers": 3}},
-            "num_nextn_predict_layers",
-            3,
-        ),
-        (
-            {"model_type": "minimax_m3_vl", "text_config": {"num_mtp_modules": 7}},
-            "num_mtp_modules",
-            7,
-        ),
-        (
-            {"model_type": "unheard_of", "num_nextn_predict_layers": 1},
-            "num_nextn_predict_layers",
-            1,
-        ),
+        ({"model_type": "qwen3_5", "text_config": {HIDDEN: 1}}, HIDDEN, 1),
+        ({"model_type": "inkling_mm_model", "mtp_config": {NEXTN: 3}}, NEXTN, 3),
+        ({"model_type": "minimax_m3_vl", "text_config": {MODULES: 7}}, MODULES, 7),
+        ({"model_type": "unheard_of", NEXTN: 1}, NEXTN, 1),
         # Types whose files do not count them.
         ({"model_type": "qwen3_next"}, None, None),
         ({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear"}}, None, None),
