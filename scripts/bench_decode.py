@@ -34,9 +34,9 @@ from bench_costs import measure_costs, resident_bytes
 from bench_peers import PeerError, Transformers, Vllm
 from bench_ratios import CONSOLE, Part, show
 
-from draftbench.decoder.device import default_dtype
+from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.runner import HostClock, set_threads
+from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TextSide

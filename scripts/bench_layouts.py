@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+from draftbench.decoder.device import set_threads
 from draftbench.decoder.linear import SEVERAL, has_fbgemm, multiplies_bfloat16
-from draftbench.decoder.runner import set_threads
 
 # Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
 SHAPES = (

@@ -17,8 +17,9 @@ import msgspec
 import torch
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
+from draftbench.decoder.device import set_threads
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.runner import HostClock, set_threads
+from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay_model

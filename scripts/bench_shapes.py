@@ -15,9 +15,8 @@ from bench_costs import measure_costs
 from bench_ratios import CONSOLE
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from draftbench.decoder.device import default_dtype, make_ready
+from draftbench.decoder.device import default_dtype, make_ready, set_threads
 from draftbench.decoder.llama import LlamaRunner
-from draftbench.decoder.runner import set_threads
 from draftbench.errors import DraftbenchError
 from draftbench.models.quantize import check_level
 

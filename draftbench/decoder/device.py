@@ -4,6 +4,7 @@ any weights load.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ LEAST_DRIVER = {12: 525, 13: 580}
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"
 # The first compute capability that multiplies bfloat16 (NVIDIA, CUDA C++ Programming Guide).
 LEAST_FOR_BFLOAT16 = (8, 0)
+APPLE = "the built-in decoder does not run on Apple's GPUs"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -44,9 +46,6 @@ def device_of(name: str | None) -> str:
     if kind == "cuda" and (not here or int(number or 0) >= torch.cuda.device_count()):
         raise UsageError(f"device `{name}` is not on this machine", hint="leave --device out")
     return name if here else "cpu"
-
-
-APPLE = "the built-in decoder does not run on Apple's GPUs"
 
 
 def why_no_gpu() -> tuple[str, str] | None:
@@ -176,3 +175,14 @@ def attention_words(device: str) -> str:
         "memory-efficient": may.mem_efficient_sdp_enabled(),
     }
     return f", {' or '.join(kind for kind, allowed in kinds.items() if allowed)} attention"
+
+
+def set_threads(threads: int | None) -> int:
+    """Use `threads` CPU threads (default: one per core that this process may use); how many are
+    used.
+    """
+    if threads is None and hasattr(os, "sched_getaffinity"):
+        threads = len(os.sched_getaffinity(0))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()

@@ -142,7 +142,21 @@ def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
-class PackedLinear(nn.Module):
+class ProductLinear(nn.Module):
+    """A linear layer by its `product`, for tokens of any shape."""
+
+    product: Product
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.product(x.reshape(-1, self.in_features))
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class PackedLinear(ProductLinear):
     """A layer by one product for one token and, where weights are held twice, another for several.
 
     Args:
@@ -159,17 +173,12 @@ class PackedLinear(nn.Module):
         several: Product | None = None,
         rows: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+        super().__init__(weight)
         self.layout = layout
         self.weight_bytes = 2 * weight.numel() if layout == IN_16_BITS else weight.nbytes
         self.second_layout_bytes = weight.nbytes if layout == TWICE else 0
         self.address = None if rows is None else rows.data_ptr()
         self.product = one if several is None else _by_rows(one, several)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
 
 
 def _by_rows(one: Product, several: Product) -> Product:

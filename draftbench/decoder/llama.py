@@ -165,7 +165,10 @@ class LlamaRunner:
         """
         if widths and self._lender is not None:
             try:
-                return self._recorded_cache(capacity, rows, widths)
+                passes = self._lender.lend(capacity, rows, widths)
+                cache = SlabCache(passes.slabs, [0] * rows, passes)
+                self._lender.take_back(passes, after=cache)
+                return cache
             except torch.OutOfMemoryError:
                 raise
             # A library that cannot record raises an exception of any class.
@@ -176,13 +179,6 @@ class LlamaRunner:
                     hint="fewer rows or shorter responses may work; please report it",
                 ) from error
         return SlabCache(self._model.new_slabs(capacity, rows), [0] * rows)
-
-    def _recorded_cache(self, capacity: int, rows: int, widths: Collection[int]) -> SlabCache:
-        assert self._lender is not None
-        graphs = self._lender.lend(capacity, rows, widths)
-        cache = SlabCache(graphs.slabs, [0] * rows, graphs)
-        self._lender.take_back(graphs, after=cache)
-        return cache
 
     @torch.inference_mode()
     def forward(

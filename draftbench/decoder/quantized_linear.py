@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from draftbench.decoder.linear import (
     EXACT_SIZE_ROWS,
+    ProductLinear,
     has_onednn,
     in_blocks,
     multiplies_bfloat16,
@@ -108,7 +109,7 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (exact / scale).to(torch.float8_e4m3fn), scale
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(ProductLinear):
     """int8 weights with one scale per output channel times 8-bit activations with one scale per
     token: their products are summed as integers, exactly, at the speed of the memory.
 
@@ -117,8 +118,7 @@ class Int8Linear(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+        super().__init__(weight)
         exact = weight.float()
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
@@ -148,19 +148,14 @@ class Int8Linear(nn.Module):
 
         self.product = product
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
 
-
-class Int8WeightOnlyLinear(nn.Module):
+class Int8WeightOnlyLinear(ProductLinear):
     """int8 weights with one scale per output channel, activations in bfloat16: for a CPU that does
     not multiply integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+        super().__init__(weight)
         exact = weight.float()
         self.scale = (exact.abs().amax(1).clamp(min=SMALLEST) / INT8_TOP).to(torch.bfloat16)
         # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
@@ -179,10 +174,6 @@ class Int8WeightOnlyLinear(nn.Module):
 
         self.product = product
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
-
 
 def int4_grid(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes 0 … 15 [out, groups, group], and scale and offset [out, groups] in bfloat16: a weight
@@ -196,7 +187,7 @@ def int4_grid(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (shift.round() + 8).clamp(0, 15), scale, offset
 
 
-class Int4Linear(nn.Module):
+class Int4Linear(ProductLinear):
     """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
     Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
@@ -204,8 +195,7 @@ class Int4Linear(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+        super().__init__(weight)
         codes, scale, offset = int4_grid(weight)
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
             codes.to(torch.int32).reshape(weight.shape), 1
@@ -232,12 +222,8 @@ class Int4Linear(nn.Module):
 
         self.product = product
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)
 
-
-class Int4CudaLinear(nn.Module):
+class Int4CudaLinear(ProductLinear):
     """The same 4-bit weights by PyTorch's tinygemm, activations in bfloat16; one launch a product,
     which reads the weights once for every 16 tokens.
 
@@ -246,8 +232,7 @@ class Int4CudaLinear(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+        super().__init__(weight)
         codes, scale, offset = int4_grid(weight)
         first, second = codes.to(torch.uint8).view(self.out_features, -1, 2).unbind(2)
         tiles = next(tiles for tiles in (8, 4, 2) if self.in_features % (16 * tiles) == 0)
@@ -261,7 +246,3 @@ class Int4CudaLinear(nn.Module):
             return out if bias is None else out.add_(bias)
 
         self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.product(x.reshape(-1, self.in_features))
-        return out.view(*x.shape[:-1], self.out_features)

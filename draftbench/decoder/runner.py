@@ -6,7 +6,6 @@ rewound one by one. It knows one model on one device, and nothing of text, draft
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -161,17 +160,6 @@ class DeviceClock:
 def clock_for(device: str) -> Clock:
     """The clock that is right for this device."""
     return DeviceClock() if device.startswith("cuda") else HostClock()
-
-
-def set_threads(threads: int | None) -> int:
-    """Use `threads` CPU threads (default: one per core that this process may use); how many are
-    used.
-    """
-    if threads is None and hasattr(os, "sched_getaffinity"):
-        threads = len(os.sched_getaffinity(0))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return torch.get_num_threads()
 
 
 def on_device(values: list[Any], device: str) -> Tensor:

@@ -99,13 +99,6 @@ def best(logits: Tensor) -> Tensor:
     return logits.max(dim=-1).indices
 
 
-def choose(logits: Tensor, sampling: Sampling, uniform: Tensor | None) -> Tensor:
-    """The target's next tokens [n]: argmax at temperature 0, else drawn with `uniform` [n]."""
-    if sampling.temperature == 0.0 or uniform is None:
-        return best(logits)
-    return draw(distribution(logits, sampling), uniform.to(logits.device))
-
-
 def temperature_only(sampling: Sampling) -> Sampling:
     """The request's temperature without its filters, as vLLM's probabilistic drafting samples."""
     return Sampling(temperature=sampling.temperature)
@@ -138,7 +131,7 @@ def target_tokens(
         proposed: draft tokens [n].
         uniforms: per position [n], for acceptance, residual and the token without a proposal.
     """
-    accept, residual, bonus = (u.to(p.device) for u in uniforms)
+    accept, residual, bonus = uniforms
     index = proposed.unsqueeze(1)
     p_drafted, q_drafted = p.gather(1, index).squeeze(1), q.gather(1, index).squeeze(1)
     is_drafted = q_drafted > 0
@@ -154,10 +147,10 @@ def accepted_of(target: Sequence[int], proposed: Sequence[int]) -> int:
     """How many of the proposed tokens [k] are kept: those before the first that differs from the
     target's tokens [k+1], of which the one there then follows.
 
-    For greedy drafting, at any temperature, these are drawn by the target alone (`choose`): a
-    proposal that is certain (q is one-hot) is accepted with probability p(d) and its residual is p
-    without d, which is the same as drawing y from p and accepting where y = d. For sampled drafting
-    they are `target_tokens`.
+    For greedy drafting, at any temperature, these are drawn by the target alone: a proposal that is
+    certain (q is one-hot) is accepted with probability p(d) and its residual is p without d, which
+    is the same as drawing y from p and accepting where y = d. For sampled drafting they are
+    `target_tokens`.
     """
     accepted = 0
     while accepted < len(proposed) and target[accepted] == proposed[accepted]:

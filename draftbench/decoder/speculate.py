@@ -21,8 +21,8 @@ from draftbench.decoder.runner import Clock, Response, Runner, Task, on_device
 from draftbench.decoder.sampling import (
     accepted_of,
     best,
-    choose,
     distribution,
+    draw,
     filters_of,
     target_tokens,
     together,
@@ -220,7 +220,7 @@ def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal 
         if sampling.temperature == 0:
             tokens = best(some)
         elif not beside_samples:
-            tokens = choose(some, sampling, _numbers(own, wanted, "target"))
+            tokens = draw(distribution(some, sampling), _numbers(own, wanted, "target"))
         else:
             p = distribution(some, sampling)
             nothing, no_token = p.new_zeros(1, p.shape[1]), some.new_zeros(1, dtype=torch.long)

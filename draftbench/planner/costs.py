@@ -18,7 +18,8 @@ mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1
 before was full). There are as many draft passes as the row that drafts most needs,
 P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those that a
 response waits for its rounds, not its share of them. Prompt lookup looks in every round, found or
-not. Prefills of other rows between two rounds are not modelled.
+not. Prefills of other rows between two rounds are not modelled, nor that the passes which a GPU
+records are as wide as their widest row.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
-from draftbench.decoder.runner import set_threads
+from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
 from draftbench.engines.commands import (
     Speculation,
     check_method,

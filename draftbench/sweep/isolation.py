@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from draftbench.decoder.runner import set_threads
+from draftbench.decoder.device import set_threads
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Failure

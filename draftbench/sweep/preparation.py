@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 import draftbench
-from draftbench.decoder.device import card_names, device_of, dtype_of, in_words
-from draftbench.decoder.runner import set_threads
+from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide

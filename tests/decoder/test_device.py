@@ -1,10 +1,19 @@
 """Which device is taken, and the words where a GPU of the machine cannot be."""
 
+import os
+
 import pytest
 import torch
 
 from draftbench.decoder import device
-from draftbench.decoder.device import default_dtype, device_of, dtype_of, in_words, make_ready
+from draftbench.decoder.device import (
+    default_dtype,
+    device_of,
+    dtype_of,
+    in_words,
+    make_ready,
+    set_threads,
+)
 from draftbench.errors import UsageError
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 24 2024\nGCC version: 12\n"
@@ -102,3 +111,15 @@ def test_no_model_runs_on_a_gpu_with_cudnns_attention(monkeypatch):
     make_ready("cpu")
     make_ready("cuda:1")
     assert switched == [False, "cuda:1"]
+
+
+def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    before = torch.get_num_threads()
+    try:
+        assert set_threads(2) == 2
+        assert set_threads(None) == 2
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+        assert set_threads(None) == 3
+    finally:
+        torch.set_num_threads(before)

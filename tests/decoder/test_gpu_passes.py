@@ -3,6 +3,7 @@ could not repeat, on one device, in few launches; all others have the shapes and
 take; sampling waits for nothing.
 """
 
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,10 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from draftbench.decoder import cuda_graphs, llama
 from draftbench.decoder.attention import PIECE
-from draftbench.decoder.cuda_graphs import RecordedPasses
+from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
 from draftbench.decoder.drafters import Ask, ModelDrafter, Proposal, _Draft
 from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _answers
 from draftbench.memory import LEVELS
@@ -204,6 +206,95 @@ def test_every_kind_of_pass_has_what_the_kernels_of_a_gpu_take(on_gpu, level, ca
     # Query, key and value, output, gate and up, down of two layers, and the head.
     kernel = "_weight_int4pack_mm" if level == "int4" else "linear"
     assert [recorded.launched.count(kernel) for recorded in recordings] == [9] * len(recordings)
+
+
+class Streams:
+    """PyTorch's streams and graphs: what is asked of them, in order."""
+
+    def __init__(self, monkeypatch):
+        self.log, self.current = [], self.stream("main")
+        cuda = {
+            "graph_pool_handle": lambda: (0, 1),
+            "current_stream": lambda: self.current,
+            "set_stream": partial(setattr, self, "current"),
+            "device": lambda device: nullcontext(),
+            "stream": self.on,
+            "graph": lambda graph, pool, stream: self.recording(stream),
+            "CUDAGraph": lambda: SimpleNamespace(replay=partial(self.log.append, "replay")),
+        }
+        for name, stand_in in cuda.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def stream(self, name):
+        def wait_stream(other):
+            self.log.append(f"{name} waits for {other.name}")
+
+        return SimpleNamespace(name=name, device="cuda:0", wait_stream=wait_stream)
+
+    @contextmanager
+    def on(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def recording(self, stream):
+        """Of one that fails PyTorch leaves the stream current."""
+        self.log.append("record")
+        before, self.current = self.current, stream
+        yield
+        self.log.append("recorded")
+        self.current = before
+
+
+WARM = ["side waits for main", "side works", "side works", "main waits for side"]
+
+
+def test_a_graph_is_warmed_and_recorded_beside_the_main_stream(monkeypatch):
+    streams = Streams(monkeypatch)
+
+    def work():
+        streams.log.append(f"{streams.current.name} works")
+        return "logits"
+
+    launch = CudaGraphs(streams.stream("side"))(work)
+    assert streams.log == [*WARM, "record", "side works", "recorded"]
+    assert (launch(), streams.log[-1], streams.current.name) == ("logits", "replay", "main")
+
+
+def test_a_recording_that_fails_leaves_the_main_stream_current(monkeypatch):
+    streams = Streams(monkeypatch)
+
+    def work():
+        if streams.log[-1] == "record":
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        CudaGraphs(streams.stream("side"))(work)
+    assert streams.current.name == "main"
+
+
+def test_seconds_of_a_gpu_are_its_events_once_the_last_is_over(monkeypatch):
+    log = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            log.append("record")
+
+        def synchronize(self):
+            log.append("wait")
+
+        def elapsed_time(self, other):
+            return 1.5  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = clock_for("cuda:1")
+    start, end = clock.mark(), clock.mark()
+    assert log == ["record", "record"]
+    assert (clock.seconds(start, end), log[-1]) == (0.0015, "wait")
 
 
 SETTINGS = [

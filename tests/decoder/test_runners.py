@@ -3,7 +3,6 @@ rewind, beyond a window.
 """
 
 import copy
-import os
 import weakref
 from types import SimpleNamespace
 
@@ -38,7 +37,6 @@ from draftbench.decoder.llama import (
     RootMeanSquare,
     llama_obstacle,
 )
-from draftbench.decoder.runner import set_threads
 
 SIZES = {
     "vocab_size": 128,
@@ -261,15 +259,3 @@ def test_bfloat16_is_rounded_once_by_a_norm():
     torch.testing.assert_close(
         normed(STREAMS["cpu"], x, weight, 1e-6), expected, rtol=2**-8, atol=0
     )
-
-
-def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    before = torch.get_num_threads()
-    try:
-        assert set_threads(2) == 2
-        assert set_threads(None) == 2
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-        assert set_threads(None) == 3
-    finally:
-        torch.set_num_threads(before)

@@ -13,7 +13,6 @@ from draftbench.decoder.sampling import (
     Uniforms,
     accepted_of,
     best,
-    choose,
     distribution,
     draw,
     filters_of,
@@ -76,8 +75,8 @@ def test_a_token_of_probability_zero_is_never_drawn():
     assert [int(draw(probs, at(u, 1))) for u in ends] == [1, 1, 1]
 
 
-def test_temperature_zero_is_the_argmax():
-    assert choose(logits(0.2, 0.5, 0.3), Sampling(), None).tolist() == [1]
+def test_the_best_token_has_the_largest_logit():
+    assert best(logits(0.2, 0.5, 0.3)).tolist() == [1]
 
 
 @pytest.mark.parametrize(
