@@ -204,11 +204,7 @@ class Http:
                 hint="see whether the server still works, or allow it more time",
             ) from error
         except httpx2.SSEError as error:
-            raise AnswerError(
-                Fault.GARBAGE,
-                f"{url} answers with something else than a stream of events",
-                hint="see what runs at this address",
-            ) from error
+            raise garbage(f"{url} answers with something else than a stream of events") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             if not begun:
                 raise self._unreachable(self._printable(str(error))) from error
@@ -263,11 +259,24 @@ def decoded(raw: bytes, type: type[T]) -> T:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         reason = without_controls(str(error))[:LONGEST_REASON]
-        raise AnswerError(
-            Fault.GARBAGE,
-            f"the server answers something that such a server does not: {reason}",
-            hint="see whether the engine and its version are the ones that you think",
-        ) from error
+        said = f"the server answers something that such a server does not: {reason}"
+        raise garbage(said) from error
+
+
+def garbage(what: str) -> AnswerError:
+    """An answer that a server of its kind does not give."""
+    return AnswerError(
+        Fault.GARBAGE, what, hint="see what runs at this address, and which version of it"
+    )
+
+
+def other_ids(what: str = "the server read other token ids than were sent") -> AnswerError:
+    """A prompt that was read otherwise than it was sent."""
+    return AnswerError(
+        Fault.OTHER_IDS,
+        what,
+        hint="the server's tokenizer must be the target's, and add nothing to a prompt of ids",
+    )
 
 
 def failure(message: object) -> AnswerError:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import garbage
 from draftbench.records import MOST
 
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
@@ -94,9 +94,5 @@ def _count(name: str, value: str) -> int:
     except ValueError:
         number = math.nan
     if not 0 <= number <= MOST:
-        raise AnswerError(
-            Fault.GARBAGE,
-            f"the server's counter {name} is no count",
-            hint="see what runs at this address",
-        )
+        raise garbage(f"the server's counter {name} is no count")
     return int(number)

@@ -13,12 +13,16 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.counters import Counters
 from draftbench.engines.engine import Answer, Ask, Reading, Server
+
+# What an answer takes over from its reading as it is.
+_TOLD = {field.name for field in fields(Reading)} & {field.name for field in fields(Answer)}
+_TOLD -= {"text"}
 
 
 def drive(
@@ -138,11 +142,7 @@ class _Drive:
                         arrivals.append(now - self._begun - sent)
                         chunks.append(new)
                     if max(reading.count, reading.stated or 0) > ask.limit:
-                        raise AnswerError(
-                            Fault.GARBAGE,
-                            "the server wrote more tokens than were asked for",
-                            hint="see whether the engine is the one that you think",
-                        )
+                        raise garbage("the server wrote more tokens than were asked for")
                     if reading.ended:
                         break
             if not reading.ended and (server.returns_ids or not reading.finish):
@@ -162,26 +162,15 @@ class _Drive:
                 await server.settle(reading)
             except AnswerError:
                 reading.tokens = None
-        whole_log_p = reading.log_p and len(reading.log_p) == reading.count
+        if not ask.log_p or len(reading.log_p or ()) != reading.count:
+            reading.log_p = None
         return Answer(
-            ask=ask,
+            **{name: _frozen(getattr(reading, name)) for name in _TOLD},
+            text="".join(reading.text),
             sent=sent,
             arrivals=tuple(arrivals),
             chunks=tuple(chunks),
-            tokens=None if reading.tokens is None else tuple(reading.tokens),
-            text="".join(reading.text),
-            finish=reading.finish,
-            prompt_tokens=reading.prompt_tokens,
-            cached_tokens=reading.cached_tokens,
             in_flight=in_flight,
-            proposed=_tuple(reading.proposed),
-            accepted=_tuple(reading.accepted),
-            rounds=reading.rounds,
-            drafted=reading.drafted,
-            kept=reading.kept,
-            by_position=_tuple(reading.by_position),
-            log_p=_tuple(reading.log_p) if whole_log_p and ask.log_p else None,
-            decode_seconds=reading.decode_seconds,
             error=fault,
             reason=reason,
         )
@@ -207,5 +196,5 @@ def _spread(tokens: int, pieces: int) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(values)
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

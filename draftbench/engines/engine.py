@@ -16,7 +16,16 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Meta
 
-from draftbench.engines.client import MOST_BYTES, AnswerError, Fault, Http, decoded, failure
+from draftbench.engines.client import (
+    MOST_BYTES,
+    AnswerError,
+    Fault,
+    Http,
+    decoded,
+    failure,
+    garbage,
+    other_ids,
+)
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
@@ -287,11 +296,7 @@ class TokenServer(Server):
 
     def other_positions(self) -> AnswerError:
         """What `best_tokens` raises."""
-        return AnswerError(
-            Fault.GARBAGE,
-            f"{self.url} scored other positions than were asked",
-            hint=f"see whether {self.returns_since}",
-        )
+        return garbage(f"{self.url} scored other positions than were asked")
 
 
 def survivors(histogram: Sequence[int]) -> list[int]:
@@ -313,11 +318,7 @@ def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:
     """
     if isinstance(sent, str) or list(read) == list(sent):
         return
-    raise AnswerError(
-        Fault.OTHER_IDS,
-        "the server read other token ids than were sent",
-        hint="the server's tokenizer must be the target's, and add nothing to a prompt of ids",
-    )
+    raise other_ids()
 
 
 def check_starts(prompts: Sequence[Sequence[int] | str]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import garbage, other_ids
 from draftbench.engines.counters import Counters
 from draftbench.engines.engine import (
     Ask,
@@ -138,11 +138,7 @@ class LlamaCpp(Server):
         written = event.tokens_predicted
         new = len(event.tokens) if written is None else written - reading.count
         if (not event.tokens and not event.stop and new) or new < len(event.tokens):
-            raise AnswerError(
-                Fault.GARBAGE,
-                "the ids do not add up to `tokens_predicted`",
-                hint="see whether the server is a llama-server of 0.7 or near",
-            )
+            raise garbage("the ids do not add up to `tokens_predicted`")
         if missing := min(new, reading.ask.limit) - len(event.tokens):
             reading.gaps.append((reading.count, new, event.content))
             reading.tokens += [UNKNOWN] * missing
@@ -205,11 +201,7 @@ class LlamaCpp(Server):
             # It leaves out spaces before punctuation in the one, and not in the other.
             same = read.replace(" ", "") == text.replace(" ", "")
             if answer.tokens_evaluated != len(prompt) or not same:
-                raise AnswerError(
-                    Fault.OTHER_IDS,
-                    "the server read other token ids than were sent",
-                    hint="the server must add nothing to a prompt of token ids",
-                )
+                raise other_ids()
 
     def tokenize(self, text: str) -> list[int]:
         body = {"content": text, "add_special": False, "parse_special": True}

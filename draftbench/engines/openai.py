@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.engine import (
     Ask,
     Id,
@@ -188,11 +188,7 @@ class OpenAi(Server):
         """A greedy answer of one token, not streamed."""
         answer = one_token(self, prompt, Event, **fields)
         if not answer.choices:
-            raise AnswerError(
-                Fault.GARBAGE,
-                f"{self.url} answers without a choice",
-                hint="see what runs at this address",
-            )
+            raise garbage(f"{self.url} answers without a choice")
         return answer
 
     def _card(self) -> Card:

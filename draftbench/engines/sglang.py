@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, Fault, failure
+from draftbench.engines.client import failure, garbage
 from draftbench.engines.engine import (
     Ask,
     Id,
@@ -127,11 +127,7 @@ class Sglang(TokenServer):
             new = event.output_ids
             reading.text.append(event.text or "")
         if reading.count + len(new) != stated.completion_tokens:
-            raise AnswerError(
-                Fault.GARBAGE,
-                "the ids do not add up to `completion_tokens`",
-                hint="see whether the server is an SGLang of 0.5.23 or near",
-            )
+            raise garbage("the ids do not add up to `completion_tokens`")
         reading.tokens += new
         reading.count += len(new)
         reading.prompt_tokens, reading.cached_tokens = stated.prompt_tokens, stated.cached_tokens

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import AnswerError, Fault, other_ids
 from draftbench.engines.engine import Ask, ServerFacts, check_starts
 from draftbench.engines.openai import NOTHING_ADDED, OpenAi, Version
 from draftbench.errors import EngineError
@@ -45,12 +45,8 @@ class TensorRtLlm(OpenAi):
             if isinstance(prompt, str) or answer.usage is None:
                 continue
             if answer.usage.prompt_tokens != len(prompt):
-                raise AnswerError(
-                    Fault.OTHER_IDS,
-                    f"the server read {answer.usage.prompt_tokens} tokens where {len(prompt)} were "
-                    "sent",
-                    hint="the server must add nothing to a prompt of token ids",
-                )
+                read = answer.usage.prompt_tokens
+                raise other_ids(f"the server read {read} tokens where {len(prompt)} were sent")
             if not answer.choices[0].token_ids:
                 raise EngineError(
                     f"{self.url} does not return token ids",

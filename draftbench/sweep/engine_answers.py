@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import msgspec
 
@@ -15,6 +16,9 @@ from draftbench.measure.trajectories import Asked, ScoredResponse, looping
 from draftbench.records import DraftingMode, EngineFacts, Served, Trajectory
 from draftbench.run_folder.folder import Key
 from draftbench.sweep.arms import Arm, Load
+
+# What is kept of an answer as it is.
+_ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}
 
 
 def response_of(answer: Answer, asked: Asked, digest: str) -> ScoredResponse:
@@ -65,6 +69,7 @@ def served_of(
     if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
         first = first_difference(response.tokens, answer.tokens)
     return Served(
+        **{name: getattr(answer, name) for name in _ANSWERED},
         request=request,
         sample=sample,
         candidate=arm.candidate,
@@ -75,21 +80,8 @@ def served_of(
         process=facts.process,
         load=load.kind,
         concurrency=load.concurrency or max(1, answer.in_flight),
-        sent=answer.sent,
-        arrivals=answer.arrivals,
-        chunks=answer.chunks,
-        prompt_tokens=answer.prompt_tokens,
-        cached_tokens=answer.cached_tokens,
         output_tokens=answer.output_tokens,
-        finish=answer.finish,
         digest=digest,
-        proposed=answer.proposed,
-        accepted=answer.accepted,
-        rounds=answer.rounds,
-        drafted=answer.drafted,
-        kept=answer.kept,
-        by_position=answer.by_position,
-        decode_seconds=answer.decode_seconds,
         first_difference=first,
         error=error,
     )
