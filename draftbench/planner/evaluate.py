@@ -4,19 +4,22 @@ reason why each was not chosen, how far predictions were off, and where acceptan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from draftbench.acceptance.definitions import (
+    Sample,
     accepted_per_drafted,
     alpha,
     mean_accepted_length,
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.rounds import PositionLaw, counted_rounds
+from draftbench.acceptance.rounds import PositionLaw, Rounds, counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.predict import predict
@@ -81,10 +84,15 @@ def _evaluation(
     """
     predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
     measured, costs = alternative.measured, predictor.costs
-    replayed = prediction.trajectories, prediction.rounds
     decoded = None
     if measured:
         decoded = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
+    # Hazards are the same for every request: of what cannot be replayed only its starts have τ.
+    replayed = (prediction.trajectories, prediction.rounds) if predictor.replays else decoded
+
+    def figure(of: Callable[..., Sample], rows: tuple[Any, Rounds] | None) -> Estimate | None:
+        return estimate(of(*rows) if rows else None)
+
     verify = costs.verify_ratio(k + 1, predictor.context) if costs else None
     predicted, end_to_end = estimate(alternative.predicted), estimate(prediction.end_to_end())
     expected = expected_end_to_end = None
@@ -100,17 +108,17 @@ def _evaluation(
         quant=alternative.candidate.quant,
         k=k,
         alpha=rate,
-        mean_accepted_length=estimate(mean_accepted_length(*replayed)),
+        mean_accepted_length=figure(mean_accepted_length, replayed),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
         speedup_predicted=predicted,
         speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
         alpha_basis=rate_basis,
-        tokens_per_round=estimate(tokens_per_round(*replayed)),
-        accepted_per_drafted=estimate(accepted_per_drafted(*replayed)),
-        mean_accepted_length_measured=estimate(mean_accepted_length(*decoded) if decoded else None),
-        accepted_per_drafted_measured=estimate(accepted_per_drafted(*decoded) if decoded else None),
+        tokens_per_round=figure(tokens_per_round, replayed),
+        accepted_per_drafted=figure(accepted_per_drafted, replayed),
+        mean_accepted_length_measured=figure(mean_accepted_length, decoded),
+        accepted_per_drafted_measured=figure(accepted_per_drafted, decoded),
         speedup_expected=expected,
         speedup_end_to_end=end_to_end,
         prediction_error=alternative.prediction_error,

@@ -195,6 +195,24 @@ def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
     assert "not-timed" not in {caveat.kind for caveat in alone.caveats}
 
 
+def test_what_only_an_engine_drafts_has_the_accepted_length_that_its_starts_counted():
+    """At k = 1 three requests accept all of 4 rounds, three none of 8: 1 + 12 / 36 in all."""
+    eagle, names = Candidate(draft="eagle3:head"), [f"r{n}" for n in range(6)]
+    rows = [served(None, 0, *(0.1 * at for at in range(1, 10)), request=name) for name in names]
+    for at, name in enumerate(names):
+        accepted = at % 2
+        pieces = (1,) + (1 + accepted,) * (8 // (1 + accepted))
+        moments = [0.1 * (n + 1) for n in range(len(pieces))]
+        told = {"proposed": (1,) * (len(pieces) - 1), "accepted": (accepted,) * (len(pieces) - 1)}
+        rows.append(served(eagle, 1, *moments, request=name, chunks=pieces, **told))
+    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    answer = recommend(run_of(manifest(engine="vllm", ks=(1,)), [*along, *rows]))
+    (found,) = answer.evaluations
+    length = found.mean_accepted_length
+    assert length.value == pytest.approx(1 + 12 / 36)
+    assert length.low < length.value < length.high
+
+
 def test_the_middle_k_and_the_largest_are_started_then_the_best_predicted():
     # sqrt(1 · 4) = 2. By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
     plain, at_two = answers(0, 0.5, 0.1, (1,) * 9), answers(2, 0.5, 0.14, (1, 3, 3, 2))
