@@ -30,7 +30,9 @@ class KVCache(Protocol):
         ...
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget everything after the first `length` tokens of a row. Nothing is copied."""
+        """Go back to the first `length` tokens of a row, or forward again to what was read behind
+        them and not written over. Nothing is copied.
+        """
 
 
 class Runner(Protocol):

@@ -29,17 +29,15 @@ class ScriptedClock(HostClock):
 
 
 class ScriptedCache:
-    """The tokens that each row has read."""
+    """The tokens that each row has read, of which the first `lengths[row]` are valid."""
 
     def __init__(self, rows: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(tokens) for tokens in self.tokens]
+        self.lengths = [0] * rows
 
     def rewind(self, row: int, length: int) -> None:
-        del self.tokens[row][length:]
+        assert length <= len(self.tokens[row])
+        self.lengths[row] = length
 
 
 @dataclass
@@ -76,12 +74,13 @@ class ScriptedRunner:
         self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
         logits, new, counts = [], tokens.tolist(), counts or [len(tokens)]
         for row, count in enumerate(counts):
-            have = cache.tokens[row]
-            for token in new[:count]:
-                have.append(token)
-                logits.append(self.script(have))
+            have, length = cache.tokens[row], cache.lengths[row]
+            for end, token in enumerate(new[:count], start=length + 1):
+                have[end - 1 : end] = [token]
+                logits.append(self.script(have[:end]))
             del new[:count]
-            assert len(have) <= self.context_length
+            cache.lengths[row] = length + count
+            assert cache.lengths[row] <= self.context_length
         return torch.stack(logits)[... if every else last_of_each(counts)]
 
     def modules(self) -> Iterator[nn.Module]:

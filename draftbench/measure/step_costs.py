@@ -157,18 +157,19 @@ def _passes(
     passes over whole prompts.
 
     A draft on a GPU queues the k steps of a round and waits for nothing between them; so they are
-    timed, k at a time. On a CPU a pass returns when it is done, and one is timed.
+    timed, k at a time. On a CPU a pass returns when it is done, and one is timed. All contexts are
+    beginnings of one text, in one cache: what a pass writes there is what it finds.
     """
     rows, name = grid.batch, runner.name
     passes = 1 if candidate is None or runner.device == "cpu" else grid.largest_k
-    for context in grid.contexts:
-        if context + max(sizes) > runner.context_length:
-            continue
-        cache = runner.new_cache(context + max(sizes), rows, sizes)
-        filled = torch.tensor(grid.tokens(0, context), device=runner.device)
-        for row in range(rows):
-            only = [context if at == row else 0 for at in range(rows)]
-            runner.forward(filled, cache, every=False, counts=only)
+    contexts = [c for c in grid.contexts if c + max(sizes) <= runner.context_length]
+    longest = max(contexts, default=0)
+    cache = runner.new_cache(longest + max(sizes), rows, sizes)
+    filled = torch.tensor(grid.tokens(0, longest), device=runner.device)
+    for row in range(rows if contexts else 0):
+        only = [longest if at == row else 0 for at in range(rows)]
+        runner.forward(filled, cache, every=False, counts=only)
+    for context in contexts:
         for size in sizes:
             tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
             every = candidate is None

@@ -210,6 +210,19 @@ def test_a_rewind_copies_nothing():
     assert cache.lengths == [8]
 
 
+@pytest.mark.parametrize("kind", [LlamaRunner, TransformersRunner])
+def test_a_row_goes_forward_again_to_what_was_not_written_over(kind):
+    model = random_model(LLAMA["llama"])
+    ids, expected = full_pass(model)
+    runner = runner_of(model, kind)
+    cache = runner.new_cache(40)
+    runner.forward(ids[:30], cache, every=False)
+    cache.rewind(0, 5)
+    assert_close(runner.forward(ids[5:7], cache, every=True), expected[5:7])
+    cache.rewind(0, 30)
+    assert_close(runner.forward(ids[30:33], cache, every=True), expected[30:33])
+
+
 SIGNS = torch.tensor([[1.0], [-1.0]])
 STREAMS = {"gpu": PlainStream, "cpu": lambda x: MirroredStream(x, SIGNS.to(x.dtype))}
 each_stream = pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)

@@ -63,6 +63,19 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
     assert where == {("small:int4", "scripted", "process", 1)}
 
 
+def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(bench, small, monkeypatch):
+    """20 tokens, and room for the widest pass behind them; a prompt has a cache of its own."""
+    made, new_cache = [], ScriptedRunner.new_cache
+
+    def watched(self, capacity, rows=1, widths=()):
+        made.append((self is bench.target, capacity, tuple(widths)))
+        return new_cache(self, capacity, rows, widths)
+
+    monkeypatch.setattr(ScriptedRunner, "new_cache", watched)
+    time_steps(small, bench, replace(GRID, prompts=()), always)
+    assert made == [(True, 25, (1, 2, 3, 4, 5)), (False, 22, (1, 2))]
+
+
 def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
     found = seconds(time_steps(LoadedCandidate(NGRAM, None), bench, GRID, always))
     assert {key: taken for key, taken in found.items() if key[0]} == {
