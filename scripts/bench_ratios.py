@@ -54,7 +54,7 @@ class Part:
 
 
 def median_ratio(ratios: list[float]) -> tuple[float, float, float] | None:
-    """The median and the narrowest pair of order statistics around it with 90 % coverage or more
+    """The median and the narrowest pair of order statistics around it with 90% coverage or more
     (all there is, where so few requests cannot have that).
     """
     if not ratios:

@@ -149,8 +149,8 @@ def main() -> None:
             print(tally.row(drop, "advised" if size is None else "fixed"), flush=True)
     luck = 1.96 * (0.05 * 0.95 / options.trials) ** 0.5
     print(
-        "\ntargets: 0 margins: fail ≤ 5 %; 1: pass ≤ 5 %; 2, advised: fail ≥ 80 %; coverage "
-        f"93–97 % from 60 requests on; ! marks a miss; so many trials show 5 % as ±{luck:.1%}"
+        "\ntargets: 0 margins: fail ≤ 5%; 1: pass ≤ 5%; 2, advised: fail ≥ 80%; coverage "
+        f"93–97% from 60 requests on; ! marks a miss; so many trials show 5% as ±{luck:.1%}"
     )
 
 

@@ -22,8 +22,8 @@ hands them to `recommend`. What is true is computed from the whole population:
   after it; `speedup:5%` is asked for.
 
 An interval covers where the true speed-up of its configuration lies in it; a cell holds where the
-95 % interval of the share (Wilson 1927) reaches the aim. To speculate is wrong where the true
-speed-up of the choice is under 1: that may happen in 3 % of all trials. Missed is what would have
+95% interval of the share (Wilson 1927) reaches the aim. To speculate is wrong where the true
+speed-up of the choice is under 1: that may happen in 3% of all trials. Missed is what would have
 paid and was refused. Regret is what the leader is slower than the best configuration. A probability
 is right where the choice is within timing noise of the best; what is stated may be .1 too high.
 Probabilities and losses (as a share of the best) are those of the first load, stated → true.
@@ -312,7 +312,7 @@ def read(path: Path) -> list[Trial]:
 
 
 def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share."""
+    """The 95% interval of a share."""
     share, square = hits / trials, 1.96**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     spread = share * (1 - share) / trials + square / (4 * trials**2)

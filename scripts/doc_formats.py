@@ -130,7 +130,7 @@ def _head() -> str:
         "# Formats\n\n"
         "Written by `scripts/doc_formats.py` from the records in the code. Times are seconds, "
         "sizes bytes or tokens unless a name says otherwise; null is unknown, never 0. A figure is "
-        "an `Estimate`: its value and the two ends of its 95 % interval. Fields may be added; one "
+        "an `Estimate`: its value and the two ends of its 95% interval. Fields may be added; one "
         "that is here keeps its name and meaning within a schema version."
     )
 

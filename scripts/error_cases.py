@@ -287,7 +287,7 @@ ANSWERS: list[Case] = [
     ("A file that is not a baseline", lambda: gated(written("base.json", b"[]"))),
     ("A baseline of a newer draftbench", lambda: gated(
         changed("base.json", schema_version=99))),
-    ("A baseline of another question", lambda: gated(
+    ("A baseline with other settings", lambda: gated(
         replaced("base.json", '"samples": 1', '"samples": 2'))),
     ("A limit that is misspelt", lambda: gated(nothing, "--max-drop", "alfa:0.02")),
     ("A limit without its %", lambda: gated(nothing, "--max-drop", "mean_accepted_length:2")),

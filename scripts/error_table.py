@@ -31,7 +31,7 @@ HEAD = """\
 
 Every error that a command line can provoke, written by `scripts/error_table.py`. An error is two
 lines on stderr, `error: …` and `hint: …`; stdout stays empty. Exit code 2 is a mistake in the
-command or its input, 4 a baseline of another question, 130 Control-C and 143 SIGTERM (finished
+command or its input, 4 a baseline that cannot be compared, 130 Control-C and 143 SIGTERM (finished
 work is kept). 1 and 3 are answers, not errors: 1 is no, 3 inconclusive. 70 is a bug in draftbench:
 please report it; nothing in this table leads to it.
 """

@@ -43,7 +43,7 @@ def test_48_independent_requests_of_like_length_are_covered(coverage):
     trials = [coverage.simulate("figures-48-mild", number) for number in range(30)]
     speedups = [each for trial in trials for each in trial.intervals if each.of == "S"]
     hits = sum(each.interval[0] <= each.true <= each.interval[1] for each in speedups)
-    assert hits >= 24  # of 30: at 94 % fewer come once in 2,000 times
+    assert hits >= 24  # of 30: at 94% fewer come once in 2,000 times
 
 
 @pytest.mark.parametrize("cell", ["figures-5-mild", "figures-12-heavy", "timing-stops-2"])
@@ -51,7 +51,7 @@ def test_few_unequal_and_briefly_timed_requests_are_covered(coverage, cell):
     trials = [coverage.simulate(cell, number) for number in range(20)]
     rows = [each for trial in trials for each in trial.intervals]
     hits = sum(each.interval[0] <= each.true <= each.interval[1] for each in rows)
-    assert hits >= 0.75 * len(rows)  # at 90 %, all of a trial together, fewer come once in 25 times
+    assert hits >= 0.75 * len(rows)  # at 90%, all of a trial together, fewer come once in 25 times
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_decoded_cell_without_noise_has_a_leader_that_pays(coverage):
     (decided,) = trial.decisions
     assert [each.true for each in trial.expected if each.of == "leader"] == [decided.leader]
     assert decided.decision == "speculate"
-    assert decided.best == pytest.approx(1.3, rel=0.15)  # in the decoder ± 4 %
+    assert decided.best == pytest.approx(1.3, rel=0.15)  # in the decoder ± 4%
 
 
 def test_the_best_k_is_truly_worth_what_its_cell_names(coverage):
@@ -142,7 +142,7 @@ def test_a_figure_without_an_interval_is_counted_apart(coverage):
 
 @pytest.mark.parametrize(
     ("wrong", "verdict"), [(5, "yes"), (8, "NO")]
-)  # 5 of 100: from 2.2 %, 8: 4.1
+)  # 5 of 100: from 2.2%, 8: 4.1
 def test_speculating_where_it_costs_may_happen_in_three_of_a_hundred(coverage, wrong, verdict):
     slow, fast = (coverage.Decided("S", "speculate", true, 1.2) for true in (0.9, 1.2))
     trials = [

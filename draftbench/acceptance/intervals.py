@@ -57,8 +57,8 @@ def estimate(
     requests = int(np.any(sample.addends != 0, axis=1).sum())
     if requests < MIN_REQUESTS:
         return None
-    # Unequal requests cover like as many fewer equal ones: 12 of very unequal length 92 to 95 % so,
-    # by their number 87 to 88 %.
+    # Unequal requests cover like as many fewer equal ones: 12 of very unequal length 92 to 95% so,
+    # by their number 87 to 88%.
     alike = min(requests, max(MIN_REQUESTS, sample.equal_requests))
     reach = widening(alike, level) * NormalDist().inv_cdf((1 + level) / 2)
     nominal = 2 * NormalDist().cdf(reach) - 1
@@ -134,7 +134,7 @@ def widening(units: float, level: float = 0.95) -> float:
     """How many times further an interval by resampling so few units must reach to cover as it says.
 
     Resampling underrates the spread by √((n-1)/n) and knows no t distribution (Hesterberg 2015,
-    "expanded percentile"). On simulated requests: 88 % → 94 % at 12, 92 % → 93 % at 24. One unit
+    "expanded percentile"). On simulated requests: 88% → 94% at 12, 92% → 93% at 24. One unit
     shows no spread, and nothing widens it.
     """
     if units < 2:
@@ -145,7 +145,7 @@ def widening(units: float, level: float = 0.95) -> float:
 
 
 def student_probability(t: float, freedom: float) -> float:
-    """P(T ≤ t) by the approximation of Wallace 1959; near 97.5 % right to 0.002 from 3."""
+    """P(T ≤ t) by the approximation of Wallace 1959; near 97.5% right to 0.002 from 3."""
     scale = (8 * freedom + 1) / (8 * freedom + 3)
     z = math.copysign(scale * math.sqrt(freedom * math.log1p(t * t / freedom)), t)
     return NormalDist().cdf(z)

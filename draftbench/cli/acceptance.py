@@ -61,7 +61,7 @@ def acceptance(
 
     if not 0 < width < 1:
         raise UsageError(
-            f"--width {width:g}: expected a share between 0 and 1", hint="for example 0.02 for ±2 %"
+            f"--width {width:g}: expected a share between 0 and 1", hint="for example 0.02 for ±2%"
         )
     observed = read(run)
     ks = k or observed.manifest.question.ks

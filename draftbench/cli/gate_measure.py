@@ -137,7 +137,7 @@ def _check_server(prepared: Prepared, k: int) -> None:
         )
     if serving.own.k != k:
         raise IncomparableError(
-            f"the baseline answers another question: k was {k}, the server drafts {serving.own.k}",
+            f"the baseline cannot be compared: k was {k}, the server drafts {serving.own.k}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
 

@@ -260,8 +260,8 @@ def _vllm_schedule(setting: Setting, version: Version) -> list[str]:
         )
     if any(k == 0 for _, _, k in setting.schedule):
         notes.append(
-            "where the schedule drafts nothing vLLM 0.27 was still slower than without it, by 7 % "
-            "at 2 requests and 22 % at 189 (gemma-4-31B on the older runner, vLLM pull request "
+            "where the schedule drafts nothing vLLM 0.27 was still slower than without it, by 7% "
+            "at 2 requests and 22% at 189 (gemma-4-31B on the older runner, vLLM pull request "
             "52087): measure that load"
         )
     return notes

@@ -219,7 +219,7 @@ def _difference(check: Check) -> str:
     change = check.difference
     if change is None:
         return "change unknown"
-    scale, unit, digits = (100, " %", 2) if check.limit.relative else (1, "", 4)
+    scale, unit, digits = (100, "%", 2) if check.limit.relative else (1, "", 4)
     value, low, high = (
         f"{scale * end:+.{digits}f}" for end in (change.value, change.low, change.high)
     )

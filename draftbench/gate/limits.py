@@ -29,8 +29,8 @@ _DROP = 0.02
 
 
 def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
-    """One limit at every k: 2 % of the lengths, and of α (`rate`, None for prompt lookup) as much
-    as lowers the closed form of the mean accepted length by 2 %.
+    """One limit at every k: 2% of the lengths, and of α (`rate`, None for prompt lookup) as much
+    as lowers the closed form of the mean accepted length by 2%.
 
     Two points of α are half of that at k = 1, and more than twice as much at k = 8.
     """

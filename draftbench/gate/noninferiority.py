@@ -1,8 +1,8 @@
 """A figure before and after, paired by request → pass, fail or inconclusive.
 
-Non-inferiority with a margin, on the two-sided 95 % interval of the gain (new against old, positive
+Non-inferiority with a margin, on the two-sided 95% interval of the gain (new against old, positive
 is better): *pass* when its bad end is inside the limit, *fail* when even its good end is outside.
-Each wrong verdict has a probability of at most about 2.5 %, at a true drop of exactly the limit.
+Each wrong verdict has a probability of at most about 2.5%, at a true drop of exactly the limit.
 
 The interval is the BCa bootstrap over requests, widened for few requests. Segments are many, so a
 failing one must also survive Holm's correction of its p-value. Timed ratios, which are repeats and

@@ -83,7 +83,7 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
     if different:
         was, now = known[different[0]], sampling[different[0]]
         raise IncomparableError(
-            f"the baseline answers another question: the sampling of {len(different)} of "
+            f"the baseline cannot be compared: the sampling of {len(different)} of "
             f"{len(common)} requests differs (one was {was}, is {now})",
             hint="run with the baseline's temperature and sampling, or save a new baseline",
         )
@@ -101,6 +101,6 @@ def _another_question(field: str, before: object, now: object) -> IncomparableEr
         "metric_version": "save the baseline again with this draftbench",
     }
     return IncomparableError(
-        f"the baseline answers another question: {field} was {before}, is {now}",
+        f"the baseline cannot be compared: {field} was {before}, is {now}",
         hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
     )

@@ -46,7 +46,7 @@ class Check(Record, frozen=True):
 
     def amount(self, value: float) -> str:
         """A change in the unit of the limit."""
-        return f"{100 * value:.2g} %" if self.limit.relative else f"{value:.2g}"
+        return f"{100 * value:.2g}%" if self.limit.relative else f"{value:.2g}"
 
 
 class Change(Record, frozen=True):

@@ -92,7 +92,7 @@ class Surface:
 
         Visits of a block are drawn together: what disturbed one pass disturbed its neighbours, and
         the other sample of its visit most of all. Draws of few are spread as intervals of few are
-        widened: with 6 visits 95 % of them cover in 92 to 97 of 100 cases, as drawn 86 to 93.
+        widened: with 6 visits 95% of them cover in 92 to 97 of 100 cases, as drawn 86 to 93.
         """
         repeats = self.samples.shape[-1] // self.processes
         together = min(SAMPLES_PER_VISIT, repeats)
@@ -288,7 +288,7 @@ class BlockCosts:
         return self._over_a_step(self.target, tokens, context)
 
     def _over_a_step(self, passes: Surface, tokens: int, context: float) -> Estimate:
-        """A ratio of medians with its 95 % interval over visits, or over processes."""
+        """A ratio of medians with its 95% interval over visits, or over processes."""
         value = passes.at(tokens, context) / self.target.at(1, context)
         draws = passes.redrawn.at(tokens, context) / self.target.redrawn.at(1, context)
         low, high = np.quantile(draws, (0.025, 0.975))

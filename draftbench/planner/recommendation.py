@@ -1,6 +1,6 @@
 """The answer of `recommend`: the records that it prints as JSON and that every report renders.
 
-A figure is {value, low, high} at 95 %, or null for unknown. Reports show these records and compute
+A figure is {value, low, high} at 95%, or null for unknown. Reports show these records and compute
 nothing.
 """
 
@@ -247,7 +247,7 @@ class Recommendation(Record, frozen=True):
     The first in a ranking is flattered by chance, so the speed-ups here are cross-validated: chosen
     on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
     prefills where the objective is latency. To speculate its interval must lie above `min_speedup`
-    and 2 % more, not to speculate below that: interleaved runs of one process differ by as much.
+    and 2% more, not to speculate below that: interleaved runs of one process differ by as much.
     With the leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency.
     """
 

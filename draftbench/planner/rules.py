@@ -83,7 +83,7 @@ def _low_alpha(case: _Case) -> str | None:
     if draft is None or draft.alpha is None or draft.alpha.value >= 0.65:
         return None
     return (
-        f"α of {draft.candidate} is {draft.alpha.value:.0%}: under 65 % it is probably the wrong "
+        f"α of {draft.candidate} is {draft.alpha.value:.0%}: under 65% it is probably the wrong "
         "draft; `draftbench acceptance` shows where it is rejected"
     )
 
@@ -130,7 +130,7 @@ def _quantize(case: _Case) -> str | None:
     if then <= 1.02 * now.value:
         return None
     return (
-        f"{draft.draft} was measured unquantized only: a c lower by 30 to 50 % and an α lower by 2 "
+        f"{draft.draft} was measured unquantized only: a c lower by 30 to 50% and an α lower by 2 "
         f"to 4 points, as is usual, would give about {then:.2f}× instead of {now.value:.2f}×"
     )
 
@@ -159,7 +159,7 @@ RULES: tuple[tuple[str, Callable[[_Case], str | None], str, str], ...] = (
         "low-alpha",
         _low_alpha,
         "most rounds then end after a token or two, which hardly pays for drafting them",
-        f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43 %: 0.81×)",
+        f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43%: 0.81×)",
     ),
     (
         "size-ratio",
@@ -171,7 +171,7 @@ RULES: tuple[tuple[str, Callable[[_Case], str | None], str, str], ...] = (
         "high-alpha-without-speed",
         _high_alpha,
         "accepted tokens cost their draft steps and their verification all the same",
-        f"{_GUIDE}; nibor1896/Crow issue 29 (85 % accepted, no faster)",
+        f"{_GUIDE}; nibor1896/Crow issue 29 (85% accepted, no faster)",
     ),
     (
         "quantize-the-draft",

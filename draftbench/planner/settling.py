@@ -27,8 +27,8 @@ _REACH = _NORMAL.inv_cdf(0.975)
 class OpenInterval:
     """A deciding interval with the asked speed-up in it, in logarithms of the speed-up.
 
-    `distance` is that of its middle from the asked one, `of_requests` half of its 95 % interval on
-    that side for what `requests` show. `besides` gives half the 95 % interval, and the standard
+    `distance` is that of its middle from the asked one, `of_requests` half of its 95% interval on
+    that side for what `requests` show. `besides` gives half the 95% interval, and the standard
     deviation, of what they do not show in a number of processes; today there are `processes`.
     """
 

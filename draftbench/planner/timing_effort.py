@@ -2,7 +2,7 @@
 
 Timing continues while it matters: until what it adds to the interval of the best predicted speed-up
 is at most half of what the requests add, or a quarter of the distance to break-even. It need not be
-finer than half the noise of a decoding run and is never coarser than 5 %, unless it would take a
+finer than half the noise of a decoding run and is never coarser than 5%, unless it would take a
 third of the time of timing and decoding together. Looks at recorded seconds alone, so that whoever
 reads them finds the same number of visits.
 """

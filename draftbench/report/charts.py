@@ -112,7 +112,7 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
     return Chart(
         "speedup-by-candidate",
         "Each candidate at its best k",
-        f"Lines are 95 % intervals over {answer.requests} requests. Filled points ({decoded} of "
+        f"Lines are 95% intervals over {answer.requests} requests. Filled points ({decoded} of "
         f"{len(rows)}) are corrected by decoding some requests, hollow ones only predicted. Left "
         "of 1× speculation is slower than decoding without it.",
         bars(_SPEED_UP, rows, answer.min_speedup),
@@ -145,7 +145,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             "tokens per round",
             tokens,
             [],
-            f"1 means the draft never helps, k + 1 that it is always right. Bands are 95 % "
+            f"1 means the draft never helps, k + 1 that it is always right. Bands are 95% "
             f"intervals {over}.",
         ),
         (
@@ -154,7 +154,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             _SPEED_UP,
             predicted,
             measured,
-            f"Line and band: predicted, 95 % intervals {over}."
+            f"Line and band: predicted, 95% intervals {over}."
             + (f" Points: measured, {points}." if measured else " Nothing was decoded."),
         ),
     ):
@@ -217,7 +217,7 @@ def _by_concurrency(answer: Recommendation) -> Chart | None:
     return Chart(
         "speedup-by-concurrency",
         "Speed-up by concurrency",
-        "The best candidate of each concurrency at its k. Lines are 95 % intervals over "
+        "The best candidate of each concurrency at its k. Lines are 95% intervals over "
         f"{answer.requests} requests; hollow points are only predicted.",
         plot,
         loads(answer),
@@ -247,7 +247,7 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     return Chart(
         "tokens-per-round-by-group",
         f"Tokens per round by group: {drafts[0]}",
-        "In parentheses: how many requests. Lines are 95 % intervals over the requests of a group; "
+        "In parentheses: how many requests. Lines are 95% intervals over the requests of a group; "
         "a group of one request has none. The table has all candidates.",
         bars(label, drawn),
         Section("", ("by", "group", "requests", "candidate", label), rows),

@@ -56,7 +56,7 @@ _GLOSSARY = {
     "responses gives the rounds of every k, timed passes give their cost. Measured: decoded with "
     "and without speculation, timed. Expected: the prediction for all requests, corrected by what "
     "was measured on some; candidates are ranked by it.",
-    "Intervals": "95 %, from resampling requests (for c: timing repeats). They say what other "
+    "Intervals": "95%, from resampling requests (for c: timing repeats). They say what other "
     "requests of the same traffic would change, not another machine, another day or other traffic.",
 }
 
@@ -148,7 +148,7 @@ def _deciding(answer: Recommendation) -> Html | None:
     asked = "" if answer.min_speedup == 1 else f"; asked: {answer.min_speedup:g}×"
     scale = f"1× is decoding without speculation{asked}"
     plot = bars(scale, [Bar("", speed)], answer.min_speedup)
-    interval = f"95 % interval {speed.low:.2f}–{speed.high:.2f}"
+    interval = f"95% interval {speed.low:.2f}–{speed.high:.2f}"
     described = f"{speed.value:.2f}×, {interval}; 1× is decoding without speculation."
     words = element("span", f"{whole} speed-up", element("br"), interval)
     value = element("p", data(speed, f"{speed.value:.2f}×"), words, class_="figure")

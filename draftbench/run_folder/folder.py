@@ -108,7 +108,7 @@ class RunFolder:
             ),
             (
                 question,
-                f"holds a run of another question ({'; '.join(question)})",
+                f"holds a run with other settings ({'; '.join(question)})",
                 "take another --out, or repeat the command that began this run",
             ),
             (

@@ -251,7 +251,7 @@ def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> N
     try:
         theirs = server.tokenize(PROBE)
     except EngineError:
-        watcher.note("the server tokenizes no text: its tokenizer is not compared")
+        watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
         return
     ours = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if theirs[-len(ours) :] != ours:
@@ -420,7 +420,7 @@ def _with_own(
         )
     if not k:
         raise EngineError(
-            "the server drafts, and does not tell how many tokens a round",
+            "the server drafts, but does not say how many tokens per round",
             hint="switch its metrics on (llama-server: --metrics)",
         )
     models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]

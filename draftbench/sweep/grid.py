@@ -37,9 +37,9 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
         if fault := distribution_fault(mode):
             raise AuditError(
-                f"the decoder changes the law of the output: {fault}",
-                hint="no figure of it can be trusted; report it with the versions of torch and "
-                "numpy",
+                f"the decoder changes the distribution of the output: {fault}",
+                hint="none of its figures can be trusted; please report it with the versions of "
+                "torch and numpy",
             )
         watcher.advance()
     folder = RunFolder.create(out, prepared.manifest)
@@ -61,7 +61,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
-            watcher.note("all of it is measured already: no model is loaded")
+            watcher.note("everything is measured already; no model is loaded")
             return folder
         worker: Worker | IsolatedWorker | EngineWorker
         if prepared.serving is not None:

@@ -105,7 +105,7 @@ class IsolatedWorker:
 def _died(who: str, child: BaseProcess) -> ModelError:
     """Of a child that ended without a word."""
     how = f"with exit code {child.exitcode}"
-    hint = "nothing of draftbench ends it so: look at what `--trust-remote-code` opened"
+    hint = "draftbench itself never exits like this: suspect the code that a checkpoint brings"
     if child.exitcode is not None and child.exitcode < 0:
         how = f"by {signal.Signals(-child.exitcode).name}"
         hint = "a crash in native code: try another quantization, dtype or device"

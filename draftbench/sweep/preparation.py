@@ -102,7 +102,7 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     check_level(options.target_quant, device, simulate=options.simulate_quant)
     for source in (target, *named.values()):
         if source is not None and source.on_hub:
-            watcher.note(f"{source.spec} is fetched from the model hub where it is not cached")
+            watcher.note(f"{source.spec} is fetched from the model hub unless it is cached")
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     context = context_of(target)
     if context is None:
@@ -193,19 +193,19 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
     """
     watcher.note(f"reading traffic from {options.traffic.source}")
     if options.traffic.on_hub:
-        watcher.note("it is fetched from the hub of data sets where it is not cached")
+        watcher.note("it is fetched from the dataset hub unless it is cached")
     traffic = load(options.traffic)
     for row in traffic.bad_rows:
         watcher.note(f"bad row {row}")
     if {"vLLM custom", "text"} & {*traffic.form.split(", ")}:
         watcher.note(
-            "prompts are read as they are; vLLM and AIPerf put those of such files through the "
-            "chat template (--as-chat)"
+            "prompts are used as they are; vLLM and AIPerf would put them through the chat "
+            "template (--as-chat)"
         )
     for temperature, rows in sorted(traffic.assumed.items()) if options.temperature is None else ():
         meaning = "the default of servers" if temperature else "greedy"
         watcher.note(
-            f"rows without a temperature: {rows}, read at {temperature:g}, {meaning} "
+            f"rows without a temperature: {rows}; {temperature:g} is assumed, {meaning} "
             "(--temperature sets another)"
         )
     if not traffic.requests:

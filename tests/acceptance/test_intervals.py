@@ -30,7 +30,7 @@ def known(sample: Sample, **options: Any) -> Estimate:
 
 
 def test_bca_reproduces_the_textbook_interval_of_a_skewed_figure() -> None:
-    # Efron & Tibshirani 1993, table 14.2: variance of the spatial test data, 90 %:
+    # Efron & Tibshirani 1993, table 14.2: variance of the spatial test data, 90%:
     # BCa (115.8, 259.6), ABC (116.7, 260.9); the plain percentile interval is (100.8, 233.9).
     table = "48 36 20 29 42 42 20 42 22 41 45 14 6 0 33 28 34 4 32 24 47 41 24 26 30 41"
     scores = np.array([float(score) for score in table.split()])
@@ -58,7 +58,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
         rate = rng.beta(10 * mean[kind], 10 * (1 - mean[kind]))
         found = known(ratio(rng.binomial(length[kind], rate), length[kind]), resamples=500)
         held += found.low <= truth <= found.high
-    # A coverage of 93 to 95 % leaves these bounds with a probability below 1 in 1,000.
+    # A coverage of 93 to 95% leaves these bounds with a probability below 1 in 1,000.
     assert 0.89 <= held / trials <= 0.985
 
 

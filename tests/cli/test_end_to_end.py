@@ -30,7 +30,9 @@ def test_a_sweep_prints_its_answer_and_says_the_rest_on_stderr(swept):
     # The foreign draft failed: the answer to "could all be measured" is no.
     assert outcome.code == 1
     assert "draft" in outcome.out
-    assert "Caveat: foreign was not measured to the end" in outcome.out
+    words = " ".join(outcome.out.split())
+    assert "Caveat: `foreign` cannot draft for `target`: their vocabularies differ" in words
+    assert "so it was refused" in words
     assert "refused foreign" in outcome.err
     assert f"next: draftbench recommend {folder}" in " ".join(
         outcome.err.replace("\\\n", "").split()
@@ -130,7 +132,7 @@ def test_the_same_command_again_measures_nothing_again(command, swept, sweep_wor
 
 def test_another_question_does_not_go_into_the_same_folder(failing, swept, sweep_words):
     said = failing(2, *sweep_words, "--out", swept[0], "--temperature", 0.5)
-    assert "another question (temperature: None → 0.5)" in said
+    assert "other settings (temperature: None → 0.5)" in said
 
 
 def test_a_dry_run_loads_nothing_and_leaves_nothing(command, sweep_words, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-CODES = {"Control-C": 130, "SIGTERM": 143, "A baseline of another question": 4}
+CODES = {"Control-C": 130, "SIGTERM": 143, "A baseline with other settings": 4}
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def other_mode(baseline):
         (twice_the_same, 2, "error: `"),
         (absurdly_long, 2, "error: `"),
         (once_shaken, 3, "INCONCLUSIVE"),
-        (other_mode, 4, "error: the baseline answers another question: mode was sampled"),
+        (other_mode, 4, "error: the baseline cannot be compared: mode was sampled"),
     ],
 )
 def test_every_exit_code_leaves_the_process(swept, pinned, change, code, said):

@@ -21,7 +21,7 @@ def test_everything_that_selfcheck_tries_works(capsys):
 @pytest.mark.parametrize("inputs", [4096, 576, 96])
 @pytest.mark.parametrize("rows", [1, 9, 33])
 def test_int4_errs_as_much_as_its_grid(inputs, rows):
-    """Groups of 32 normals, range ≈ 4.1σ, step 4.1/15: about 7.9 %."""
+    """Groups of 32 normals, range ≈ 4.1σ, step 4.1/15: about 7.9%."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(256, inputs, generator=generator).bfloat16().cuda()
     x = torch.randn(rows, inputs, generator=generator).bfloat16().cuda()

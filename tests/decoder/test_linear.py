@@ -37,8 +37,8 @@ from draftbench.memory import INT4_GROUP
 from tests.decoder.operations import Operations
 
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
-# step 3.2/127, uniform error step/√12) ≈ .73 %, and √2 times that where the activations are rounded
-# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9 %; e4m3 (3 mantissa bits) ≈ 2.6 %, of
+# step 3.2/127, uniform error step/√12) ≈ .73%, and √2 times that where the activations are rounded
+# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9%; e4m3 (3 mantissa bits) ≈ 2.6%, of
 # weights and activations √2 times that.
 EXPECTED_ERROR = {Int8Linear: 0.0103, Int8WeightOnlyLinear: 0.0073, Int4Linear: 0.079}
 FP8_ERROR = 0.037
@@ -148,7 +148,7 @@ def test_a_level_without_a_kernel_is_simulated_on_a_gpu_too(card, level):
 
 
 def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
-    """Codes are made for the scale as it is kept, in bfloat16, whose rounding is up to 0.4 %."""
+    """Codes are made for the scale as it is kept, in bfloat16, whose rounding is up to 0.4%."""
     weight, _, _ = matrices()
     layer = Int8WeightOnlyLinear(weight, None)
     kept = layer.weight.float() * layer.scale.float()[:, None]

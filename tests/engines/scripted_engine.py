@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main():
     say = sys.stderr.write
-    say("loading weights\r 50 %\r100 %\n")
+    say("loading weights\r 50%\r100%\n")
     if "exits" in sys.argv:
         say("api_key: ['X'], hub hf_abcdefghijklmnopqrstuv, \x1b[31mred\x1b[0m \x07 bell\n")
         say(f"environment {os.environ.get('HF_TOKEN')}\n")

@@ -157,7 +157,7 @@ def test_a_server_that_ends_at_once_shows_the_end_of_its_log_without_secrets(eng
         pass
     assert caught.value.message.splitlines() == [
         "llama.cpp ended before it answered: exit code 1; its log ends:",
-        "  100 %",
+        "  100%",
         "  api_key: ['***'], hub ***, red \ufffd bell",
         "  environment ***",
         "  no kernel image is available",
@@ -183,7 +183,7 @@ def test_an_engine_without_room_for_its_cache_is_told_how_to_take_less(engine):
 def test_a_server_that_never_gets_ready_is_ended_and_shows_its_log(engine, tmp_path):
     with pytest.raises(EngineError) as caught, engine("loading", ready_timeout=0.5):
         pass
-    message = "llama.cpp did not answer within 0.5 seconds; its log ends:\n  100 %"
+    message = "llama.cpp did not answer within 0.5 seconds; its log ends:\n  100%"
     assert caught.value.message == message
     assert caught.value.hint.startswith("a longer --ready-timeout waits for it; its whole log is ")
     assert str(tmp_path) in caught.value.hint

@@ -1,7 +1,7 @@
 """The gate's own error rates, on paired requests drawn from a pool with a known drop.
 
-400 seeded trials a case. A rate of 2.5 % shows as more than 5 % with a probability of 0.002, one of
-80 % as less than 75 % with one of 0.008, one of 95 % as less than 92 % with one of 0.005.
+400 seeded trials a case. A rate of 2.5% shows as more than 5% with a probability of 0.002, one of
+80% as less than 75% with one of 0.008, one of 95% as less than 92% with one of 0.005.
 """
 
 from collections import Counter

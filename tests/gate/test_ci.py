@@ -21,7 +21,7 @@ DROPS = {"chat": 0.0, HOSTILE: 2.0}
 
 @pytest.fixture
 def failed(baseline, counts):
-    """-8 % in the hostile segment, nothing in the other; over both a wide -4 %, inconclusive."""
+    """-8% in the hostile segment, nothing in the other; over both a wide -4%, inconclusive."""
     noise = np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 6)
 
     def arm(scale, **changes):
@@ -78,7 +78,7 @@ def test_github_gets_an_error_for_a_failure_on_one_line(failed):
     _, line = to_github(failed)
     title = "::error title=draftbench gate%3A acceptance regression::"
     assert line.startswith(f"{title}mean_accepted_length [a|b <img")
-    assert line.endswith("limit 3 %25: fail")
+    assert line.endswith("limit 3%25: fail")
     assert not {"\n", "\x1b"} & set(line)
     assert "::error::%250A]]>&" in line
 

@@ -44,7 +44,7 @@ def test_a_run_against_its_own_baseline_passes_without_width(run, requests):
 
 
 def test_a_clear_drop_fails(arm):
-    # 2.5 → 2.3 tokens per round: -8 %; α 0.375 → 0.325: 5 points.
+    # 2.5 → 2.3 tokens per round: -8%; α 0.375 → 0.325: 5 points.
     result = judge(arm(), arm(2.0, 0.1))
     assert (result.verdict, result.exit_code) == (Verdict.FAIL, 1)
     length = check(result, "mean_accepted_length")
@@ -57,13 +57,13 @@ def test_a_clear_drop_fails(arm):
 
 
 def test_a_drop_inside_the_limit_passes(arm):
-    result = judge(arm(), arm(0.2, 0.1))  # -0.8 %, half a point
+    result = judge(arm(), arm(0.2, 0.1))  # -0.8%, half a point
     assert result.verdict is Verdict.PASS
     assert not check(result, "alpha").improved
 
 
 def test_noise_wider_than_the_limit_is_inconclusive_and_says_what_would_settle_it(arm):
-    # Standard error of the change: √0.5 · 6 / 10 / √39 / 2.5 = 2.72 %.
+    # Standard error of the change: √0.5 · 6 / 10 / √39 / 2.5 = 2.72%.
     result = judge(arm(), arm(0.0, 6.0))
     assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
     length = check(result, "mean_accepted_length")
@@ -142,7 +142,7 @@ def segmented(baseline, counts):
 
 
 def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
-    result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6 % of one eighth
+    result = judge(*segmented(EIGHT | {"c": 1.5}, 0.2))  # -6% of one eighth
     assert check(result, "mean_accepted_length").verdict is Verdict.PASS
     assert {c.segment for c in result.segments if c.verdict is Verdict.FAIL} == {"c"}
     assert result.exit_code == 1
@@ -150,7 +150,7 @@ def test_one_broken_segment_fails_a_gate_that_passes_over_all(segmented):
 
 
 def test_a_segment_that_is_only_luckless_among_many_does_not_fail(segmented):
-    # In c -4 % with a standard error of 0.67 %: t = 3 against the limit of 2 %. Corrected for six
+    # In c -4% with a standard error of 0.67%: t = 3 against the limit of 2%. Corrected for six
     # tests it fails, for twenty-four it does not.
     alone, among = (
         check(
@@ -284,7 +284,7 @@ def test_a_fault_of_a_kind_that_the_baseline_showed_too_is_only_a_note(run, befo
 
 @pytest.mark.parametrize(("loops", "verdict"), [(5, Verdict.PASS), (6, Verdict.FAIL)])
 def test_responses_that_begin_to_loop_are_a_fault(run, loops, verdict):
-    # 1/32 is above 2.5 %, 1/64 below.
+    # 1/32 is above 2.5%, 1/64 below.
     result = judge(run(), run(rows=lambda at: {"looping": 20.0 * (at < loops)}))
     assert result.verdict is verdict
     said = [note for note in result.notes if "6 of 40 responses end in a loop" in note]

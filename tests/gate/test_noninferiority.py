@@ -135,7 +135,7 @@ def test_without_an_interval_nothing_is_decided_or_advised():
 
 @pytest.mark.parametrize(
     ("count", "low", "high"),
-    # The sign test's table: the 2nd and 8th of 9 cover 96.1 %, the 5th and 13th of 17 95.1 %.
+    # The sign test's table: the 2nd and 8th of 9 cover 96.1%, the 5th and 13th of 17 95.1%.
     [(6, 1, 6), (9, 2, 8), (17, 5, 13)],
 )
 def test_the_median_lies_between_the_order_statistics_of_the_sign_test(count, low, high):
@@ -177,5 +177,5 @@ def test_the_p_value_of_a_time_knows_that_few_processes_tell_little():
     found = with_processes(Gain(Estimate(-0.2, -0.25, -0.15), 0.02, 25), *sides, relative=True)
     assert found.error == pytest.approx(0.0280, rel=1e-3)
     assert found.freedom == pytest.approx(14.1, rel=1e-2)
-    # .05 beyond a limit of .15 is 1.786 standard errors: 4.8 % by t of 14.1.
+    # .05 beyond a limit of .15 is 1.786 standard errors: 4.8% by t of 14.1.
     assert found.p_fail(0.15) == pytest.approx(0.0478, abs=5e-4)

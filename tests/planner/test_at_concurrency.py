@@ -229,7 +229,7 @@ def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
         (1.021, 1.2, 1.0, "speculate"),
         (1.005, 1.018, 1.0, "do_not_speculate"),
         (1.01, 1.05, 1.0, "inconclusive"),
-        (1.21, 1.4, 1.2, "inconclusive"),  # 1.2 and 2 % more is 1.224
+        (1.21, 1.4, 1.2, "inconclusive"),  # 1.2 and 2% more is 1.224
         (1.23, 1.4, 1.2, "speculate"),
     ],
 )
@@ -250,7 +250,7 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
     run = scene.observed(1)
     now = recommend(run).speedup_deciding
     reach = math.log(now.value / now.low)
-    # 2 % more than what is asked for lies at four fifths of the way to the lower end.
+    # 2% more than what is asked for lies at four fifths of the way to the lower end.
     asked = now.value * math.exp(-0.8 * reach) / 1.02
     found = recommend(run, DecisionOptions(min_speedup=asked))
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")

@@ -133,7 +133,7 @@ def state(seconds, others=0.1, throttled=0):
     ],
 )
 def test_what_could_change_the_decision_is_decisive(scene, changes, kind):
-    # 60 baseline runs, 30 between the two of a request: 1.1 ** (59 / 30) is 21 % in all.
+    # 60 baseline runs, 30 between the two of a request: 1.1 ** (59 / 30) is 21% in all.
     assert decisive(recommend(decoded(scene, **changes))) == kind
 
 
@@ -213,7 +213,7 @@ def test_an_uneven_machine_has_no_trend_beyond_doubt(scene):
 
 
 def test_many_runs_show_a_drift_that_is_smaller_than_the_scatter_of_one(scene):
-    # 12 % slower in the end, where one run is 15 % off: twenty times less in 400 runs.
+    # 12% slower in the end, where one run is 15% off: twenty times less in 400 runs.
     paces = [1.12 ** (i / 399) * (0.85, 1.15, 1.0, 1.15, 0.85)[i % 5] for i in range(400)]
     found = drift(scene, *(("a", pace) for pace in paces))
     assert found.change == pytest.approx(0.12, abs=0.04)

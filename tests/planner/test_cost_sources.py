@@ -124,7 +124,7 @@ def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, t
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_draft_too_slow_for_a_fast_target_is_not_used(scene, tmp_path, share):
-    # Qwen2.5-Coder 1.5B with 0.5B, both of 4 bits, in llama.cpp on two cores at k = 4: 60 %
+    # Qwen2.5-Coder 1.5B with 0.5B, both of 4 bits, in llama.cpp on two cores at k = 4: 60%
     # accepted, 27.5 tokens a second without the draft and 12.2 with it. Rounds accept 3, 2, 3, 2
     # and 2 of 4 tokens, 3.4 tokens with the target's own; however a round's 3.4 / 12.2 s divide
     # among four draft steps and the pass over five tokens, the answer is the same.

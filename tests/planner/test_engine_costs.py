@@ -150,7 +150,7 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     assert answer.runner == "vllm 0.32.0"
     assert answer.leading_evaluation.speedup_measured.value == pytest.approx(0.8 / 0.48)
     assert answer.leading_evaluation.draft_cost_ratio is None
-    # Requests alike leave two starts of 2 % in doubt, whose quotient varies by √2 as much.
+    # Requests alike leave two starts of 2% in doubt, whose quotient varies by √2 as much.
     deciding = next(each for each in answer.evaluations if each.k == 1).speedup_expected
     ends = np.log([deciding.value / deciding.low, deciding.high / deciding.value])
     assert ends == pytest.approx(1.96 * START_DOUBT * 2**0.5, rel=0.15)

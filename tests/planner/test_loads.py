@@ -34,7 +34,7 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     # k = 1 takes four rounds of t(2) + 0.1: at 8 rows 4.4 s against 8, at 32 16.4 s against 16.
     found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
     assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
-    # Between 8 and 32 rows a pass over two tokens each takes b / 8 s: more than 2 % up to 14 rows.
+    # Between 8 and 32 rows a pass over two tokens each takes b / 8 s: more than 2% up to 14 rows.
     assert found.schedule == tuple(
         ScheduleEntry(concurrency=c, k=k, timed=timed)
         for c, k, timed in ((1, 2, True), (8, 1, True), (15, 0, False), (32, 0, True))
@@ -48,7 +48,7 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
 
 def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
     # A pass of b rows over two tokens each takes b / 8 s: 8 s against four rounds of b / 8 + .1
-    # stay 2 % above 1 up to 14.9 rows.
+    # stay 2% above 1 up to 14.9 rows.
     run = loaded.observed(1, 2, batches=(1, 8, 32))
     assert recommend(run).crossover == 14
     assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
@@ -63,8 +63,8 @@ def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
 
 def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
     """Alone half of the requests are decoded in half the time and the others in a quarter more, so
-    that nothing is clear, and predictions of passes alone are 59 % too high (7 s for their 4.4):
-    8 s against 1.59 times four rounds of b / 8 + .1 stay 2 % above 1 up to 9.06 rows.
+    that nothing is clear, and predictions of passes alone are 59% too high (7 s for their 4.4):
+    8 s against 1.59 times four rounds of b / 8 + .1 stay 2% above 1 up to 9.06 rows.
     """
     loaded.requests(6, ALL)
     for at in range(6):

@@ -236,7 +236,7 @@ def test_the_prediction_error_is_taken_on_the_measured_requests(scene):
 
 
 def test_median_and_worst_error_ignore_the_sign(scene):
-    # Measured 10 % less and 20 % more time than predicted. One k a draft, so that the baseline
+    # Measured 10% less and 20% more time than predicted. One k a draft, so that the baseline
     # alone (no overhead) prices the rounds.
     scene.requests(5, ALL, SMALL, BIG)
     for candidate in (SMALL, BIG):
@@ -353,7 +353,7 @@ def test_what_rounds_and_plain_steps_took_longer_alike_is_no_error(scene):
 
 
 def test_passes_alone_are_off_by_what_rounds_took_longer_than_plain_steps_did(scene):
-    # Plain steps took a tenth more than their passes, rounds 30 %.
+    # Plain steps took a tenth more than their passes, rounds 30%.
     decoded(scene, 1.3 * PASSES, plain=8.8)
     found = recommend(scene.observed(2)).prediction_error
     assert found.passes_only_worst == pytest.approx(1.3 / 1.1 - 1)
@@ -365,7 +365,7 @@ def test_a_prediction_that_wins_by_less_than_such_predictions_were_off_is_not_ch
     scene, requests_alone
 ):
     # small ran at 8 / 5.33 = 1.50; big is predicted at 8 / 4.6 = 1.74, which is 1.34 if it is off
-    # by the same 30 %.
+    # by the same 30%.
     decoded(scene, 1.3 * PASSES)
     undecoded(scene, 0.2)
     found = recommend(scene.observed(2))
@@ -408,7 +408,7 @@ def test_more_requests_do_not_settle_what_only_decoding_would(scene):
 
 
 def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_usual(scene):
-    # 1.96 standard deviations of .06 either way, from draws: -11 % to +12 %.
+    # 1.96 standard deviations of .06 either way, from draws: -11% to +12%.
     undecoded(scene, 0.08)
     found = recommend(scene.observed(2))
     assert (found.decision, found.probability_best) == ("speculate", 1.0)

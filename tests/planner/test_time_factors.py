@@ -47,7 +47,7 @@ def timed(scene):
 
 
 def test_the_factor_is_plain_decoding_over_rounds_each_over_its_passes(timed):
-    # Plain decoding took 10 % more than its passes, rounds 25 %.
+    # Plain decoding took 10% more than its passes, rounds 25%.
     timed.decodes(6, 1, 4.8 * 1.25, plain=8.8)
     (found,) = alternatives(timed, 1)
     assert found.time.alone == pytest.approx(1.1 / 1.25)
@@ -114,7 +114,7 @@ def test_prefills_count_where_latency_decides(timed):
 
 
 def test_requests_that_differ_in_time_are_a_doubt(timed):
-    # Rounds took 20 % more than their passes on half of the requests and 20 % less on the others:
+    # Rounds took 20% more than their passes on half of the requests and 20% less on the others:
     # shares of 1/6 · 1.2 and 1/6 · .8 against 1/6, so √(6/5 · 6 · (.2/6)²).
     for at in range(6):
         timed.decode(f"r{at}", 0, 8.0)
@@ -135,7 +135,7 @@ def test_processes_with_enough_requests_are_told_apart(timed):
 
 
 def test_the_scatter_between_the_ks_of_a_draft_counts_with_what_is_usual():
-    # ±.05 and ±.03 about their own means; four degrees of freedom of 1.2 %, and one of each draft.
+    # ±.05 and ±.03 about their own means; four degrees of freedom of 1.2%, and one of each draft.
     drafts = [[factor(math.exp(0.3 + sign * d)) for sign in (1, -1)] for d in (0.05, 0.03)]
     found = scatter_of(drafts)
     variance = (4 * USUAL_SCATTER**2 + 2 * 0.05**2 + 2 * 0.03**2) / 6
@@ -158,7 +158,7 @@ def test_where_one_configuration_was_decoded_the_usual_scatter_stands():
     found = scatter_of([[factor(0.7)]])
     assert (found.sd, found.freedom, found.usual) == (USUAL_SCATTER, 4, True)
     assert scatter_of([]) == Scatter()
-    # 2.776 · √2 · 1.2 %.
+    # 2.776 · √2 · 1.2%.
     assert found.half_width(1) == pytest.approx(0.0471, rel=0.01)
 
 

@@ -76,8 +76,8 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     records = [*hand.perfect(requests=8), *hand.prefills()]
     records += [hand.trajectory("r8"), hand.replay("r8", (1.0,) * 8)]
     # 8 / 3.5 predicted, times (8 / 4) / (8 / 3.5) on those that were measured; with prefills of a
-    # second each 9 / 6 and 9 / 5.5. One configuration scatters by √2 · 1.2 % as is usual, of which
-    # 2.78 are 4.7 %.
+    # second each 9 / 6 and 9 / 5.5. One configuration scatters by √2 · 1.2% as is usual, of which
+    # 2.78 are 4.7%.
     assert section(hand.answer(records), "Every speed-up of the best").rows == [
         ["cross-validated, decides", "2.00× (1.91–2.10)", "chosen on some, evaluated on others"],
         ["expected", "2.00× (1.91–2.10)", "predicted, corrected by the time measured"],

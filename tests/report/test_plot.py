@@ -7,7 +7,7 @@ import pytest
 from draftbench.acceptance.intervals import Estimate
 from draftbench.report.plot import COLOURS, Axis, Plot, counts_axis, rows_axis, short, values_axis
 
-SHARES = Axis("share", 0, 1, ((0, "0 %"), (1, "100 %")))
+SHARES = Axis("share", 0, 1, ((0, "0%"), (1, "100%")))
 
 
 def parsed(plot):

@@ -38,7 +38,7 @@ def test_the_same_question_opens_the_folder_again(folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ks": (1, 2, 3)}, "another question (ks: 1, 2 → 1, 2, 3)"),
+        ({"ks": (1, 2, 3)}, "other settings (ks: 1, 2 → 1, 2, 3)"),
         ({"temperature": 0.5, "drafts": ()}, "(drafts: small → ; temperature: None → 0.5)"),
         ({"key_id": "k", "traffic_digest": "e"}, "(key_id: key → k; traffic_digest: d → e)"),
         ({"threads": 2}, "another environment (threads: 1 → 2)"),

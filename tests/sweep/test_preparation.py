@@ -74,8 +74,8 @@ def test_the_longest_row_is_known_before_anything_loads(small, logged):
         (
             None,
             [
-                "rows without a temperature: 1, read at 0, greedy (--temperature sets another)",
-                "rows without a temperature: 2, read at 1, the default of servers "
+                "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
+                "rows without a temperature: 2; 1 is assumed, the default of servers "
                 "(--temperature sets another)",
             ],
         ),
@@ -141,7 +141,7 @@ def test_traffic_of_the_hub_is_announced_before_it_is_fetched_and_its_commit_kep
     facts = small.prepared("ngram", traffic=query("hf:org/name@v1")).manifest.traffic
     assert before[-2:] == [
         "reading traffic from hf:org/name@v1",
-        "it is fetched from the hub of data sets where it is not cached",
+        "it is fetched from the dataset hub unless it is cached",
     ]
     assert (facts.revision, facts.requests) == (COMMIT, 2)
 

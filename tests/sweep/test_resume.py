@@ -106,7 +106,7 @@ def test_an_ended_sweep_loads_nothing(small, unloadable, measure):
     unloadable()
     small.notes.clear()
     small.sweep(**effort)
-    assert small.notes[-1] == "all of it is measured already: no model is loaded"
+    assert small.notes[-1] == "everything is measured already; no model is loaded"
     assert not [note for note in small.notes if note.startswith("loading")]
 
 

@@ -36,13 +36,13 @@ _ENGINES = {
     "aiperf": "AIPerf",
 }
 _LEGEND = (
-    "± is half of a 95 % interval over requests, – means unknown. All figures are expectations "
+    "± is half of a 95% interval over requests, – means unknown. All figures are expectations "
     "from replay: nothing here was decoded. Responses that repeat one passage inflate acceptance; "
     "`recommend` warns of them."
 )
 _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
-    "last position. ±: half of a 95 % interval. `--all` shows everything."
+    "last position. ±: half of a 95% interval. `--all` shows everything."
 )
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
@@ -227,7 +227,7 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
         if each.symbol == TOKENS_PER_ROUND.symbol:
             needed[each.k] = each.requests_needed
     symbols = dict.fromkeys(each.symbol for each in c.at_each_k)
-    enough = f"±{100 * width:g} %"
+    enough = f"±{100 * width:g}%"
     return Section(
         f"{c.candidate} by draft length",
         ["k", *symbols, f"n for {enough}"],

@@ -18,7 +18,7 @@ from draftbench.report.terminal.text import (
 )
 
 _LEGEND = (
-    "A and B cover all requests of their run. B − A covers those that both have: the 95 % interval "
+    "A and B cover all requests of their run. B − A covers those that both have: the 95% interval "
     "of the difference, paired by request (c: over timing repeats, not paired), as `gate` computes "
     "it; where it contains 0, no difference is shown. – is unknown; two k's are the best of each "
     "run. Each speed-up S comes from one process; restarts can differ by more than this interval."
@@ -40,7 +40,7 @@ def render(comparison: Comparison, style: str, width: int) -> str:
         Section("Caveats", notes=comparison.caveats),
         *map(_candidate, comparison.candidates),
         Section("How to read this", notes=[*notes, _LEGEND]),
-        _differences("Differences in the question", comparison.question),
+        _differences("Differences in the settings", comparison.question),
         _differences("Differences in the models", comparison.models),
         Section("Differences in the environment", notes=comparison.environment),
     ]
@@ -106,13 +106,13 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         [each.fact, *(shortened(value or "–", 24) for value in each.values)]
         for each in found.question
     ]
-    legend = "± half a 95 % interval of that run; τ accepted length. Nothing is subtracted."
+    legend = "± half a 95% interval of that run; τ accepted length. Nothing is subtracted."
     sections = [
         Section("\n".join(f"{letter}: {run}" for run, letter in letters.items())),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
         Section("Best draft", ["", "load", "draft", "k", "speed-up ×", "α", "τ"], best, [legend]),
         Section("Caveats", notes=found.caveats),
-        Section("Differences in the question", ["", *letters.values()], differing),
+        Section("Differences in the settings", ["", *letters.values()], differing),
     ]
     sections = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
     return render_sections(sections, style, width)

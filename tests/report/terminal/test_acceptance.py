@@ -60,7 +60,7 @@ def split(**fields: Any) -> Breakdown:
         "suspected fault: not one token in 320 positions was accepted; compare the tokenizers",
         # 5 of 5, 8 / 3, 1 + 5 / 3, 5 / 3 and 1 + 1 + 1; equal requests do not say how many are
         # needed.
-        "2        1.00 ±0.00  2.67 ±0.00  2.67 ±0.00  1.67 ±0.00  3.00 ±0.00           –",
+        "2        1.00 ±0.00  2.67 ±0.00  2.67 ±0.00  1.67 ±0.00  3.00 ±0.00          –",
         "2  1.00 ±0.00  0.67 ±0.00",
         "segment      chat�[31m                40        320        0.90  0.75 ±0.00",
         # 2 of 2 less 2 of 3.
@@ -140,7 +140,7 @@ def test_markdown_escapes_what_came_from_files() -> None:
     shown = render(changed(candidate="a|b", breakdown=split(groups=(group,))), "markdown", 100)
     assert "### a\\|b: greedy drafting" in shown
     assert "| segment | c\\|d | 40 |" in shown
-    assert "| k | accepted/drafted | (L-1)/R | τ | τ-1 | 1\\+Σ Πh | n for ±2 % |" in shown
+    assert "| k | accepted/drafted | (L-1)/R | τ | τ-1 | 1\\+Σ Πh | n for ±2% |" in shown
     assert "- fewer tokens are accepted early" in shown
 
 
