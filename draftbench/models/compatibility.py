@@ -80,8 +80,7 @@ def refusal_of(facts: PairFacts) -> str | None:
     most = MOST_MISSING * words.target_tokens
     if first := words.first_difference:
         why = (
-            f"the first differing token is id {first.id}: {first.target!r} in the target, "
-            f"{first.draft!r} in the draft"
+            f"first at id {first.id}: {first.target!r} in the target, {first.draft!r} in the draft"
         )
     elif (first := words.first_unreadable) and words.unreadable > most:
         why = f"the draft has no row for ids from {first.id} ({first.target!r}) on"
@@ -89,10 +88,7 @@ def refusal_of(facts: PairFacts) -> str | None:
         why = f"the draft has no token {first.id} ({first.target!r})"
     else:
         return None
-    return (
-        f"`{facts.draft}` cannot draft for `{facts.target}`: their vocabularies differ "
-        f"({words.same} of {words.target_tokens} tokens are the same; {why})"
-    )
+    return f"`{facts.draft}` cannot draft for `{facts.target}`: their vocabularies differ ({why})"
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def test_a_pair_that_works_has_its_caveats(workshop, target, draft, caveats):
     ("draft", "words"),
     [
         ({"words": OTHER}, "id 42: 'w40' in the target, 'other' in the draft"),
-        ({"words": OTHER}, "their vocabularies differ (298 of 300 tokens are the same; "),
+        ({"words": OTHER}, "their vocabularies differ (first at "),
         ({"words": OTHER}, "`draft` cannot draft for `target`"),
         # Equal sizes do not make a pair.
         (
@@ -84,9 +84,7 @@ def test_a_pair_whose_ids_mean_different_texts_is_refused(workshop, draft, words
 
 def test_the_embedded_foreign_draft_is_refused_and_its_family_accepted(embedded):
     target, foreign = (ModelSource(str(embedded / name)) for name in ("target", "foreign"))
-    with pytest.raises(
-        PairError, match=r"their vocabularies differ .1024 of 2048 tokens are the same"
-    ):
+    with pytest.raises(PairError, match=r"their vocabularies differ .the draft has no row for"):
         check_pair(target, foreign)
     for name in ("draft", "distilled"):
         assert check_pair(target, ModelSource(str(embedded / name))) == ()
