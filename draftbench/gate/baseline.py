@@ -155,16 +155,15 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
     text = msgspec.json.format(msgspec.json.encode(head), indent=2).removesuffix(b"\n}")
     rows = b",\n".join(b"    " + msgspec.json.encode(counts) for counts in baseline.requests)
     try:
-        obstacle = "it is not a plain file" if path.exists() and not path.is_file() else None
-        if obstacle is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n")
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a plain file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text + b',\n  "requests": [\n' + rows + b"\n  ]\n}\n")
     except OSError as error:
-        obstacle = error.strerror or str(error)
-    if obstacle is not None:
         raise RunFolderError(
-            f"cannot write the baseline `{path}`: {obstacle}", hint="take another --save file"
-        )
+            f"cannot write the baseline `{path}`: {error.strerror or error}",
+            hint="take another --save file",
+        ) from error
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -190,19 +189,15 @@ def read_baseline(path: Path) -> Baseline:
             f"`{path}` is not a baseline: {error}",
             hint="make one with `draftbench gate --save FILE RUN`",
         ) from error
-    impossible = [
-        counts.id
-        for counts in baseline.requests
-        if (counts.alpha_sum or 0.0) > counts.positions + _ROUNDING
-        or counts.rounds > counts.passes + _ROUNDING
-    ]
     wrong = None
     if not baseline.requests:
         wrong = "holds no request"
     elif len({counts.id for counts in baseline.requests}) < len(baseline.requests):
         wrong = "holds a request twice"
-    elif impossible:
-        wrong = f"counts more of request {impossible[0]} than there was"
+    for counts in baseline.requests:
+        accepted, rounds = counts.alpha_sum or 0.0, counts.rounds
+        if accepted > counts.positions + _ROUNDING or rounds > counts.passes + _ROUNDING:
+            wrong = wrong or f"counts more of request {counts.id} than there was"
     if wrong is not None:
         raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
     return baseline

@@ -163,28 +163,23 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
         verdict=result.verdict,
         figures={check.metric: check.new for check in result.pooled},
     )
-    obstacle: str | None = None
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            obstacle = "it is not a plain file"
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # A last line without its newline would be taken for one that a kill cut short.
-            if path.exists() and path.stat().st_size:
-                with path.open("rb+") as stream:
-                    stream.seek(-1, 2)
-                    if stream.read(1) != b"\n":
-                        stream.write(b"\n")
-            append_line(path, [entry])
-    except OSError as error:
-        obstacle = error.strerror or str(error)
-    except RunFolderError as error:
-        obstacle = error.message
-    if obstacle is not None:
+            raise OSError("it is not a plain file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A last line without its newline would be taken for one that a kill cut short.
+        if path.exists() and path.stat().st_size:
+            with path.open("rb+") as stream:
+                stream.seek(-1, 2)
+                if stream.read(1) != b"\n":
+                    stream.write(b"\n")
+        append_line(path, [entry])
+    except (OSError, RunFolderError) as error:
+        why = error.message if isinstance(error, RunFolderError) else error.strerror or str(error)
         raise RunFolderError(
-            f"cannot append to the history `{path}`: {obstacle}",
+            f"cannot append to the history `{path}`: {why}",
             hint="give another file with --history",
-        )
+        ) from error
 
 
 def _table(checks: tuple[Check, ...], *, by_segment: bool) -> list[str]:

@@ -269,17 +269,14 @@ def _is_api_answer(held: Any) -> bool:
             {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses
             | {"content": [{"type": _}, *_]}  # Anthropic
-            | (
-                {"role": "assistant"} | [{"role": "assistant"}, *_]  # a message alone
-            )
-            | (
-                {"message": {"role": "assistant"}} | {"response": str(), "done": _}  # Ollama
-            )
+            | {"role": "assistant"}  # a message alone
+            | [{"role": "assistant"}, *_]
+            | {"message": {"role": "assistant"}}  # Ollama
+            | {"response": str(), "done": _}
             | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
             | {"text": _, "meta_info": _}  # SGLang
-            | (
-                {"generated_text": _} | [{"generated_text": _}, *_]  # TGI
-            )
+            | {"generated_text": _}  # TGI
+            | [{"generated_text": _}, *_]
             | {"status_code": _, "body": _}  # OpenAI's batches
         ):
             return True
