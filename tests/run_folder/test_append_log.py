@@ -137,6 +137,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(path):
         (b"{" * 100_000, ""),
         (b"[" * 100_000, ""),
         (b"\xff\xfe", ""),
+        (b'{"kind":"failure","stage":"\xff"}', ""),
     ],
 )
 def test_a_line_of_something_else_is_named_by_file_and_number(path, line, words):

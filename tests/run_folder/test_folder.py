@@ -128,6 +128,14 @@ def test_a_manifest_cut_anywhere_is_refused(folder):
             RunFolder(folder.path)
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b'"\x1b"', b'"\\ud800"', b"[" * 100_000])
+def test_a_manifest_of_other_bytes_is_refused(folder, value):
+    path = folder.path / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"draftbench sweep"', value))
+    with pytest.raises(RunFolderError, match=r"run\.json"):
+        RunFolder(folder.path)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
