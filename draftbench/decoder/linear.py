@@ -71,6 +71,16 @@ def multiplies_integers() -> bool:
     return any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
+def fbgemm_multiplies_integers() -> bool:
+    """Whether FBGEMM sums products of bytes without overflow (AVX-512 VNNI) and as fast as oneDNN,
+    which alone uses AMX.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    exact = capabilities.get("avx512_vnni") and not capabilities.get("amx_int8")
+    operator = "linear_with_input_q_dq_qweight_dq_output_fp32"
+    return has_fbgemm() and bool(exact) and hasattr(torch.ops.quantized, operator)
+
+
 def fits_16_bits(weight: Tensor) -> bool:
     """Whether these float32 weights on a CPU are float16 or bfloat16 numbers, as those of nearly
     every checkpoint are.

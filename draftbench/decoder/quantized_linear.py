@@ -6,14 +6,16 @@ replay would not predict the decoder.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.nn import functional
 
 from draftbench.decoder.linear import (
-    EXACT_SIZE_ROWS,
     ProductLinear,
+    fbgemm_multiplies_integers,
     has_onednn,
     in_blocks,
     multiplies_bfloat16,
@@ -112,9 +114,6 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(ProductLinear):
     """int8 weights with one scale per output channel times 8-bit activations with one scale per
     token: their products are summed as integers, exactly, at the speed of the memory.
-
-    Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but without AMX have no kernel
-    for a product of signed bytes, and oneDNN's reference takes hundreds of times as long.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -122,31 +121,56 @@ class Int8Linear(ProductLinear):
         exact = weight.float()
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
-        packed = torch.ops.onednn.qlinear_prepack(codes, None)
-        multiply = torch.ops.onednn.qlinear_pointwise.default
-        # Of weight and activation: a product of their codes stands for both largest values / 127².
-        scale = largest[:, 0] / INT8_TOP**2
-        zero_point = torch.zeros(self.out_features, dtype=torch.int32)
-        # Conversion cuts digits off: with a half more it rounds.
-        middle = torch.tensor(UINT8_ZERO + 0.5)
+        scale = largest[:, 0] / INT8_TOP
         self.weight_bytes = codes.numel() + 4 * scale.numel()
-        exact_size = EXACT_SIZE_ROWS * self.in_features
+        by_library = _int8_fbgemm if fbgemm_multiplies_integers() else _int8_onednn
+        multiply = by_library(codes, scale)
 
         def product(x: Tensor) -> Tensor:
-            rows = x if x.numel() <= exact_size else padded(x)
-            largest = vector_norm(rows, torch.inf, 1, True, dtype=torch.float32)
-            # A row of zeros has no code, and whatever it becomes is multiplied by 0.
-            codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
-            # The kernel takes one scale for all tokens; theirs are applied afterwards.
-            sums = multiply(
-                codes, 1.0, UINT8_ZERO, packed, scale, zero_point, None,
-                1.0, 0, torch.float32, "none", [], "",
-            )  # fmt: skip
-            out = sums.mul_(largest).to(x.dtype)
-            out = out if bias is None else out.add_(bias)
-            return out if rows is x else out[: len(x)]
+            rows = x.float()
+            largest = rows.abs().amax(1, True)
+            # The kernels take one scale for all tokens; theirs are applied before and afterwards. A
+            # row of zeros has no code, and whatever it becomes is multiplied by 0.
+            out = multiply(rows, largest).mul_(largest).to(x.dtype)
+            return out if bias is None else out.add_(bias)
 
         self.product = product
+
+
+def _int8_fbgemm(codes: Tensor, scale: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The product with rows that are divided by their largest value, which FBGEMM quantizes itself:
+    as fast as oneDNN's, with fewer small calls around it.
+    """
+    zeros = torch.zeros(len(codes), dtype=torch.int64)
+    with warnings.catch_warnings():
+        # PyTorch means to give up tensors that know their scale; this one only brings it along.
+        warnings.simplefilter("ignore", UserWarning)
+        scaled = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
+    packed = torch.ops.quantized.linear_prepack(scaled, None)
+    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+    return lambda rows, largest: multiply(rows / largest, 1 / INT8_TOP, UINT8_ZERO, packed)
+
+
+def _int8_onednn(codes: Tensor, scale: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The same by oneDNN. Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but
+    without AMX have no kernel for a product of signed bytes, and oneDNN's reference takes hundreds
+    of times as long.
+    """
+    packed = torch.ops.onednn.qlinear_prepack(codes, None)
+    multiply = torch.ops.onednn.qlinear_pointwise.default
+    scale, zero_point = scale / INT8_TOP, torch.zeros(len(codes), dtype=torch.int32)
+    # Conversion cuts digits off: with a half more it rounds.
+    middle = torch.tensor(UINT8_ZERO + 0.5)
+
+    def product(rows: Tensor, largest: Tensor) -> Tensor:
+        codes = torch.addcdiv(middle, rows, largest, value=INT8_TOP).to(torch.uint8)
+        sums = multiply(
+            padded(codes), 1.0, UINT8_ZERO, packed, scale, zero_point, None,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        return sums[: len(rows)]
+
+    return product
 
 
 class Int8WeightOnlyLinear(ProductLinear):

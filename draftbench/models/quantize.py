@@ -19,6 +19,7 @@ from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
     PackedLinear,
+    fbgemm_multiplies_integers,
     multiplies_bfloat16,
     multiplies_integers,
 )
@@ -111,7 +112,8 @@ def kernel_of(level: str, device: str) -> str | None:
     if level == "none":
         return "oneDNN, packed"
     if level == "int8" and multiplies_integers():
-        return "oneDNN, activations in 8 bits too, one scale per token"
+        library = "FBGEMM" if fbgemm_multiplies_integers() else "oneDNN"
+        return f"{library}, activations in 8 bits too, one scale per token"
     return "PyTorch, weight-only" if level in ("int8", "int4") else None
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from draftbench.decoder import quantized_linear
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -36,16 +37,30 @@ from draftbench.decoder.quantized_linear import (
 from draftbench.memory import INT4_GROUP
 from tests.decoder.operations import Operations
 
+
+def onednn_int8_linear(weight, bias):
+    """What Int8Linear is where FBGEMM overflows or is slower."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(quantized_linear, "fbgemm_multiplies_integers", lambda: False)
+        return Int8Linear(weight, bias)
+
+
 # Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
 # step 3.2/127, uniform error step/√12) ≈ .73%, and √2 times that where the activations are rounded
 # too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9%; e4m3 (3 mantissa bits) ≈ 2.6%, of
 # weights and activations √2 times that.
-EXPECTED_ERROR = {Int8Linear: 0.0103, Int8WeightOnlyLinear: 0.0073, Int4Linear: 0.079}
+EXPECTED_ERROR = {
+    Int8Linear: 0.0103,
+    onednn_int8_linear: 0.0103,
+    Int8WeightOnlyLinear: 0.0073,
+    Int4Linear: 0.079,
+}
 FP8_ERROR = 0.037
 needs_integers = pytest.mark.skipif(
     not multiplies_integers(), reason="this CPU does not multiply bytes"
 )
-KERNELS = [pytest.param(Int8Linear, marks=needs_integers), Int8WeightOnlyLinear, Int4Linear]
+INT8_KERNELS = [pytest.param(k, marks=needs_integers) for k in (Int8Linear, onednn_int8_linear)]
+KERNELS = [*INT8_KERNELS, Int8WeightOnlyLinear, Int4Linear]
 
 
 def matrices():
@@ -157,19 +172,44 @@ def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
     assert gain.square().mean().sqrt() < 0.0007
 
 
-@needs_integers
-def test_bytes_are_multiplied_and_summed_exactly():
+@pytest.mark.parametrize("kernel", INT8_KERNELS)
+def test_bytes_are_multiplied_and_summed_exactly(kernel):
     """By hand: weights and activations whose largest value is 127 are their own codes."""
     weight = torch.tensor([[127, -1, 64, 3], [-127, 127, 0, 0]]).bfloat16()
     x = torch.tensor([[1, 2, -127, 0], [127, 127, 127, 127], [0, 0, 0, 0]]).bfloat16()
     expected = [[127 - 2 - 64 * 127, -127 + 254], [127 * 193, 0], [0, 0]]
-    got = Int8Linear(weight, None)(x).float()
+    got = kernel(weight, None)(x).float()
     torch.testing.assert_close(got, torch.tensor(expected).float(), rtol=2**-8, atol=0)
 
 
-@pytest.mark.parametrize(
-    "layer", [unquantized_linear, pytest.param(Int8Linear, marks=needs_integers)]
-)
+@pytest.mark.parametrize("kernel", INT8_KERNELS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(256, 512), (251, 577), (16, 33)])
+def test_an_int8_row_gives_to_the_last_bit_what_it_gives_alone(kernel, outputs, inputs):
+    """Whatever its neighbours are: a row's scale is its own. Between rows 10 ** 60 apart, in passes
+    of every kind of length.
+    """
+    generator = torch.Generator().manual_seed(0)
+    size = torch.logspace(-30, 30, 70)[:, None]
+    x = size * torch.randn(70, inputs, generator=generator)
+    layer = kernel(torch.randn(outputs, inputs, generator=generator), None)
+    together = layer(x)
+    for rows in (1, 2, 3, 5, 8, 9, 33, 64):
+        for start in (0, 1, 70 - rows):
+            assert torch.equal(layer(x[start : start + rows]), together[start : start + rows])
+
+
+@pytest.mark.parametrize("kernel", INT8_KERNELS)
+@pytest.mark.parametrize("value", [1e-45, 1e-20, 1e30, 2.0**120])
+def test_int8_takes_values_of_any_size_and_rows_of_zeros(kernel, value):
+    """By hand: the largest value of a row is exact, and nothing times anything is the bias."""
+    weight = torch.tensor([[127.0, 0.0], [0.0, -127.0]])
+    x = torch.tensor([[0.0, 0.0], [value, -value], [0.0, value]])
+    got = kernel(weight, torch.tensor([1.0, 2.0]))(x)
+    expected = torch.tensor([[1.0, 2.0], [127 * value + 1, 127 * value + 2], [1, 2 - 127 * value]])
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("layer", [unquantized_linear, *INT8_KERNELS[1:]])
 @pytest.mark.parametrize("rows", [1, 2, 9, 40])
 def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer, rows):
     """Its reference gives the same figures, hundreds of times as slowly. What it takes is named in
