@@ -1,4 +1,4 @@
-"""The picture of the README: the head of the reference run's page, as a browser shows it.
+"""The picture of the README: the head of the page of the run that it shows, as a browser shows it.
 
 python scripts/report_picture.py            # writes docs/report.png; needs chromium
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 from draftbench.cli import main as draftbench
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = "results/reference/qwen2.5-coder"
-WIDTH, HEIGHT = 1080, 1110
+REFERENCE = "results/reference/tinyllama-stories-40"
+WIDTH, HEIGHT = 1080, 900
 
 
 def main() -> None:
