@@ -223,7 +223,7 @@ def _mixed_by_chunk(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
     keys, values = seen.transpose(1, 2).unbind()
     mixed, log_sums = _attention_with_log_sums(grouped, keys, values, mask)
     mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(query.dtype)
-    return mixed.view(rows, -1, width, head).transpose(1, 2)
+    return mixed.reshape(rows, -1, width, head).transpose(1, 2)
 
 
 def _attention_with_log_sums(

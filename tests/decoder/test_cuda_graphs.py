@@ -5,6 +5,7 @@ with, and knows nothing of the Python that led to them.
 
 import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -190,6 +191,18 @@ def test_slabs_of_another_shape_are_given_up(llama, recorder):
     assert runner.new_cache(64, rows=1, widths=(1,)).slabs.shape[2] == 1
     gc.collect()
     assert [one.rows for one in runner._lender.idle] == [1]
+
+
+def test_slabs_that_nobody_holds_are_forgotten_with_their_recordings(llama, recorder):
+    runner = recorded_runner(llama, recorder)
+    held, freed = runner.new_cache(64, widths=(1,)), runner.new_cache(64, widths=(1,))
+    slabs = weakref.ref(freed.slabs)
+    del freed
+    assert slabs() is not None
+    runner.forget_caches()
+    gc.collect()
+    assert slabs() is None
+    runner.forward(torch.arange(3, 4), held, every=False)
 
 
 def test_a_cache_for_untimed_passes_is_not_recorded(llama, recorder):

@@ -103,6 +103,24 @@ def test_nothing_is_quantized_over_several_gpus(card, monkeypatch, simulate):
     assert check_level("none", "auto", simulate=simulate)
 
 
+@pytest.mark.parametrize(
+    ("level", "room", "where"),
+    [
+        ("int4", 1_000_000, "cuda:1"),  # two bytes for each of 112 448 weights
+        ("int4", 200_000, "cpu"),
+        # Nothing gets smaller: whether it fits shows when it loads.
+        ("none", 200_000, "cuda:1"),
+        ("fp8", 200_000, "cuda:1"),
+    ],
+)
+def test_weights_that_a_gpu_has_no_room_for_are_quantized_on_their_way_there(
+    workshop, card, monkeypatch, level, room, where
+):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (room, room))
+    build = Build(torch.bfloat16, level, "cuda:1", simulate=True)
+    assert quantize._where_loaded(workshop.weighted("large"), build) == where
+
+
 def test_int4_is_refused_in_words_before_compute_capability_8(card):
     card((7, 5))
     with pytest.raises(ModelError, match=r"needs compute capability 8\.0, and this GPU has 7\.5"):

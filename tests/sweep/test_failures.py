@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.measure import decoding, trajectories
 from draftbench.records import Candidate
@@ -78,6 +79,15 @@ def test_every_broken_draft_is_recorded_and_the_others_are_measured(small):
         assert words in failures[name].reason
         assert failures[name].hint
     assert any("truncated failed: cannot load the weights" in note for note in small.notes)
+
+
+def test_slabs_of_the_target_are_given_up_after_every_candidate(small, monkeypatch):
+    """On a GPU they would be in the next draft's way."""
+    given_up = []
+    monkeypatch.setattr(LlamaRunner, "forget_caches", lambda runner: given_up.append(runner))
+    small.sweep(small.models / "draft", "ngram")
+    assert len(given_up) == 2
+    assert given_up[0] is given_up[1]
 
 
 def test_a_repaired_draft_is_measured_by_the_same_command(small):
