@@ -29,17 +29,18 @@ def connect(
     url: str,
     engine: str | None = None,
     *,
-    model: str | None = None,
+    target: str | None = None,
     limits: Limits | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Server:
-    """The server at an address. `engine` and `model` are found out where they are not given;
-    `transport` replaces the network.
+    """The server at an address. `engine` is found out where it is not given; of several models that
+    are served it is asked for the `target`. `transport` replaces the network.
 
     A token is taken from the environment (DRAFTBENCH_API_KEY).
 
     Raises:
-        EngineError: nothing answers there, or another engine or model than was asked for.
+        EngineError: nothing answers there, another engine than was asked for, or several models
+            none of which is the target.
     """
     if engine is not None and engine not in KINDS:
         raise EngineError(
@@ -48,13 +49,13 @@ def connect(
         )
     http = Http(url, limits=limits, transport=transport)
     try:
-        return _identified(http, engine, model)
+        return _identified(http, engine, target)
     except BaseException:
         http.close()
         raise
 
 
-def _identified(http: Http, engine: str | None, model: str | None) -> Server:
+def _identified(http: Http, engine: str | None, target: str | None) -> Server:
     try:
         cards = http.json("/v1/models", type=Models).data
     except AnswerError as error:
@@ -68,20 +69,14 @@ def _identified(http: Http, engine: str | None, model: str | None) -> Server:
             f"{http.url} is a server of kind `{found}`, not `{engine}`",
             hint="leave the engine out, or give the other address",
         )
-    return KINDS[engine or found or "openai"](http, _chosen(http.url, cards, model))
+    return KINDS[engine or found or "openai"](http, _chosen(http.url, cards, target))
 
 
-def _chosen(url: str, cards: list[Card], model: str | None) -> str | None:
+def _chosen(url: str, cards: list[Card], target: str | None) -> str | None:
     names = [card.id for card in cards if not card.parent]
+    if len(names) < 2 or target in names:
+        return target if target in names else next(iter(names), None)
     listed = without_controls(", ".join(f"`{name}`" for name in names[:5]))
-    if model is None:
-        if len(names) > 1:
-            raise EngineError(
-                f"{url} serves {len(names)} models", hint=f"name one of them: {listed}"
-            )
-        return names[0] if names else None
-    if cards and model not in [card.id for card in cards]:
-        raise EngineError(
-            f"{url} does not serve `{without_controls(model)}`", hint=f"it serves {listed}"
-        )
-    return model
+    raise EngineError(
+        f"{url} serves {len(names)} models", hint=f"name one of them with --target: {listed}"
+    )

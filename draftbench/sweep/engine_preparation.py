@@ -37,6 +37,7 @@ from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request, Sampling
 from draftbench.run_folder.manifest import Manifest, environment, portable, short_name
+from draftbench.safe_files import without_controls
 from draftbench.sweep.arms import REPLAYED, Arm, Serving, arrival_times
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
@@ -73,8 +74,12 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     watcher.note(f"device: {in_words(device)}", always=True)
     # What is replayed here is not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
-    server, baseline = _connected(asked)
+    server, baseline = _connected(asked, options.target)
     facts = server.facts() if server is not None else None
+    if facts is not None and facts.model and options.target:
+        served, named = short_name(without_controls(facts.model)), short_name(options.target)
+        if served != named:
+            watcher.note(f"the server calls its model {served}: it is taken to be {named}")
     engine = facts.engine if facts is not None else asked.engine
     assert engine is not None
     traffic = read_requests(options, watcher)
@@ -185,7 +190,7 @@ def _configured(source: ModelSource) -> bool:
         return False
 
 
-def _connected(asked: ServingOptions) -> tuple[Server | None, Server | None]:
+def _connected(asked: ServingOptions, target: str) -> tuple[Server | None, Server | None]:
     """The user's servers; the one without speculation must serve the same model.
 
     Raises:
@@ -193,10 +198,10 @@ def _connected(asked: ServingOptions) -> tuple[Server | None, Server | None]:
     """
     if asked.server is None:
         return None, None
-    server = connect(asked.server, asked.engine)
+    server = connect(asked.server, asked.engine, target=target)
     if asked.baseline is None:
         return server, None
-    baseline = connect(asked.baseline, asked.engine)
+    baseline = connect(asked.baseline, asked.engine, target=target)
     ours, theirs = server.facts(), baseline.facts()
     for what, one, other in (
         ("engine", ours.engine, theirs.engine),

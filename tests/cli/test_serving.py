@@ -118,7 +118,7 @@ def test_llama_cpp_serves_files(failing, embedded):
 
 
 def test_a_server_that_does_not_answer(failing, monkeypatch):
-    def refused(url, engine):
+    def refused(url, engine, **_):
         raise EngineError("cannot reach http://spec", hint="see whether the server runs")
 
     monkeypatch.setattr(engine_preparation, "connect", refused)
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
 )
 def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
     servers = {"http://spec": spec, "http://plain": plain}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: servers[url])
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_preparation, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert complaint in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
@@ -148,7 +148,7 @@ def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedde
             return Counters(rounds=0, drafted=0, kept=0)
 
     served = Silent(method="draft-simple")
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: served)
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)
     monkeypatch.setattr(engine_preparation, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
@@ -161,15 +161,30 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
         def tokenize(self, text):
             return [1, 2, 3]
 
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: Telling(k=4))
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: Telling(k=4))
     words = ["--tokenizer", embedded / "target"]
     assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+
+
+def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
+    command, monkeypatch, embedded, tmp_path
+):
+    for module in (engine_preparation, engine_worker):
+        monkeypatch.setattr(module, "drive", fake_drive)
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
+    said = "the server calls its model other: it is taken to be target"
+    for model, expected in (("org/other", True), ("org/target", False)):
+        served = FakeServer(model=model)
+        monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)  # noqa: B023
+        outcome = command("sweep", *SERVER, *words, "--out", tmp_path / model.replace("/", "-"))
+        assert outcome.code == 0, outcome.err
+        assert (said in outcome.err) is expected
 
 
 def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, embedded, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: FakeServer(k=4))
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: FakeServer(k=4))
     for module in (engine_preparation, engine_worker):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
@@ -264,7 +279,7 @@ def test_only_an_engine_knows_the_size_of_what_only_it_drafts_with(command, engi
 
 def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: servers[url])
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_preparation, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")

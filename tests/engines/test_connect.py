@@ -52,25 +52,34 @@ def test_an_unknown_engine_is_an_error_with_the_nearest_name():
     assert caught.value.hint == "did you mean `vllm`?"
 
 
-def test_another_model_than_asked_for_is_an_error(play):
-    with pytest.raises(EngineError, match="does not serve `org/other`") as caught:
-        connect(play.url, model="org/other")
-    assert caught.value.hint == "it serves `org/target`"
-
-
 def transport_of(answer) -> httpx2.MockTransport:
     return httpx2.MockTransport(lambda request: answer)
 
 
-def test_adapters_of_a_model_are_no_models_and_several_models_need_a_name():
-    cards = [{"id": "a", "owned_by": "vllm"}, {"id": "lora", "owned_by": "vllm", "parent": "a"}]
-    one = connect("http://x", transport=transport_of(httpx2.Response(200, json={"data": cards})))
-    assert one.model == "a"
-    one.close()
-    cards.append({"id": "b", "owned_by": "vllm"})
+CARDS = [
+    {"id": "a", "owned_by": "vllm"},
+    {"id": "lora", "owned_by": "vllm", "parent": "a"},
+    {"id": "b", "owned_by": "vllm"},
+]
+
+
+@pytest.mark.parametrize(
+    ("served", "target", "asked"),
+    [(2, None, "a"), (2, "org/a", "a"), (3, "b", "b"), (0, "org/a", None)],
+)
+def test_of_several_models_the_target_is_asked_and_adapters_are_none(served, target, asked):
+    cards = transport_of(httpx2.Response(200, json={"data": CARDS[:served]}))
+    server = connect("http://x", target=target, transport=cards)
+    assert server.model == asked
+    server.close()
+
+
+@pytest.mark.parametrize("target", [None, "org/a"])
+def test_several_models_need_a_name(target):
+    cards = transport_of(httpx2.Response(200, json={"data": CARDS}))
     with pytest.raises(EngineError, match="serves 2 models") as caught:
-        connect("http://x", transport=transport_of(httpx2.Response(200, json={"data": cards})))
-    assert caught.value.hint == "name one of them: `a`, `b`"
+        connect("http://x", target=target, transport=cards)
+    assert caught.value.hint == "name one of them with --target: `a`, `b`"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def served(small, monkeypatch, tmp_path):
             serving.setdefault("engine", "vllm")
         else:
             urls = dict(zip(("http://spec", "http://plain"), on, strict=False))
-            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine: urls[url])
+            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: urls[url])
             names = dict(zip(("server", "baseline"), urls, strict=False))
             serving |= {**names, "engine": None}
         changes = {"measure": "best", "measure_requests": 2, **changes}
