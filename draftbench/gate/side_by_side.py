@@ -22,7 +22,7 @@ BUILT_IN = "built-in decoder"
 _SHOWN = {"engine", "key_id"}
 
 
-class Standing(Record, frozen=True):
+class RunAnswer(Record, frozen=True):
     """The answer of one run at one load, with the figures of its best draft; None is unknown."""
 
     run: str  # path of the run
@@ -50,7 +50,7 @@ class SideBySide(Record, frozen=True):
     runs: tuple[str, ...]  # paths
     common_requests: int  # requests in all of them
     caveats: tuple[str, ...]
-    answers: tuple[Standing, ...]  # one entry per run and load
+    answers: tuple[RunAnswer, ...]  # one entry per run and load
     question: tuple[Differing, ...]  # settings that differ
 
 
@@ -73,13 +73,13 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
     )
 
 
-def _answers(name: str, run: Run) -> Iterator[Standing]:
+def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
     first = recommend(run)
     for level in first.levels:
         options = DecisionOptions(concurrency=(level.concurrency,))
         answer = first if level.concurrency == first.concurrency else recommend(run, options)
         leader = answer.leading_evaluation
-        yield Standing(
+        yield RunAnswer(
             run=name,
             runner=answer.engine or BUILT_IN,
             load=_load(run, level.concurrency),

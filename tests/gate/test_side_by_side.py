@@ -78,7 +78,7 @@ def test_runs_of_other_requests_are_said_to_be():
 
 def test_the_table_has_a_letter_for_every_run():
     text = render_answers(side_by_side(["one", "two"], [decoder_run(), engine_run()]), "table", 100)
-    assert text.startswith("A: one\nB: two\n")
+    assert text.startswith("A: one\nB: two\n6 common requests\n")
     rows = [line.split() for line in text.splitlines()]
     assert ["B", "vllm", "1", "in", "flight", "speculate", "6"] in rows
     assert ["B", "1", "in", "flight", "small", "1", "2.00"] in [row[:7] for row in rows]

@@ -106,9 +106,10 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         [each.fact, *(shortened(value or "–", 24) for value in each.values)]
         for each in found.question
     ]
+    common = f"{found.common_requests} common requests"
     legend = "± half a 95% interval of that run; τ accepted length. Nothing is subtracted."
     sections = [
-        Section("\n".join(f"{letter}: {run}" for run, letter in letters.items())),
+        Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
         Section("Best draft", ["", "load", "draft", "k", "speed-up ×", "α", "τ"], best, [legend]),
         Section("Caveats", notes=found.caveats),
