@@ -11,7 +11,7 @@ NO_LAUNCH = frozenset(
     """
     _reshape_alias _unsafe_view alias as_strided detach device diagonal empty empty_like
     empty_strided expand flatten narrow new_empty new_empty_strided permute select slice split
-    split_with_sizes squeeze t transpose unbind unsqueeze view
+    split_with_sizes squeeze t transpose unbind unflatten unsqueeze view
     """.split()  # noqa: SIM905
 )
 # Operations whose result, or its shape, the host waits for.

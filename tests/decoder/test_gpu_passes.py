@@ -31,9 +31,8 @@ from tests.decoder.test_runners import LLAMA, random_model
 A_LAYER = 18
 # Qwen 3 norms queries and keys, each to a place of its own and back.
 OF_NORMED_HEADS = 4
-# The shares of chunks, the product with them, its sum, back to 16 bits, and another shape, which is
-# a view.
-OF_CHUNKS = 5
+# The shares of chunks, the product with them, its sum, and back to 16 bits.
+OF_CHUNKS = 4
 
 
 class Watched:
