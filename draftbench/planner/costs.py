@@ -200,12 +200,11 @@ def _common(one: Ints, other: Ints) -> Ints:
 
 
 def _median(samples: Floats) -> Floats:
-    """Over the last axis. np.median imports masked arrays, which takes longer than a run's medians
-    together.
+    """Over the last axis. np.median takes five times as long on as few samples, and imports masked
+    arrays, which takes longer than all medians of a run.
     """
-    lower, upper = (samples.shape[-1] - 1) // 2, samples.shape[-1] // 2
-    ordered = np.partition(samples, (lower, upper), axis=-1)
-    median: Floats = (ordered[..., lower] + ordered[..., upper]) / 2
+    ordered, count = np.sort(samples, axis=-1), samples.shape[-1]
+    median: Floats = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
     return median
 
 
