@@ -7,8 +7,8 @@ k, at least twice.
 
 Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
 errors are of the same k in its second start against its first, each over the plain start of its
-turn. The regret is the best speed-up of all starts, k = 0 included, over that of the answer, less
-1; its interval is over requests.
+turn. The regret is the best speed-up of all starts, k = 0 included, over that of the answer (of an
+open one over that of its leader), less 1; its interval is over requests.
 """
 
 from __future__ import annotations
@@ -83,10 +83,11 @@ def with_starts(run: Run, candidate: Candidate, ks: Collection[int]) -> Run:
 
 def started_by_best(run: Run, candidate: Candidate, loads: Sequence[int]) -> list[int]:
     """The k's that a sweep would start one after the other."""
+    grid = Starts.of(run, candidate, loads[0]).ks
     ks: list[int] = []
     while True:
         seen = with_starts(run, candidate, ks)
-        wanted = (next_start(seen, candidate, load) for load in loads)
+        wanted = (next_start(seen, candidate, load, grid) for load in loads)
         k = next((k for k in wanted if k is not None and k not in ks), None)
         if k is None:
             return ks
@@ -160,10 +161,12 @@ def _show_load(run: Run, candidate: Candidate, load: int, ks: Sequence[int]) -> 
     if errors and repeats:
         ratio = statistics.median(errors) / statistics.median(repeats)
         print(f"    prediction error over repeat error: {ratio:.2f}")
-    choice = recommend(seen, DecisionOptions(concurrency=(load,))).choice
-    chosen = choice.k if choice is not None else 0
+    answer = recommend(seen, DecisionOptions(concurrency=(load,)))
+    named = answer.leader if answer.decision == "inconclusive" else answer.choice
+    chosen = named.k if named is not None else 0
     lost, low, high, best = regret(starts, chosen)
-    print(f"    answer k = {chosen}, best k = {best}: regret {lost:.1%} ({low:.1%} to {high:.1%})")
+    said = answer.decision.replace("_", " ")
+    print(f"    {said}, k = {chosen}; best k = {best}: regret {lost:.1%} ({low:.1%} to {high:.1%})")
 
 
 def main() -> None:

@@ -106,6 +106,9 @@ CELLS = {
     "no-gain-noise-4": Cell(noise=0.04, speedup=1.0),
     "parted": Cell(decoded=(16, 16), noise=0.023, parted=True),
     "constant": Cell(noise=0.016, in_decoder=0.02, constant=0.1, ks=(1, 2, 4, 8)),
+    "six-drafts": Cell(
+        48, (24,) * 6, noise=0.04, speedup=0.985, promise=(1.0,) * 6, ks=(4,), in_decoder=0
+    ),
     "interpolated": Cell(
         24,
         (24,),
@@ -133,6 +136,7 @@ CELLS = {
     "gate-1.6-drop-15": replace(_GATE, noise=0.016, drop=0.15),
     "advised-1.06": replace(_ADVISED, speedup=1.06),
     "advised-1.10": replace(_ADVISED, speedup=1.10),
+    "advised-any": replace(_ADVISED, speedup=1.08, spread=0.2),
     "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
 }
 

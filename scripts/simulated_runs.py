@@ -35,7 +35,7 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.run_folder.run import Run, run_of, to_decode
 
-DRAFTS = (Candidate(draft="small"), Candidate(draft="big"))
+DRAFTS = tuple(Candidate(draft=name) for name in ("small", "big", "d3", "d4", "d5", "d6"))
 # Visits to every pass of one row and of several, where timing does not stop by itself.
 VISITS, BATCH_VISITS = 6, 3
 POPULATION, LONGEST, ROOM = 4000, 1000, 64
@@ -49,10 +49,11 @@ SPREADS = {"mild": 0.3, "mixed": 0.4, "heavy": 1.6}
 class Scenario:
     """What is measured in which world; `decoded` and `promise` have an entry for each draft.
 
-    `decoded` says how many requests are decoded, `speedup` times `promise` what the best k of the
-    draft is truly worth before `in_decoder` is drawn, `knees` from where to where the target's knee
-    is drawn. In the decoder a round takes `constant` seconds beyond its passes, which is true too.
-    Decoded outputs that have `parted` accept other tokens than the replayed responses.
+    `decoded` says how many requests are decoded, `speedup` (drawn from its `spread` around it)
+    times `promise` what the best k of the draft is truly worth before `in_decoder` is drawn,
+    `knees` from where to where the target's knee is drawn. In the decoder a round takes `constant`
+    seconds beyond its passes, which is true too. Decoded outputs that have `parted` accept other
+    tokens than the replayed responses.
     Where timing `stops` by itself there are as many visits as a sweep would make that decodes
     `cells` configurations, of whose time it may take a third.
     """
@@ -61,6 +62,7 @@ class Scenario:
     decoded: tuple[int, ...] = (24, 24)
     shape: str = "mixed"
     speedup: float = 1.3
+    spread: float = 0.0
     noise: float = 0.0
     visits: float = 0.01
     in_decoder: float = 0.04
@@ -69,7 +71,7 @@ class Scenario:
     parted: bool = False
     stops: bool = False
     cells: int = 10**6
-    promise: tuple[float, float] = (1.0, 0.97)
+    promise: tuple[float, ...] = (1.0, 0.97)
     ks: tuple[int, ...] = (2, 4, 6)
     batches: tuple[int, ...] = (1,)
     knees: tuple[float, float] = (20.0, 20.0)
@@ -113,8 +115,9 @@ def population(shape: str) -> Population:
     width = np.log(1 + spread**2) ** 0.5
     lengths = means * np.exp(width * generator.standard_normal(POPULATION) - width**2 / 2)
     odds = odds + generator.normal(0, 0.4, POPULATION)  # what the drafts have in common
-    odds = odds + generator.normal(0, 0.3, (len(DRAFTS), POPULATION)) + np.array([[0.0], [0.4]])
-    rates = 1 / (1 + np.exp(-odds))
+    own = generator.normal(0, 0.3, (2, POPULATION)) + np.array([[0.0], [0.4]])
+    more = generator.normal(0, 0.3, (len(DRAFTS) - 2, POPULATION))
+    rates = 1 / (1 + np.exp(-(odds + np.concatenate([own, more]))))
     return Population(np.clip(lengths, 2, LONGEST).astype(np.int64), rates)
 
 
@@ -127,13 +130,16 @@ class World:
         self.drafts = DRAFTS[: len(scenario.decoded)]
         self.knee = generator.uniform(*scenario.knees)
         self.in_decoder = self._factors(scenario.in_decoder, len(self.drafts))
+        worth = scenario.speedup
+        if scenario.spread:
+            worth *= generator.uniform(1 - scenario.spread, 1 + scenario.spread)
         self.steps = [
             max(
                 (self._emitted(draft, k) / speedup - scenario.constant - self.target(k + 1)) / k
                 for k in scenario.ks
             )
             for draft in range(len(self.drafts))
-            if (speedup := scenario.speedup * scenario.promise[draft])
+            if (speedup := worth * scenario.promise[draft])
         ]
 
     def target(self, tokens: float) -> float:

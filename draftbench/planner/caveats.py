@@ -24,6 +24,7 @@ from draftbench.planner.measured import audit, steady
 from draftbench.planner.predict import Predictor, untimed
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import FEW_DECODED, Caveat, Recommendation
+from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, DraftingMode
 from draftbench.run_folder.run import Run
@@ -112,7 +113,13 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
         yield Caveat(
             "few-configurations",
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
-            f"interval allows for {_percent(decided)}, mostly a usual value",
+            f"interval allows for {_percent(decided)}",
+        )
+    elif leader.predictor.served and leader.processes < FEW_PROCESSES and decided.doubt:
+        yield Caveat(
+            "few-starts",
+            f"{leader.name} was started {_times(leader.processes)}, too seldom to show how much "
+            f"starts differ: the deciding interval allows for {_percent(decided)} (--restarts)",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup
@@ -162,11 +169,17 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
     """What the speed-up of a leader that was not decoded, or hardly, rests on."""
     errors, allowed = decided.ranking.errors_of(leader), ""
     if decided.doubt:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
+    if decided.foreign:
+        return f"the speed-up of {leader.name} is a prediction from these costs{allowed}"
     if leader.predictor.bounds:
         return (
             f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "

@@ -48,6 +48,9 @@ def carried_over(
     bounds = [replace(predictor, costs=costs) for costs in predictor.bounds]
     found = []
     for each in alternatives:
+        if each.corrected:  # decoded here, though its passes were not timed
+            found.append(each)
+            continue
         bends = np.array(_bends(each, bounds, by))
         off = np.outer(1 + np.array(errors or (0.0,)), 1 + bends) - 1
         found.append(

@@ -148,7 +148,8 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if speed is None or leader is None or (best := _value(leader, ranking)) is None:
         return f"its speed is unknown: {_unknown_speed(alternative, run)}"
     if alternative not in ranking.alternatives:
-        return "not decoded: this draft is judged by the k's that were"
+        seldom = "on too few requests" if alternative.measured else "at this k"
+        return f"not decoded {seldom}: this draft is judged by its other k's"
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(alternative, ranking, speed)}"
     if alternative is leader:

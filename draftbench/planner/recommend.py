@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -124,21 +125,24 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     return list(ks[max(at - 1, 0) : at + 2])
 
 
-def next_start(run: Run, candidate: Candidate, concurrency: int = 1) -> int | None:
+def next_start(
+    run: Run, candidate: Candidate, concurrency: int = 1, ks: Sequence[int] = ()
+) -> int | None:
     """The k that a serving engine should be started with next, None where another start would
     change nothing.
 
-    First one in the middle of those asked, then the largest: two k's show what a drafted token
-    costs. A draft that only the engine runs begins with the largest, which shows the hazards of all
-    smaller ones. Then whichever is predicted best, until it was started or no start is predicted to
-    be better by more than timing noise.
+    First the smallest of `ks`, then the largest: all others lie between two k's, which show what a
+    drafted token costs. A draft that only the engine runs begins with the largest, which shows the
+    hazards of all smaller ones. Then whichever is predicted best, until it was started or is not
+    predicted to be better by more than timing noise. What cannot reach plain decoding is not
+    started.
     """
-    ks = draft_lengths(run)
+    ks = sorted(ks) or draft_lengths(run)
     predictor = predictor_of(run, candidate, batch=concurrency)
-    started = predictor.served.started if predictor.served else ()
-    middle, largest = min(ks, key=lambda k: abs(k * k - ks[0] * ks[-1])), ks[-1]
+    runs = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
+    started = {row.k for row in runs}
     replayed = any(replay.candidate == candidate for replay in run.replays)
-    for k in (middle, largest) if replayed else (largest, middle):
+    for k in (ks[0], ks[-1]) if replayed else (ks[-1], ks[0]):
         if len(started) < 2 and k not in started:
             return k
     speeds = {}
@@ -154,4 +158,8 @@ def next_start(run: Run, candidate: Candidate, concurrency: int = 1) -> int | No
         return None
     best = max(speeds, key=lambda k: speeds[k])
     tried = max((speeds[k] for k in started if k in speeds), default=0.0)
-    return best if tried < (1 - TIMING_NOISE) * speeds[best] else None
+    if tried >= (1 - TIMING_NOISE) * speeds[best]:
+        return None
+    ranking = Ranking(alternatives_of(predictor, (best,), {}))
+    hoped = ranking.expected(ranking.alternatives[0], "predicted")
+    return None if hoped and hoped.high < 1 + TIMING_NOISE else best

@@ -36,8 +36,10 @@ from draftbench.records import Candidate, Decode, Trajectory
 USUAL_SCATTER, USUAL_FREEDOM = 0.012, 4
 # The scatter of a speed-up is never taken to be less.
 LEAST_SCATTER = 0.01
-# With fewer, what is usual weighs more than what these cells show.
-FEW_CELLS, FEW_PROCESSES = 6, 3
+# With fewer, and fewer degrees of freedom than are taken for what is usual, that weighs more.
+FEW_PROCESSES = 3
+# A cell whose requests tell its factor less well than this counts less.
+_SURE = 2 * USUAL_SCATTER
 # Passes alone are off by so much (sd of the logarithm) for each draft by itself: over the kept
 # runs, at 1 to 16 rows, by 5 % (root mean square) and at most 14 %.
 DRAFTS_DIFFER = 0.06
@@ -154,14 +156,14 @@ class Scatter:
     """
 
     sd: float = USUAL_SCATTER
-    freedom: int = USUAL_FREEDOM
+    freedom: float = USUAL_FREEDOM
     cells: int = 0
     processes: int = 0
 
     @property
     def usual(self) -> bool:
         """Whether it is what is usual rather than what these cells show."""
-        return self.cells < FEW_CELLS and self.processes < FEW_PROCESSES
+        return self.freedom < 2 * USUAL_FREEDOM and self.processes < FEW_PROCESSES
 
     def sd_in(self, processes: int) -> float:
         """Standard deviation of a speed-up's logarithm, timed in so many processes."""
@@ -176,26 +178,34 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
     """The scatter that the time factors of each draft's k's show, usual scatter counted in.
 
     Of k's in one process and of processes the larger counts: a process may have more to itself than
-    a cell, and few processes must not hide behind many cells.
+    a cell, and few processes must not hide behind many cells. Where each draft has but one cell,
+    they are compared with each other, whatever else they differ by.
     """
-    within = between = 0.0
-    freedom_within = freedom_between = cells = most = 0
+    within = between = freedom_within = 0.0
+    freedom_between = cells = most = 0
+    alone: list[float] = []
     for factors in drafts:
-        by_process: defaultdict[str, list[float]] = defaultdict(list)
+        by_process: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         for factor in factors:
+            weight = min(1.0, (_SURE / factor.error) ** 2) if factor.error else 1.0
             for process, value in factor.by_process.items():
-                by_process[process].append(math.log(value))
+                by_process[process].append((math.log(value), weight))
+            alone.append(math.log(factor.alone))
         rows = list(by_process.values())
         cells, most = cells + sum(map(len, rows)), max(most, len(rows))
         within += sum(_squares(row) for row in rows)
-        freedom_within += sum(len(row) - 1 for row in rows)
+        freedom_within += sum(max(sum(weight for _, weight in row) - 1, 0.0) for row in rows)
         if rows:
             # The mean over m rounds of a process varies as its baseline and one m-th of a round do.
-            between += _squares([fmean(row) for row in rows]) / (1 + 1 / len(factors))
+            means = [(fmean(value for value, _ in row), 1.0) for row in rows]
+            between += _squares(means) / (1 + 1 / len(factors))
             freedom_between += len(rows) - 1
     sides = [(within, freedom_within)]
     if freedom_between:
         sides.append((between, freedom_between))
+    if not (freedom_within or freedom_between) and len(alone) > 1:
+        # Each has rounds and a baseline of its own.
+        sides = [(_squares([(value, 1.0) for value in alone]) / 2, len(alone) - 1)]
     prior = USUAL_FREEDOM * USUAL_SCATTER**2
     variance, freedom = max(
         ((prior + squares) / (USUAL_FREEDOM + own), USUAL_FREEDOM + own) for squares, own in sides
@@ -203,9 +213,10 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
     return Scatter(max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2)), freedom, cells, most)
 
 
-def _squares(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return sum((value - middle) ** 2 for value in values)
+def _squares(values: Sequence[tuple[float, float]]) -> float:
+    """Of values with weights, about their mean."""
+    middle = float(np.average([value for value, _ in values], weights=[w for _, w in values]))
+    return sum(weight * (value - middle) ** 2 for value, weight in values)
 
 
 @dataclass(frozen=True)

@@ -75,25 +75,18 @@ def to_settle(answer: Recommendation) -> str | None:
     """What to do about an open decision."""
     larger = answer.larger_sweep
     if answer.settled_by == "decoding":
-        return f"To settle it: the same sweep with --measure-requests {answer.requests}."
+        return f"Next: decode it, by the same sweep with --measure-requests {answer.requests}."
     if answer.settled_by == "load":
-        return f"To settle it: a sweep that measures concurrency {answer.concurrency}."
+        return f"Next: a sweep that measures concurrency {answer.concurrency}."
     if larger is None:
-        return "To settle it: a larger --sample in another --out." if answer.settled_by else None
+        return "Next: a larger --sample in another --out." if answer.settled_by else None
     again = f"--sample {larger.requests}"
     if larger.processes > 1:
         again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
     if larger.enough:
         return f"To settle it: a sweep with {again} in another --out."
-    size = _size(answer, larger)
-    return (
-        f"It is close to {_least(answer):.2f}×: {size} ({again}) would settle it in "
-        f"{larger.chance:.0%} of cases."
-    )
-
-
-def _least(answer: Recommendation) -> float:
-    return answer.min_speedup * (1 + TIMING_NOISE)
+    settled = f"would settle it in {larger.chance:.0%} of cases"
+    return f"Next: {_size(answer, larger)} ({again}), which {settled}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:
@@ -132,7 +125,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up covers, and the one that was asked for."""
     requests, decoded = counted(answer.requests, "request"), leader.requests_measured
     if not decoded:
-        rests_on = f"predicted for {requests}, never decoded"
+        rests_on = f"predicted for {requests}"
     elif not leader.corrected:
         few = counted(decoded, "decoded request")
         rests_on = f"predicted for {requests}, {few} too few to correct it"
@@ -332,6 +325,8 @@ def schedule(answer: Recommendation) -> str | None:
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
     firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
+    if len(firsts) < 2:
+        return None
     ks = ", ".join(f"{at.concurrency} → {'open' if at.k is None else at.k}" for at in firsts)
     off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)

@@ -237,11 +237,12 @@ class Measured:
         if options.measure == "all":
             yield from startable(serving, options, candidate)
             return
+        ks = list(startable(serving, options, candidate))
         given = {arm.k for arm, _ in self.answers if arm.candidate == candidate}
         yield from sorted(given)
         while True:
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
-            wanted = (next_start(asked, candidate, batch) for batch in options.batches)
+            wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
             k = next((k for k in wanted if k is not None and k not in given), None)
             if k is None:
                 return

@@ -203,7 +203,7 @@ def test_a_measurement_overrules_its_prediction(scene):
     words = "small at k = 2: 1.95× predicted, 0.50× expected after measuring; the decision goes"
     assert says(found, words)
     one, two = evaluation(found, "small", 1), evaluation(found, "small", 2)
-    assert one.reason == "not decoded: this draft is judged by the k's that were"
+    assert one.reason == "not decoded at this k: this draft is judged by its other k's"
     assert one.speedup_predicted is not None
     assert (one.speedup_expected, one.speedup_end_to_end_expected) == (None, None)
     assert two.speedup_expected.value == pytest.approx(0.5)

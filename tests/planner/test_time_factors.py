@@ -154,6 +154,23 @@ def test_processes_that_differ_by_more_than_cells_do_are_what_counts():
     assert (found.freedom, found.processes, found.usual) == (6, 3, False)
 
 
+def test_drafts_with_one_cell_each_are_compared_with_each_other():
+    # ±.06 about their mean on passes alone, of rounds and a baseline each: half of 2 · .06².
+    found = scatter_of([[factor(math.exp(sign * 0.06))] for sign in (1, -1)])
+    assert found.sd == pytest.approx(math.sqrt((4 * USUAL_SCATTER**2 + 0.06**2) / 5))
+    assert (found.freedom, found.usual) == (5, True)
+
+
+def test_a_cell_that_its_requests_leave_in_doubt_scatters_little():
+    # An error of .24 is ten times what counts whole: a weight of a hundredth.
+    sure, unsure = factor(1.0), replace(factor(math.exp(1.0)), error=0.24)
+    found = scatter_of([[sure, sure, unsure]])
+    middle = 0.01 / 2.01
+    squares = 2 * middle**2 + 0.01 * (1 - middle) ** 2
+    assert found.freedom == pytest.approx(4 + 1.01)
+    assert found.sd == pytest.approx(math.sqrt((4 * USUAL_SCATTER**2 + squares) / 5.01))
+
+
 def test_where_one_configuration_was_decoded_the_usual_scatter_stands():
     found = scatter_of([[factor(0.7)]])
     assert (found.sd, found.freedom, found.usual) == (USUAL_SCATTER, 4, True)

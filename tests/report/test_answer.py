@@ -29,7 +29,7 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(hand.undecoded())) == (
-        "Speed-up 2.29× (2.03–2.59), decode only, predicted for 10 requests, never decoded"
+        "Speed-up 2.29× (2.03–2.59), decode only, predicted for 10 requests"
     )
 
 
@@ -62,7 +62,7 @@ def test_an_open_decision_names_what_would_settle_it(hand):
     ]
     records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
     *_, last = reasons(hand.answer(records, asked={"min_speedup": 1.3}))
-    assert last == ("To settle it: the same sweep with --measure-requests 5.")
+    assert last == "Next: decode it, by the same sweep with --measure-requests 5."
 
 
 def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
@@ -181,9 +181,9 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
 @pytest.mark.parametrize(
     ("settled_by", "larger", "engine", "said"),
     [
-        ("decoding", None, None, "To settle it: the same sweep with --measure-requests 10."),
-        ("load", None, None, "To settle it: a sweep that measures concurrency 1."),
-        ("sample", None, None, "To settle it: a larger --sample in another --out."),
+        ("decoding", None, None, "Next: decode it, by the same sweep with --measure-requests 10."),
+        ("load", None, None, "Next: a sweep that measures concurrency 1."),
+        ("sample", None, None, "Next: a larger --sample in another --out."),
         ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
         ("sample", (60, 3, 0.9), None, "To settle it: a sweep with --sample 60 --processes 3 in"),
         ("sample", (60, 3, 0.9), "vllm 0.32.0", "a sweep with --sample 60 --restarts 3 in"),
@@ -191,8 +191,8 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             "sample",
             (100, 3, 0.66),
             None,
-            "It is close to 1.02×: 100 requests in 3 processes (--sample 100 --processes 3) would "
-            "settle it in 66% of cases.",
+            "Next: 100 requests in 3 processes (--sample 100 --processes 3), which would settle it "
+            "in 66% of cases.",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_screen_of_a_kept_run(answers):
         "   draft         k    speed-up ×           α           τ           c   memory",
         "→  qwen0.5:int4  5  1.99 ±0.25    0.87 ±0.03  4.05 ±0.35  0.20 ±0.02   584 MB",
         "   qwen0.5:int8  3  1.65 ±0.13    0.88 ±0.03  3.20 ±0.17  0.30 ±0.01   771 MB",
-        "   qwen0.5       3  1.46 ±0.13    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
+        "   qwen0.5       3  1.46 ±0.12    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
         "   ngram         5  1.42 ±0.21             –  3.56 ±0.51  0.00 ±0.00     0 kB",
         "   self          1  0.96 ±0.09 *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
         "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only",
