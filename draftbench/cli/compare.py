@@ -18,13 +18,13 @@ def compare(
     ],
     more: Annotated[
         list[Path] | None,
-        typer.Argument(help="Further ones, to see the answers of all.", metavar="RUN"),
+        typer.Argument(help="More runs, to list the answers of all.", metavar="RUN"),
     ] = None,
     *,
     output: TextOutput,
 ) -> int:
     """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
-    every setting. Of three runs and more, the answers beside each other.
+    every setting. Of three or more runs, list their answers side by side.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json
