@@ -30,7 +30,7 @@ from draftbench.run_folder.run import read_run
 from draftbench.sweep.failures import describe
 from draftbench.sweep.grid import run
 from draftbench.sweep.options import SweepOptions, Watcher
-from draftbench.sweep.preparation import prepare
+from draftbench.sweep.preparation import prepare_models
 from draftbench.traffic import TrafficQuery
 
 # Of the recorded passes: more tokens than are attended to at once.
@@ -155,7 +155,7 @@ def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, b
         device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare(options, "draftbench selfcheck", watcher)
+        prepared = prepare_models(options, "draftbench selfcheck", watcher)
         found = read_run(run(prepared, Path(folder) / "run", watcher))
     if found.failures:
         return "; ".join(

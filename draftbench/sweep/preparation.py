@@ -76,16 +76,12 @@ class Prepared:
         return [(len(prompt.tokens), prompt.limit) for prompt in self.prompts]
 
 
-def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
+def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     """Read traffic, check pairs and levels, render prompts.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    if options.serving is not None:
-        from draftbench.sweep.engine_preparation import prepare_serving  # it is built on this one
-
-        return prepare_serving(options, command, watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {in_words(device)}", always=True)
