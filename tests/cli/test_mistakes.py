@@ -124,7 +124,7 @@ def test_a_draft_that_cannot_pair_names_the_first_token_that_is_not_the_same(
     vocabulary["!"], vocabulary["$"] = vocabulary["$"], vocabulary["!"]
     (swapped / "tokenizer.json").write_text(json.dumps(tokenizer))
     said = sweep(drafts=(swapped,))
-    assert "the first differing token is id 1: '!' in the target, '$' in the draft" in said
+    assert "first at id 1: '!' in the target, '$' in the draft" in said
 
 
 def test_an_out_folder_that_holds_something_else(failing, embedded, tmp_path):

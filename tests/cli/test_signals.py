@@ -72,7 +72,7 @@ def test_a_sweep_that_is_ended_says_what_is_kept_and_how_to_go_on(
 
 
 def test_a_sweep_that_is_ended_before_it_measures_says_so(failing, embedded, tmp_path, monkeypatch):
-    def ended(self, text):
+    def ended(self, text, **how):
         raise TerminatedError
 
     monkeypatch.setattr(TerminalWatcher, "note", ended)
