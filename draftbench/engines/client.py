@@ -281,7 +281,10 @@ def other_ids(what: str = "the server read other token ids than were sent") -> A
 
 def failure(message: object) -> AnswerError:
     """What a server says in the stream of an answer when it cannot continue."""
-    said = without_controls(" ".join(str(message).split()))[:LONGEST_REASON]
+    said = str(message)
+    if token := os.environ.get(TOKEN_VARIABLE):  # which some quote
+        said = said.replace(token, "…")
+    said = without_controls(" ".join(said.split()))[:LONGEST_REASON]
     return AnswerError(Fault.FAILED, f"the server says: {said}", hint="see the server's log")
 
 

@@ -200,7 +200,8 @@ def _user_args(start: Start, engine: _Engine) -> list[str]:
     words = _split("--engine-args", start.args)
     for word in words:
         name = word.partition("=")[0]
-        if name.replace("_", "-") in engine.taken:
+        # vLLM takes `--speculative-config.method` too.
+        if name.replace("_", "-").partition(".")[0] in engine.taken:
             raise UsageError(
                 f"--engine-args cannot hold {name}: draftbench sets it",
                 hint="leave it out; drafts and draft lengths are --drafts and --k",
@@ -410,7 +411,8 @@ _ENGINES = {
         _llama_cpp,
         ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
         (
-            *("-m", "--model", "--port", "-np", "--parallel", "-md", "--model-draft"),
+            *("-m", "--model", "--port", "-np", "--parallel"),
+            *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
             *("--spec-type", "--spec-draft-n-max"),
         ),
     ),

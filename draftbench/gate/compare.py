@@ -18,6 +18,7 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline, sampling_label
+from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import draft_lengths, predictor_of
 from draftbench.planner.recommend import recommend
@@ -146,7 +147,7 @@ def _figures(
         )
         yield _counted("tokens per round", (k_a, k_b), samples, obstacle)
     machines = [run.manifest.environment.machine for run in runs]
-    runners = [facts.runner if (facts := run.facts_of(None)) else "unknown" for run in runs]
+    runners = [_timed_with(run) for run in runs]
     timed_apart = None
     if machines[0] != machines[1]:
         timed_apart = "not comparable: timed on different machines"
@@ -161,6 +162,13 @@ def _figures(
         apart = (obstacle or timed_apart) if all(sides) else _ONE
         change = FigureChange("S measured", k, k, s_a, s_b, obstacle=apart)
         yield _speed(runs, candidate, k, change)
+
+
+def _timed_with(run: Run) -> str:
+    if run.manifest.question.engine is not None:
+        return engine_name(run)
+    facts = run.facts_of(None)
+    return facts.runner if facts else "unknown"
 
 
 def _counted(

@@ -358,7 +358,17 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
             "is inflated there, most of all that of prompt lookup",
         )
     checked = audit(run)
-    if checked is not None and checked.faults:
+    if checked is not None and (checked.faults or checked.unknown) and run.manifest.question.engine:
+        other = checked.faults + checked.unknown
+        kinds = f"{checked.faults} not at a near tie, {checked.unknown} for causes unknown"
+        yield Caveat(
+            "output-differs",
+            f"at temperature 0, {other} of {checked.requests} answers with speculation differ from "
+            f"those without ({kinds}): another model, or passes that round differently",
+            decisive=other > checked.requests / 2,
+            short=f"{other} of {checked.requests} answers differ with speculation",
+        )
+    elif checked is not None and checked.faults:
         yield Caveat(
             "output-differs",
             f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
@@ -464,7 +474,8 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         found.append(
             f"Output check at temperature 0: {outputs.identical} of {outputs.requests} identical "
             f"to the target, {outputs.near_ties} different only at near ties{ties}, "
-            f"{outputs.faults} unexplained."
+            f"{outputs.faults} unexplained"
+            + (f", {outputs.unknown} for causes unknown." if outputs.unknown else ".")
         )
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:

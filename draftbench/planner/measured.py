@@ -205,20 +205,30 @@ def ratio_of_rates(sums: Floats) -> Floats:
 def audit(run: Run) -> Audit | None:
     """Compare speculative outputs with the target's own; None where nothing can be compared.
 
-    Logged responses need not be the target's own and are not compared.
+    Logged responses need not be the target's own and are not compared, nor what an engine wrote
+    with several requests in flight, whose passes it computes in other batches.
     """
+    engine = run.manifest.question.engine is not None
     own = {
         (t.request, t.sample)
         for t in run.trajectories
-        if t.origin == "target" and t.sampling.temperature == 0
+        if t.origin in ("target", "engine") and t.sampling.temperature == 0
     }
     worst: dict[Key, int] = {}
     for row in run.decodes:
         key = (row.request, row.sample)
-        if row.k > 0 and key in own:
-            found = 0 if row.first_difference is None else 1 if row.tie else 2
+        if row.k > 0 and key in own and (row.batch == 1 or not engine):
+            found = 0 if row.first_difference is None else 1 if row.tie else 3
+            if found == 3 and engine and row.tie is None:
+                found = 2
             worst[key] = max(found, worst.get(key, 0))
     if not worst:
         return None
     kinds = Counter(worst.values())
-    return Audit(requests=len(worst), identical=kinds[0], near_ties=kinds[1], faults=kinds[2])
+    return Audit(
+        requests=len(worst),
+        identical=kinds[0],
+        near_ties=kinds[1],
+        faults=kinds[3],
+        unknown=kinds[2],
+    )

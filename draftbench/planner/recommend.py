@@ -45,7 +45,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    larger = decided.larger_sweep
+    larger, rows = decided.larger_sweep, run.manifest.traffic.rows
+    if larger is not None and larger.requests > rows:
+        larger = msgspec.structs.replace(larger, rows=rows)
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
     answer = Recommendation(
         decision=decided.decision,

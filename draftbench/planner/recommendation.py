@@ -150,13 +150,14 @@ class ScheduleEntry(Record, frozen=True):
 class Audit(Record, frozen=True):
     """Requests decoded with speculation at temperature 0, by how the output first differs from the
     target's: not at all, at a near tie (its two best tokens are within numeric noise), or at
-    another place (`faults`).
+    another place (`faults`). Of a serving engine one request at a time.
     """
 
     requests: int
     identical: int  # requests decoded to the target's own output
     near_ties: int  # requests whose output differs at a near tie only
     faults: int
+    unknown: int = 0  # where a server gives no log-probabilities to tell a near tie by
 
 
 class BreakEven(Record, frozen=True):
@@ -234,6 +235,7 @@ class LargerSweep(Record, frozen=True):
     requests: int
     processes: int  # of a serving engine starts
     chance: float  # how often such sweeps settle it
+    rows: int | None = None  # that the traffic has, where fewer than these requests
 
     @property
     def enough(self) -> bool:

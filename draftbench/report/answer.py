@@ -83,10 +83,11 @@ def to_settle(answer: Recommendation) -> str | None:
     again = f"--sample {larger.requests}"
     if larger.processes > 1:
         again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
+    short = "" if larger.rows is None else f"; this traffic has only {counted(larger.rows, 'row')}"
     if larger.enough:
-        return f"To settle it: a sweep with {again} in another --out."
-    settled = f"would settle it in {larger.chance:.0%} of cases"
-    return f"Next: {_size(answer, larger)} ({again}), which {settled}."
+        return f"To settle it: a sweep with {again} in another --out{short}."
+    settled = f"which have a {larger.chance:.0%} chance of settling it"
+    return f"Next: {_size(answer, larger)} ({again}), {settled}{short}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:

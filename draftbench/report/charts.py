@@ -233,6 +233,9 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     rows: list[list[Cell]] = []
     drawn: list[Bar] = []
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
+    # Of a server's own draft, say, nothing is replayed.
+    replayed = {each.candidate for each in run.replays}
+    drafts = [each for each in drafts if each in replayed]
     for candidate in drafts:
         pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
         rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
@@ -241,7 +244,7 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
             if candidate == drafts[0]:
                 name = g.name if g.by == "segment" else f"{g.by} {g.name}"
                 drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
-    if not rows:
+    if not drawn:
         return None
     label = f"tokens per round at k = {k}"
     return Chart(

@@ -67,6 +67,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     """
     asked = options.serving
     assert asked is not None
+    if asked.replay == "engine" and set(options.quants) != {"none"}:
+        raise UsageError(
+            "--replay engine serves drafts as they are stored, not at a level of --quant",
+            hint="--replay local measures the acceptance of every level",
+        )
     if asked.server is None:
         _check_starts(options, asked)
     device = device_of(options.device)

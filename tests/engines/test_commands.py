@@ -340,6 +340,11 @@ def test_a_server_in_a_container_may_survive_without_a_stop_command(
             "--engine-args cannot hold --speculative_config:",
             "leave",
         ),
+        (
+            {"args": "--speculative-config.method ngram"},
+            "--engine-args cannot hold --speculative-config.method:",
+            "leave",
+        ),
     ],
 )
 def test_commands_and_arguments_that_cannot_be_used_are_refused(started, changes, message, hint):
@@ -347,6 +352,11 @@ def test_commands_and_arguments_that_cannot_be_used_are_refused(started, changes
         started("vllm", **changes)
     assert caught.value.message.startswith(message)
     assert caught.value.hint.startswith(hint)
+
+
+def test_every_name_of_a_draft_is_draftbenchs(started):
+    with pytest.raises(UsageError, match="cannot hold --spec-draft-model"):
+        started("llama.cpp", args="--spec-draft-model other.gguf")
 
 
 def test_what_the_user_adds_comes_last_and_so_wins(started):

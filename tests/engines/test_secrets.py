@@ -2,6 +2,7 @@ import shlex
 
 import pytest
 
+from draftbench.engines.client import failure
 from draftbench.engines.secrets import hidden_in, secrets_of, without_secrets
 
 
@@ -59,3 +60,10 @@ def test_a_known_secret_is_hidden_wherever_it_stands():
 )
 def test_what_looks_like_a_secret_in_a_log_is_hidden(line, shown):
     assert hidden_in(line) == shown
+
+
+def test_a_token_that_a_server_quotes_in_its_answer_is_not_repeated(monkeypatch):
+    monkeypatch.setenv("DRAFTBENCH_API_KEY", "topsecret")
+    error = failure({"message": "the key topsecret is not known"})
+    assert "topsecret" not in error.message
+    assert "the key … is not known" in error.message

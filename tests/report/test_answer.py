@@ -191,8 +191,8 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             "sample",
             (100, 3, 0.66),
             None,
-            "Next: 100 requests in 3 processes (--sample 100 --processes 3), which would settle it "
-            "in 66% of cases.",
+            "Next: 100 requests in 3 processes (--sample 100 --processes 3), which have a 66% "
+            "chance of settling it.",
         ),
     ],
 )
@@ -207,6 +207,17 @@ def test_an_open_decision_says_what_would_settle_it(hand, settled_by, larger, en
         engine=engine,
     )
     assert said in reasons(answer)[-1]
+
+
+def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(hand):
+    larger = LargerSweep(requests=100, processes=1, chance=0.66, rows=42)
+    answer = replace(
+        hand.answer(hand.perfect()),
+        decision="inconclusive",
+        settled_by="sample",
+        larger_sweep=larger,
+    )
+    assert reasons(answer)[-1].endswith("; this traffic has only 42 rows.")
 
 
 @pytest.mark.parametrize(

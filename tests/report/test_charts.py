@@ -127,3 +127,8 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
 
 def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):
     assert "tokens-per-round-by-group" not in drawn(hand.one_request())
+
+
+def test_a_server_of_whose_draft_nothing_was_replayed_has_a_report(hand, drawn):
+    records = [r for r in hand.perfect() if type(r).__name__ != "Replay"]
+    assert "tokens-per-round-by-group" not in drawn(records)
