@@ -39,7 +39,8 @@ def device_of(name: str | None) -> str:
     kind, _, number = name.partition(":")
     if kind == "mps":
         raise UsageError(f"device `{name}`: {APPLE}", hint="leave --device out: the CPU is used")
-    if kind not in ("cpu", "cuda", "auto") or (number and not number.isdigit()):
+    numbered = number.isdigit() and kind == "cuda"
+    if kind not in ("cpu", "cuda", "auto") or (number and not numbered):
         raise UsageError(f"unknown device `{name}`", hint="cpu, cuda, cuda:1 or auto")
     if kind == "cuda" and not here and (obstacle := why_no_gpu()):
         raise UsageError(f"device `{name}` cannot be used: {obstacle[0]}", hint=obstacle[1])

@@ -123,3 +123,10 @@ def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypa
         assert set_threads(None) == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "auto:1", "cuda:x", "tpu"])
+def test_a_device_that_does_not_exist_is_refused_whatever_the_machine_has(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UsageError, match=f"unknown device `{name}`"):
+        device_of(name)
