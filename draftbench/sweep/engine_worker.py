@@ -176,9 +176,10 @@ class EngineWorker:
             if plain is not None:
                 self._judge(plain)
         if wrong:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(wrong.items()))
+            kinds = ", ".join(f"{kind}: {times}" for kind, times in sorted(wrong.items()))
+            count = wrong.total()
             error = EngineError(
-                f"{wrong.total()} requests were not answered ({kinds})",
+                f"{count} request{' was' if count == 1 else 's were'} not answered ({kinds})",
                 hint="each is kept with what went wrong; the same command asks them again",
             )
             if arms[0] != self.serving.writer or not self.measured.responses:

@@ -345,7 +345,7 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     found = served("ngram", on=FakeEngine(lambda *_: Refusing()), measure="all", ks=(2,))
     assert [row.error for row in rows_of(found.run, 2)] == ["refused", None]
     assert [failure.reason for failure in found.run.failures] == [
-        "1 requests were not answered (refused: 1)"
+        "1 request was not answered (refused: 1)"
     ]
     again = served("ngram", measure="all", ks=(2,))
     assert again.engine.arms == [2]
