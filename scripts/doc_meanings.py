@@ -9,7 +9,7 @@ MEANING = {
     "batches": "numbers of rows decoded at once",
     "candidate": "`DRAFT` or `DRAFT:QUANT`",
     "candidates": "one entry per candidate",
-    "caveats": "what to keep in mind, in words",
+    "caveats": "what to keep in mind when reading the figures",
     "command": "the command line, the home directory written as ~",
     "DryRun.memory": "one entry per candidate",
     "DryRun.passes": "one entry per kind of work",

@@ -170,7 +170,7 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if start.threads is not None:
         environment["OMP_NUM_THREADS"] = str(start.threads)
-        # vLLM binds threads to cores of its own choice otherwise.
+        # Otherwise vLLM chooses which cores its threads are bound to.
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
     return Launch(tuple(command), tuple(stop), environment, file, may_survive)

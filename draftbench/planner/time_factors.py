@@ -2,7 +2,7 @@
 and how far it is to be trusted.
 
 In the decoder rounds take longer or shorter than their passes did in isolation, and so do the steps
-of the baseline beside them. What rounds take beyond their passes is a figure of its own
+of the baseline beside them. What rounds take beyond their passes is estimated apart
 (`measured.Overheads`). What a speed-up gains besides is the time factor: seconds of plain decoding
 over those expected of it, over the same of the rounds. The rounds are those that were decoded, so
 that the luck of their acceptance is not in it.
@@ -204,7 +204,7 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
     if freedom_between:
         sides.append((between, freedom_between))
     if not (freedom_within or freedom_between) and len(alone) > 1:
-        # Each has rounds and a baseline of its own.
+        # Their rounds and their baselines were both timed apart.
         sides = [(_squares([(value, 1.0) for value in alone]) / 2, len(alone) - 1)]
     prior = USUAL_FREEDOM * USUAL_SCATTER**2
     variance, freedom = max(
