@@ -3,8 +3,8 @@
 Timing continues while it matters: until what it adds to the interval of the best predicted speed-up
 is at most half of what the requests add, or a quarter of the distance to break-even. It need not be
 finer than half the noise of a decoding run and is never coarser than 5%, unless it would take a
-third of the time of timing and decoding together. Looks at recorded seconds alone, so that whoever
-reads them finds the same number of visits.
+third of the time of timing and decoding together. What stalled is timed again first, and is no time
+spent. Looks at recorded seconds alone, so that whoever reads them finds the same number of visits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.cost_sources import costs_in
+from draftbench.planner.costs import STALL
 from draftbench.planner.predict import draft_lengths, replayed, timing_factors
 from draftbench.planner.rank import TIMING_NOISE, Ranking, alternatives_of
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
@@ -25,6 +27,8 @@ from draftbench.run_folder.run import Run
 _FINEST, _COARSEST = TIMING_NOISE / 2, 0.05
 _OF_REQUESTS, _OF_DISTANCE = 1 / 2, 1 / 4
 _DRAWS = 2000
+# Passes of each size that did not stall: those of three visits.
+_LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 # Timing takes at most a third of what it and decoding take.
 _OF_DECODING = 1 / 2
 
@@ -45,6 +49,8 @@ def timed_enough(
         predictor = along.at(batch, source)
         if predictor.costs is None or not along.laws:
             return True
+        if any(_steady(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
+            return False
         decoding = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
         if _spent(points) >= _OF_DECODING * decoding:
             return True
@@ -63,8 +69,17 @@ def timed_enough(
     return enough
 
 
+def _steady(point: CostPoint) -> int:
+    """How many passes took about as long as their median."""
+    middle = median(point.seconds)
+    return sum(middle / STALL <= seconds <= middle * STALL for seconds in point.seconds)
+
+
 def _spent(points: Sequence[CostPoint]) -> float:
-    """Seconds of all visits, each of which also ran its pass once untimed."""
+    """Seconds of all visits without stalls, each of which also ran its pass once untimed."""
     once_more = {"prefill": 2.0}
     steps = (SAMPLES_PER_VISIT + 1) / SAMPLES_PER_VISIT
-    return sum(once_more.get(point.what, steps) * sum(point.seconds) for point in points)
+    return sum(
+        once_more.get(point.what, steps) * len(point.seconds) * median(point.seconds)
+        for point in points
+    )

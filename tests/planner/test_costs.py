@@ -69,6 +69,15 @@ def test_ratios_carry_the_spread_of_their_visits(scene):
     assert ratio.high == pytest.approx(high, rel=0.05)
 
 
+def test_a_stalled_visit_is_not_in_the_interval_of_c(scene):
+    # One visit of three took 8 s: it counts as the longest of the others, 0.11, which is the
+    # median; 0.1 is one in 7 of 27 draws of three.
+    scene.times({1: (1.0,) * 6, 2: (1.1,) * 6}, {1: (0.1, 0.1, 0.11, 0.11, 8.0, 8.0)})
+    ratio = block_costs(scene.observed(1), SMALL)[1].draft_cost_ratio(500.0)
+    assert (ratio.value, ratio.high) == pytest.approx((0.11, 0.11))
+    assert ratio.low == pytest.approx(0.11 * (0.1 / 0.11) ** (1.5**0.5 * 4.303 / 1.96), rel=0.05)
+
+
 def test_samples_of_one_visit_are_drawn_together(scene):
     # 1 and 2 in every visit: what was drawn is always half of each.
     scene.times({1: (1.0,) * 6, 3: (1.0, 2.0) * 3}, {1: (0.1,) * 6, 2: (0.1,) * 6})

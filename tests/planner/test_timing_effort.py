@@ -42,6 +42,26 @@ def test_steps_that_agree_are_timed_no_longer(judged, visits, enough):
     assert judged(visits) is enough
 
 
+@pytest.mark.parametrize(
+    ("visits", "enough"),
+    [
+        ((0.1, 0.1, 8.0), False),
+        ((0.1, 8.0, 0.1, 8.0), False),
+        ((8.0, 0.1, 8.0, 0.1, 0.1), True),
+    ],
+)
+def test_what_stalled_is_timed_again(judged, visits, enough):
+    """However little there is to decode: three visits that did not stall are always timed."""
+    assert judged(visits, responses=1, cells=1) is enough
+
+
+def test_a_stall_is_no_time_spent_on_timing(judged):
+    """Four visits to eight points take 12 s a visit without the stall. Half of 720 s is left for
+    timing, of which the stall alone would be three times as much.
+    """
+    assert not judged((0.1, 0.2, 0.5, 0.1, 270.0))
+
+
 @pytest.mark.parametrize(("step", "enough"), [(0.1, True), (1.0, False)])
 def test_far_from_break_even_less_will_do(judged, step, enough):
     """Requests that are all alike leave no doubt of their own. At a tenth of a step the draft is
