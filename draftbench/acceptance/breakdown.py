@@ -30,10 +30,10 @@ from draftbench.records import Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
-FEWER_EARLY = "fewer tokens are accepted early in a response than late"
-FEWER_LATE = (
-    "fewer tokens are accepted late in a response than early: "
-    "the draft loses coherence over length, or its context is too short"
+RISING = "acceptance rises over the course of a response"
+FALLING = (
+    "acceptance falls over the course of a response: the draft loses track of a long text, or its "
+    "context is too short"
 )
 TEMPLATE = "suspect the chat template: the draft may have been trained with another one"
 GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
@@ -152,9 +152,9 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
     reading = None
     if change and change.high < 0:
-        reading = FEWER_LATE
+        reading = FALLING
     elif change and change.low > 0:
-        reading = f"{FEWER_EARLY}: {TEMPLATE}" if templated else FEWER_EARLY
+        reading = f"{RISING}: {TEMPLATE}" if templated else RISING
     return Breakdown(
         groups=tuple(groups),
         late_less_early=change,

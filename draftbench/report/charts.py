@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftbench.acceptance.breakdown import rounds_by_group
-from draftbench.acceptance.intervals import Estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Evaluation, Recommendation
@@ -225,8 +225,8 @@ def _by_concurrency(answer: Recommendation) -> Chart | None:
 
 
 def _by_group(run: Run, answer: Recommendation) -> Chart | None:
-    """What a round yields in each segment and at each temperature, where the traffic has several;
-    at the leader's k.
+    """What a round yields in each segment and at each temperature, where the traffic has several
+    and one has requests enough for an interval; at the leader's k.
     """
     question = run.manifest.question
     k = answer.leader.k if answer.leader else max(question.ks)
@@ -244,14 +244,14 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
             if candidate == drafts[0]:
                 name = g.name if g.by == "segment" else f"{g.by} {g.name}"
                 drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
-    if not drawn:
+    if not any(row.figure for row in drawn):
         return None
     label = f"tokens per round at k = {k}"
     return Chart(
         "tokens-per-round-by-group",
         f"Tokens per round by group: {drafts[0]}",
         "In parentheses: how many requests. Lines are 95% intervals over the requests of a group; "
-        "a group of one request has none. The table has all candidates.",
+        f"a group of fewer than {MIN_REQUESTS} has none. The table has all candidates.",
         bars(label, drawn),
         Section("", ("by", "group", "requests", "candidate", label), rows),
     )

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from draftbench.acceptance.breakdown import GROUPINGS
+from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
@@ -84,7 +86,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         _candidates(answer, charts),
         _draft_length(answer, charts),
         _load(answer, charts),
-        _segments(answer, charts),
+        _segments(run, charts),
         _method(name, run, answer),
     )
     footer = (
@@ -245,13 +247,20 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     )
 
 
-def _segments(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+def _segments(run: Run, charts: Mapping[str, Chart]) -> Html:
     chart = charts.get("tokens-per-round-by-group")
     if chart is None:
         lead = (
             "All requests belong to one segment and one temperature; `--segment-by FIELD` of "
             "`sweep` splits them."
         )
+        if not run.replays:
+            lead = "Nothing was replayed, so acceptance is unknown."
+        elif any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()):
+            lead = (
+                f"No segment and no temperature has the {MIN_REQUESTS} requests that an interval "
+                "takes, so nothing is drawn."
+            )
         return _section("segments", "Segments", lead)
     lead = "An average can hide segments where a draft performs poorly."
     numbers = folded("The numbers", table(chart.table))

@@ -9,8 +9,8 @@ import pytest
 from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.breakdown import (
-    FEWER_EARLY,
-    FEWER_LATE,
+    FALLING,
+    RISING,
     Breakdown,
     Crossing,
     Group,
@@ -62,8 +62,8 @@ def test_segments_and_temperatures_split_requests() -> None:
 @pytest.mark.parametrize(
     ("accept", "reading"),
     [
-        ([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], FEWER_EARLY),
-        ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], FEWER_LATE),
+        ([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], RISING),
+        ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], FALLING),
         ([1.0, 0.0, 1.0, 1.0, 1.0, 0.0], None),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scenes import SMALL, facts, manifest, replayed
 
-from draftbench.acceptance.breakdown import FEWER_EARLY, TEMPLATE
+from draftbench.acceptance.breakdown import RISING, TEMPLATE
 from draftbench.acceptance.faults import Fault, suspected_faults, template_may_differ
 from draftbench.acceptance.rounds import PositionLaw, Rounds, StartLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
@@ -138,4 +138,4 @@ def test_low_acceptance_early_in_responses_blames_a_template_only_of_chats(
     seen = run_of(chats.manifest, [*chats.facts, *(record for pair in early for record in pair)])
     (card,) = acceptance_report(seen, [SMALL], (1,), 0.02).candidates
     assert card.breakdown is not None
-    assert card.breakdown.reading == (f"{FEWER_EARLY}: {TEMPLATE}" if suspected else FEWER_EARLY)
+    assert card.breakdown.reading == (f"{RISING}: {TEMPLATE}" if suspected else RISING)

@@ -129,6 +129,14 @@ def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):
     assert "tokens-per-round-by-group" not in drawn(hand.one_request())
 
 
+@pytest.mark.parametrize(("most", "drawn_at_all"), [(4, False), (5, True)])
+def test_groups_of_too_few_requests_for_an_interval_are_not_drawn(hand, drawn, most, drawn_at_all):
+    records = []
+    for at, segment in enumerate([*["chat"] * most, *["code"] * 4]):
+        records += [hand.trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
+    assert ("tokens-per-round-by-group" in drawn(records)) is drawn_at_all
+
+
 def test_a_server_of_whose_draft_nothing_was_replayed_has_a_report(hand, drawn):
     records = [r for r in hand.perfect() if type(r).__name__ != "Replay"]
     assert "tokens-per-round-by-group" not in drawn(records)

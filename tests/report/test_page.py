@@ -140,6 +140,15 @@ def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sen
     assert [sentence for sentence in sentences if sentence not in text] == []
 
 
+def test_segments_too_small_to_draw_are_said_to_be(hand):
+    records = []
+    for at, segment in enumerate(["chat", "code"] * 4):
+        records += [hand.trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
+    text = Read(page_of(hand.run(records))).text
+    assert "No segment and no temperature has the 5 requests that an interval takes" in text
+    assert "belong to one segment" not in text
+
+
 def test_names_from_files_stay_text(hand):
     records = hand.perfect(HOSTILE)
     records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]

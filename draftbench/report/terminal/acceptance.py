@@ -13,7 +13,7 @@ import msgspec
 
 from draftbench.acceptance.breakdown import Breakdown, Disagreement
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
-from draftbench.acceptance.intervals import FEW_REQUESTS, Estimate
+from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance
 from draftbench.records import SELF, to_json
 from draftbench.report.terminal.text import (
@@ -28,7 +28,7 @@ from draftbench.report.terminal.text import (
 
 Texts = Mapping[int, str]
 
-_ENGINES = {
+_ENGINE_NAMES = {
     "vllm": "vLLM",
     "sglang": "SGLang",
     "tensorrt_llm": "TensorRT-LLM",
@@ -46,8 +46,8 @@ _SHORT_LEGEND = (
 )
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
-    "Rounds are exact; what would be drafted after a wrong token is unknown. Whether a rule gains "
-    "time takes a decoding run to tell."
+    "Rounds are exact. What would be drafted after a wrong token is unknown, so only decoding "
+    "shows whether a rule saves time."
 )
 _TREES = (
     "What an engine that drafts fixed trees could reach at temperature 0. The target verifies all "
@@ -133,11 +133,17 @@ def _screen_groups(report: AcceptanceReport) -> Section:
     first = report.candidates[:_MOST_CANDIDATES]
     drafts = [c for c in first if c.breakdown and c.candidate != SELF][:_MOST_COLUMNS]
     rates: dict[str, dict[str, dict[str, Estimate | None]]] = {by: {} for by in _SCREEN_GROUPS}
+    segments: list[tuple[str, float]] = []
+    most: dict[str, int] = {}
     for c in drafts:
         for group in c.breakdown.groups if c.breakdown else ():
             if group.by in rates:
                 rates[group.by].setdefault(group.name, {})[c.candidate] = group.alpha
-    splitting = {by: groups for by, groups in rates.items() if len(groups) > 1}
+                most[group.by] = max(most.get(group.by, 0), group.requests)
+            if group.by == "segment":
+                segments.append((group.name, group.equal_requests))
+    several = {by: groups for by, groups in rates.items() if len(groups) > 1}
+    splitting = {by: groups for by, groups in several.items() if most[by] >= MIN_REQUESTS}
     room = {by: len(groups) for by, groups in splitting.items()}
     while sum(room.values()) > max(_MOST_ROWS - len(first), 2 * len(room)):
         room[max(room, key=lambda by: room[by])] -= 1
@@ -149,13 +155,19 @@ def _screen_groups(report: AcceptanceReport) -> Section:
         if len(groups) > room[by]:
             more.append(f"{len(groups) - room[by]} more by {by}")
     notes = [", ".join(more)] if more else []
+    notes += [
+        f"no α by {by}: none has the {MIN_REQUESTS} requests that an interval takes"
+        for by in several
+        if by not in splitting
+    ]
     title = "α by group of requests and along the response" if rows else "Findings"
     head = ["by", "", *(c.candidate for c in drafts)]
-    return Section(title, head, rows, [*notes, *_findings(report), _SHORT_LEGEND])
+    few = _few(first, segments if "segment" in splitting else ())
+    return Section(title, head, rows, [*notes, *_findings(report), *few, _SHORT_LEGEND])
 
 
 def _findings(report: AcceptanceReport) -> list[str]:
-    """Suspected faults, trends along the response, near ties, and too few requests."""
+    """Suspected faults, trends along the response and near ties."""
     lines = [f"{c.candidate}: {fault}" for c in report.candidates for fault in _faults(c)]
     trends: dict[str, list[str]] = {}
     for c in report.candidates:
@@ -165,23 +177,27 @@ def _findings(report: AcceptanceReport) -> list[str]:
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
-    return [*lines, *_few(report.candidates)]
+    return lines
 
 
-def _few(candidates: Sequence[CandidateAcceptance]) -> list[str]:
+def _few(
+    candidates: Sequence[CandidateAcceptance], segments: Iterable[tuple[str, float]]
+) -> list[str]:
     """Whether all requests, or those of a segment, are too few or too unequal, of the candidate
-    with the fewest.
+    with the fewest; `segments` are those shown, with their requests of equal length.
     """
     fewest = min(candidates, key=lambda c: c.equal_requests, default=None)
     if fewest and fewest.equal_requests < FEW_REQUESTS:
+        have = f"here {fewest.requests}"
+        if any(c.requests > fewest.requests for c in candidates):
+            have = f"{fewest.candidate} has {fewest.requests}"
         equal = round(fewest.equal_requests)
         unequal = f", of lengths so unequal that they say as much as {equal}"
-        return [f"{_FEW}: here {fewest.requests}{unequal if equal != fewest.requests else ''}"]
-    segments: dict[str, float] = {}
-    for group in (g for c in candidates for g in c.rounds_by_group if g.by == "segment"):
-        known = segments.get(group.name, group.equal_requests)
-        segments[group.name] = min(known, group.equal_requests)
-    few = [f"{name} {count:.0f}" for name, count in segments.items() if count < FEW_REQUESTS]
+        return [f"{_FEW}: {have}{unequal if equal != fewest.requests else ''}"]
+    least: dict[str, float] = {}
+    for name, count in segments:
+        least[name] = min(least.get(name, count), count)
+    few = [f"{name} {count:.0f}" for name, count in least.items() if count < FEW_REQUESTS]
     return [f"{_FEW}; counted as requests of equal length: {', '.join(few)}"] if few else []
 
 
@@ -199,7 +215,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
         notes = [f"{means} ({c.alpha.figure}, {c.mode} drafting){enough}"]
     notes += _faults(c)
-    notes += _few([c])
+    by_segment = [(g.name, g.equal_requests) for g in c.rounds_by_group if g.by == "segment"]
+    notes += _few([c], by_segment)
     positions = enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     return [
         Section(
@@ -342,7 +359,7 @@ def _disagreements(candidate: str, costly: Sequence[Disagreement], texts: Texts)
 def _definitions() -> list[str]:
     lines = []
     for known in FIGURES:
-        names = {engine: getattr(known, key) for key, engine in _ENGINES.items()}
+        names = {engine: getattr(known, key) for key, engine in _ENGINE_NAMES.items()}
         named = [f"{engine}: {name}" for engine, name in names.items() if name]
         formula = f"{known.symbol}, {known.name}: {known.formula}"
         lines.append(f"{'; '.join([formula, *named])}.")

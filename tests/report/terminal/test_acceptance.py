@@ -20,7 +20,7 @@ from scenes import BIG, INT4, Scene
 
 from draftbench.acceptance.breakdown import Breakdown, Crossing, Disagreement, GroupRounds
 from draftbench.acceptance.intervals import Estimate
-from draftbench.acceptance.summary import AcceptanceReport, acceptance_report
+from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
 from draftbench.records import Sampling
 from draftbench.report.terminal.acceptance import render
 
@@ -65,7 +65,7 @@ def split(**fields: Any) -> Breakdown:
         "segment      chat�[31m                40        320        0.90  0.75 ±0.00",
         # 2 of 2 less 2 of 3.
         "late less early: +0.333 (+0.333 to +0.333)",
-        "fewer tokens are accepted early in a response than late",
+        "acceptance rises over the course of a response",
         "never                   2.67 ±0.00  1.67 ±0.00             1.00 ±0.00",
         "0.4                     2.67 ±0.00  ≥ 1.67 ±0.00           ≤ 1.00 ±0.00",
         "temperature    0.7        20  1.60 ±0.00  2.67 ±0.00",
@@ -113,19 +113,44 @@ def test_a_segment_of_few_requests_is_named() -> None:
     assert "are rough; counted as requests of equal length: chat 12\n" in shown
 
 
-def test_on_one_screen_few_requests_are_warned_of_once_by_the_fewest() -> None:
-    one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
-    candidates = tuple(
-        msgspec.structs.replace(
-            CARD,
-            candidate=name,
-            rounds_by_group=(GroupRounds(name="chat", equal_requests=equal, **one),),
-        )
-        for name, equal in (("small", 14.0), ("tiny", 12.0))
+def by_segment(name: str, *equal: float, **fields: Any) -> CandidateAcceptance:
+    """A draft with α by segment s0, s1, …, each of so many requests of equal length."""
+    groups = tuple(
+        msgspec.structs.replace(CHAT, name=f"s{at}", equal_requests=count, requests=int(count))
+        for at, count in enumerate(equal)
     )
+    return msgspec.structs.replace(
+        CARD, candidate=name, breakdown=split(groups=groups, reading=None), **fields
+    )
+
+
+def on_one_screen(*candidates: CandidateAcceptance) -> str:
     report = msgspec.structs.replace(REPORT, candidates=candidates)
-    shown = render(report, "table", 120, everything=False)
-    assert re.findall(r"requests of equal length: (.*)", shown) == ["chat 12"]
+    return render(report, "table", 120, everything=False)
+
+
+def test_on_one_screen_few_requests_are_warned_of_once_by_the_fewest() -> None:
+    shown = on_one_screen(by_segment("small", 14.0, 31.0), by_segment("tiny", 12.0, 33.0))
+    assert re.findall(r"requests of equal length: (.*)", shown) == ["s0 12"]
+
+
+def test_only_candidates_of_the_table_are_warned_of() -> None:
+    few = {"requests": 7, "equal_requests": 7.0}
+    eight = [by_segment(f"d{at}", 31.0, 32.0) for at in range(8)]
+    assert "are rough" not in on_one_screen(*eight, by_segment("d8", 3.0, 4.0, **few))
+    assert "are rough: d7 has 7" in on_one_screen(*eight[:7], by_segment("d7", 3.0, 4.0, **few))
+    # Segments are shown of model drafts alone: prompt lookup has no α.
+    one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
+    rounds = (GroupRounds(name="s0", equal_requests=9.0, **one),)
+    ngram = msgspec.structs.replace(CARD, candidate="ngram", breakdown=None, rounds_by_group=rounds)
+    assert "are rough" not in on_one_screen(eight[0], ngram)
+
+
+def test_segments_of_too_few_requests_are_one_sentence_and_no_table() -> None:
+    shown = on_one_screen(by_segment("small", 4.0, 3.0))
+    assert "no α by segment: none has the 5 requests that an interval takes" in shown
+    assert "s0" not in shown
+    assert re.search("segment +s1", on_one_screen(by_segment("small", 4.0, 5.0)))
 
 
 def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
@@ -141,7 +166,7 @@ def test_markdown_escapes_what_came_from_files() -> None:
     assert "### a\\|b: greedy drafting" in shown
     assert "| segment | c\\|d | 40 |" in shown
     assert "| k | accepted/drafted | (L-1)/R | τ | τ-1 | 1\\+Σ Πh | n for ±2% |" in shown
-    assert "- fewer tokens are accepted early" in shown
+    assert "- acceptance rises over the course" in shown
 
 
 def test_json_holds_the_report_and_the_definitions() -> None:
