@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
@@ -49,11 +50,13 @@ from draftbench.errors import (
     InterruptedRunError,
     TerminatedRunError,
     UsageError,
+    did_you_mean,
 )
 from draftbench.safe_files import without_controls
 
 _AGAIN = "nothing is lost; run the command again"
 _HELP = {"-h", "--help", "--version"}
+_UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 app = typer.Typer(
@@ -80,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error = TerminatedRunError("ended by SIGTERM", hint=_AGAIN)
     except Exception as caught:
         # An unexpected error must not read as "the gate found a regression".
-        error = caught if isinstance(caught, DraftbenchError) else _in_words(caught)
+        error = caught if isinstance(caught, DraftbenchError) else _in_words(caught, words)
     _print(error)
     return error.exit_code
 
@@ -102,14 +105,10 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _in_words(error: Exception) -> DraftbenchError:
+def _in_words(error: Exception, words: Sequence[str]) -> DraftbenchError:
     """What Typer refuses, a full stdout, an impossible path; everything else is our fault."""
     if isinstance(error, typer.TyperException):
-        context: typer.Context | None = getattr(error, "ctx", None)
-        path = context.command_path if context else app.info.name
-        return UsageError(
-            error.format_message(), hint=f"`{path} -h` lists all flags, with examples"
-        )
+        return _misused(error, words)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:40]}…"
         return UsageError(f"`{name}` is too long for a path or a name", hint="shorten it")
@@ -120,6 +119,24 @@ def _in_words(error: Exception) -> DraftbenchError:
         f"internal error ({type(error).__name__})",
         hint="this is a bug in draftbench; please report it with the command that showed it",
     )
+
+
+def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
+    """What Typer refuses, with the flag or the command that was probably meant."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    known = {command.__name__.rstrip("_") for command in COMMANDS}
+    path = context.command_path if context else " ".join(["draftbench", *known & {*words[:1]}])
+    message, meant = error.format_message(), ""
+    names = getattr(context and context.command, "commands", {})
+    if unknown := _UNKNOWN_COMMAND.match(message):
+        message = f"`{path}` has no command `{unknown[1]}`"
+        meant = did_you_mean(unknown[1], names, "")
+    elif hasattr(error, "possibilities"):
+        flag: str = getattr(error, "option_name", "")
+        message = f"`{path}` has no flag `{flag}`"
+        meant = did_you_mean(flag, error.possibilities or (), "", alike=0.7)
+    listed = "commands" if names else "flags, with examples"
+    return UsageError(message, hint=f"{meant} `{path} -h` lists all {listed}".strip())
 
 
 def _print(error: DraftbenchError) -> None:

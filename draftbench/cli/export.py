@@ -13,9 +13,9 @@ from draftbench.errors import UsageError
 
 
 def _engines(incomplete: str) -> list[str]:
-    from draftbench.models.engine_rules import ENGINES
+    from draftbench.models.engine_rules import ENGINE_RULES
 
-    return list(ENGINES)
+    return list(ENGINE_RULES)
 
 
 def export(
@@ -98,10 +98,10 @@ def export(
 
 
 def _about(engine: str) -> str:
-    from draftbench.models.engine_rules import ENGINES
+    from draftbench.models.engine_rules import ENGINE_RULES
     from draftbench.report.terminal.text import Section, render_sections
 
-    rules = ENGINES[engine]
+    rules = ENGINE_RULES[engine]
     rows = [
         [each.rule, f"{rules.name} {each.read}", each.tried or "nothing"] for each in rules.sources
     ]

@@ -145,7 +145,8 @@ def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
 def one_of(flag: str, value: str, allowed: Collection[str]) -> None:
     """Refuse a value that the flag does not know."""
     if value not in allowed:
-        hint = did_you_mean(value, allowed, f"one of {', '.join(allowed)}")
+        meant, known = did_you_mean(value, allowed, ""), ", ".join(allowed)
+        hint = f"{meant} It can be {known}" if meant else f"it can be {known}"
         raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
 
 

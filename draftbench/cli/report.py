@@ -51,4 +51,6 @@ def report(
         from draftbench.report.terminal.recommendation import render
 
         output.write(render(answer, style or "table", width()))
+    if style is None and html is None and plots is None:
+        note("no page was written: --html FILE writes one")
     return 0

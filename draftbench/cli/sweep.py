@@ -42,6 +42,7 @@ from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_resu
 from draftbench.cli.serving import ServingFlags, refuse_beside
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
+from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Settings:
 
     quants: tuple[str, ...] = flag(
         ("none",),
-        "The quantization levels of the drafts: none, fp8, int8, int4.",
+        f"The quantization levels of the drafts: {', '.join(LEVELS)}.",
         "LEVEL,…",
         ("--quant",),
         parse=partial(level_names, "--quant"),

@@ -38,14 +38,36 @@ def test_no_arguments_are_a_call_for_help(command):
     assert "recommend" in outcome.out
 
 
-def test_an_unknown_command(failing):
-    assert "'swep'. Did you mean 'sweep'?" in failing(2, "swep")
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["swep"], "`draftbench` has no command `swep`", "did you mean `sweep`? `draftbench -h`"),
+        (["zzzz"], "`draftbench` has no command `zzzz`", "`draftbench -h` lists all commands"),
+        (["runs", "lst"], "`draftbench runs` has no command `lst`", "did you mean `list`?"),
+        (
+            ["recommend", "RUN", "--al"],
+            "`draftbench recommend` has no flag `--al`",
+            "did you mean `--all`? `draftbench recommend -h` lists all flags",
+        ),
+        (["check", "-z"], "`draftbench check` has no flag `-z`", "`draftbench check -h` lists all"),
+        (["sweep", "--k"], "Option '--k' requires", "`draftbench sweep -h` lists all flags"),
+    ],
+)
+def test_an_unknown_word_is_named_with_the_one_that_was_probably_meant(failing, words, error, hint):
+    assert f"error: {error}" in (said := failing(2, *words))
+    assert f"\nhint: {hint}" in said
 
 
-def test_an_unknown_flag(failing):
-    said = failing(2, "sweep", "--tagret", "x")
-    assert "No such option: --tagret" in said
-    assert "--target" in said
+def test_a_value_that_a_flag_does_not_know_is_answered_by_those_it_knows(sweep):
+    said = sweep("--quant", "int3")
+    assert "--quant cannot be `int3`\nhint: did you mean" in said
+    assert "It can be none, fp8, int8, int4" in said
+
+
+def test_a_report_without_a_page_names_the_flag_that_writes_one(command):
+    note = "no page was written: --html FILE writes one\n"
+    assert command("report", RUN).err.endswith(note)
+    assert "no page" not in command("report", RUN, "--format", "json").err
 
 
 def test_a_missing_flag(failing):
@@ -193,7 +215,6 @@ GATE = ["gate", "--baseline", "missing.json", RUN]
     [
         (["export", RUN, "--engine", "vllmm"], "did you mean `vllm`?"),
         (["recommend", RUN, "--objective", "latncy"], "did you mean `latency`?"),
-        (["runs", "lst"], "Did you mean 'list'?"),
         ([*GATE, "--max-drop", "alfa:2%"], "did you mean `alpha`?"),
         ([*GATE, "--max-drop", "alpha:2"], "written alpha:2%"),
         ([*GATE, "--inconclusive", "pas"], "did you mean `pass`?"),

@@ -36,7 +36,7 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
     assert "By concurrency\n" in outcome.out
-    assert "5 → open, 7 → 0 (0: do not speculate)." in " ".join(outcome.out.split())
+    assert "5 → undecided, 7 → 0 (0: do not speculate)." in " ".join(outcome.out.split())
     assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
     assert "timed with an engine 1.0." in outcome.out
 

@@ -11,6 +11,8 @@ import pytest
 from engines.scripted_server import ScriptedServer
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
+from draftbench.cli import serving
+from draftbench.engines import commands
 from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError
 from draftbench.records import Candidate
@@ -312,3 +314,7 @@ def test_two_servers_over_http(command, tmp_path, kind):
     # 10 tokens: one from the prompt, then three rounds of 2 accepted and one more.
     assert all(row.kept == 6 or sum(row.accepted or ()) == 6 for row in drafting)
     assert {t.output_tokens for t in run.trajectories} == {10}
+
+
+def test_the_command_line_offers_to_start_what_can_be_started():
+    assert serving.STARTED == commands.STARTED
