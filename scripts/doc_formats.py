@@ -33,7 +33,7 @@ from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.records import AnyObservation, Request
 from draftbench.report.terminal.dry_run import DryRun, EngineDryRun
-from draftbench.report.terminal.recommendation import FIGURES as CSV_FIGURES
+from draftbench.report.terminal.recommendation import CSV_FIGURES
 from draftbench.run_folder.folder import (
     DRAFTED,
     LOCK,

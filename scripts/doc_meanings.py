@@ -3,6 +3,8 @@ its line), by name, or by `Record.name` where one name means several things. `do
 to write the page while one is missing, and a test finds those that are not used any more.
 """
 
+from draftbench.memory import LEVELS
+
 MEANING = {
     "alpha": "acceptance rate α",
     "batch": "rows decoded at once",
@@ -41,7 +43,7 @@ MEANING = {
     "parameters": "as loaded",
     "prediction_error": "how far predictions were off",
     "process": "digest of the process that measured",
-    "quant": "quantization level: none, fp8, int8 or int4",
+    "quant": f"quantization level: {', '.join(LEVELS)}",
     "question": "what was asked",
     "reason": "why, in words",
     "request": "keyed hash of the raw request",

@@ -14,6 +14,7 @@ import pytest
 
 from draftbench.cli import main
 from draftbench.cli.output import width
+from draftbench.memory import LEVELS
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -72,7 +73,7 @@ def test_every_key_that_a_command_prints_is_documented(words, capsys):
     page = (ROOT / "docs/formats.md").read_text()
     free = {name for name in found if not re.fullmatch("[a-z][a-z0-9_]*", name)}
     # Levels and roles are keys of free objects that the page names with their values.
-    free |= {"none", "int4", "int8", "fp8", "eos_token", "bos_token"}
+    free |= {*LEVELS, "eos_token", "bos_token"}
     assert sorted(name for name in found - free if f"`{name}`" not in page) == []
 
 
@@ -144,3 +145,19 @@ def test_the_python_example_runs_as_it_stands():
     assert done.returncode == 0, done.stderr
     (shown,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
     assert done.stdout.strip() == shown.strip()
+
+
+def test_what_the_page_of_the_architecture_names_is_there():
+    rows = (ROOT / "docs/architecture.md").read_text().split("\n| ")[1:]
+    files = {str(file.relative_to(ROOT)): file for file in ROOT.glob("*/**/*.py")}
+    for name in {name for row in rows for name in re.findall(r"`([\w/.]+\.py)", row)}:
+        assert any(f"/{path}".endswith(f"/{name}") for path in files), name
+    # `A`, `B` and `C` in `file.py`
+    listed = r"((?:`\w+`(?:, | and )?)+)(?: \([^)]*\))? (?:in|of) `([\w/.]+\.py)`"
+    found = [match for row in rows for match in re.findall(listed, row)]
+    assert len(found) > 12
+    for names, file in found:
+        (path,) = (path for path in files if path in (f"draftbench/{file}", file))
+        text = files[path].read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"\b{name}\b", text), f"{file} has no {name}"

@@ -76,7 +76,7 @@ UNCUT_ACCEPTED_LENGTH = Figure(
     name="uncut accepted length",
     symbol="1+Σ Πh",
     formula="1 + Σ_i h_1 … h_i: no limit and no end of the response cuts a round",
-    vllm="mean_acceptance_length (bench: spec_decode_acceptance_length), counted past both",
+    vllm="mean_acceptance_length (bench: spec_decode_acceptance_length), which counts past both",
     aiperf="mean_acceptance_length, of a vLLM server",
 )
 HAZARD = Figure(

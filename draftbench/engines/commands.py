@@ -87,7 +87,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class _Engine:
+class _Program:
     """How an engine is started: its usual command, the flags, the ways in which it drafts, the
     flags that are not the user's to set, and what it reads from a file.
     """
@@ -148,13 +148,13 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
         EngineError: the engine cannot be started, or not with such a drafter.
         UsageError: the command or the arguments cannot be used as they are.
     """
-    if start.engine not in _ENGINES:
-        known = ", ".join(_ENGINES)
+    if start.engine not in _PROGRAMS:
+        known = ", ".join(_PROGRAMS)
         raise EngineError(
             f"draftbench cannot start `{start.engine}`",
-            hint=did_you_mean(start.engine, _ENGINES, f"it starts {known}; drive others by URL"),
+            hint=did_you_mean(start.engine, _PROGRAMS, f"it starts {known}; drive others by URL"),
         )
-    engine = _ENGINES[start.engine]
+    engine = _PROGRAMS[start.engine]
     if start.speculation is not None:
         check_method(start.engine, start.speculation)
     words = [*engine.flags(start), "--host", host, "--port", str(port)]
@@ -178,7 +178,7 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
 
 def check_method(engine: str, drafts: Speculation) -> None:
     """Raise an EngineError where an engine cannot draft so."""
-    methods = _ENGINES[engine].methods
+    methods = _PROGRAMS[engine].methods
     if drafts.method not in methods:
         raise EngineError(
             f"{engine} is not known to draft by `{drafts.method}`",
@@ -196,7 +196,7 @@ def runs_elsewhere(command: str | None) -> bool:
     return bool(words) and Path(words[0]).name in _ELSEWHERE
 
 
-def _user_args(start: Start, engine: _Engine) -> list[str]:
+def _user_args(start: Start, engine: _Program) -> list[str]:
     words = _split("--engine-args", start.args)
     for word in words:
         name = word.partition("=")[0]
@@ -396,8 +396,8 @@ def _tensorrt_llm_file(start: Start) -> dict[str, Any]:
     return fields | {"speculative_config": speculative}
 
 
-_ENGINES = {
-    "vllm": _Engine(
+_PROGRAMS = {
+    "vllm": _Program(
         "{python} -m vllm.entrypoints.openai.api_server {args}",
         _vllm,
         get_args(Method),
@@ -406,7 +406,7 @@ _ENGINES = {
             *("--spec-method", "--spec-model", "--spec-tokens"),
         ),
     ),
-    "llama.cpp": _Engine(
+    "llama.cpp": _Program(
         "llama-server {args}",
         _llama_cpp,
         ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
@@ -416,7 +416,7 @@ _ENGINES = {
             *("--spec-type", "--spec-draft-n-max"),
         ),
     ),
-    "sglang": _Engine(
+    "sglang": _Program(
         "{python} -m sglang.launch_server {args}",
         _sglang,
         ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
@@ -426,7 +426,7 @@ _ENGINES = {
             *("--speculative-draft-model-path", "--speculative-draft-model"),
         ),
     ),
-    "tensorrt-llm": _Engine(
+    "tensorrt-llm": _Program(
         "trtllm-serve {args}",
         _tensorrt_llm,
         ("draft-model", "ngram", "eagle3", "mtp", "raw"),
@@ -434,4 +434,4 @@ _ENGINES = {
         _tensorrt_llm_file,
     ),
 }
-STARTED = tuple(_ENGINES)  # what draftbench can start
+STARTED = tuple(_PROGRAMS)  # what draftbench can start

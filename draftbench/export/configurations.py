@@ -18,7 +18,7 @@ from draftbench.export import versions
 from draftbench.export.setting import Setting
 from draftbench.export.versions import Version, too_old, version_of
 from draftbench.models.engine_rules import (
-    ENGINES,
+    ENGINE_RULES,
     llama_cpp_draft,
     llama_cpp_lengths,
     llama_cpp_lookup,
@@ -67,22 +67,22 @@ class _Written:
 
 
 def known_engine(name: str) -> str:
-    """The engine as `ENGINES` spells it.
+    """The engine as `ENGINE_RULES` spells it.
 
     Raises:
         UsageError: it is not known, or serves no draft model.
     """
-    known = ", ".join(ENGINES)
+    known = ", ".join(ENGINE_RULES)
     if name == "tgi":
         raise UsageError(
             "TGI serves no draft model; its `--speculate K` looks up n-grams",
             hint=f"use one of {known}",
         )
     engine = name.replace(".", "")
-    if engine not in ENGINES:
+    if engine not in ENGINE_RULES:
         raise UsageError(
             f"unknown engine `{name}`",
-            hint=f"{did_you_mean(engine, ENGINES, '')} the engines are {known}".strip(),
+            hint=f"{did_you_mean(engine, ENGINE_RULES, '')} the engines are {known}".strip(),
         )
     return engine
 
@@ -94,7 +94,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         UsageError: an engine or a version that cannot serve this, or that is not known.
     """
     engine = known_engine(engine)
-    rules, number = ENGINES[engine], version_of(engine, version)
+    rules, number = ENGINE_RULES[engine], version_of(engine, version)
     sizes, contexts = setting.vocabularies, setting.contexts
     if sizes and (refusal := refusal_by_size(rules, *sizes)):
         raise UsageError(
@@ -139,7 +139,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             for first, last, k in setting.schedule
         )
         notes.append(
-            f"{name} takes one draft length for all loads: it is k = {setting.k}, while the run "
+            f"{name} takes one draft length for all loads, here k = {setting.k}; the run "
             f"recommends {steps} concurrent requests"
         )
     notes += setting.notes
@@ -176,7 +176,7 @@ def _vllm(setting: Setting, version: Version) -> _Written:
     words = ["vllm", "serve", setting.target]
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
-    notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINES["vllm"].form]
+    notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINE_RULES["vllm"].form]
     lengths: dict[str, object] = {"num_speculative_tokens": setting.k}
     scheduled = bool(setting.schedule) and version >= versions.VLLM_SCHEDULE
     if scheduled:
@@ -276,7 +276,7 @@ def _sglang(setting: Setting, version: Version) -> _Written:
         words += ["--revision", setting.target_revision]
     if setting.load > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(setting.load)]
-    notes = [ENGINES["sglang"].form]
+    notes = [ENGINE_RULES["sglang"].form]
     if setting.draft is None:
         words += sglang_lookup(setting.k)
         notes.append(
@@ -301,7 +301,7 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), setting.lookup[0]
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
-    notes = [ENGINES["llamacpp"].form if renamed else older]
+    notes = [ENGINE_RULES["llamacpp"].form if renamed else older]
     more = ["-np", str(setting.load)]  # 4 without it
     if setting.survival:
         if version < (versions.RATES_BUILD, 0):
@@ -356,7 +356,7 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
     import yaml
 
     serve = f"trtllm-serve {shlex.quote(setting.target)} --config THIS_FILE"
-    notes = [serve, ENGINES["tensorrt-llm"].form]
+    notes = [serve, ENGINE_RULES["tensorrt-llm"].form]
     older, steps = version < (1, 3), setting.schedule
     # `max_draft_len` must be the length of the smallest batch, and is the longest.
     scheduled = bool(steps) and steps[0][2] == setting.longest
@@ -414,7 +414,7 @@ def _transformers(setting: Setting, version: Version) -> _Written:
     """
     if version < (4, 45):
         raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
-    notes = [ENGINES["transformers"].form]
+    notes = [ENGINE_RULES["transformers"].form]
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
     target, draft = (
         f"{name!r}, revision={revision!r}" if revision else repr(name)
@@ -457,7 +457,7 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
     if setting.mixed:
-        notes.append("the requests ask for several samplings: the most frequent one is written")
+        notes.append("the requests use several sampling settings: the most frequent one is written")
     mode = None if setting.draft is None else DraftingMode.SAMPLED
     return _Written("\n".join(lines), notes, mode)
 

@@ -235,9 +235,9 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     """
     lengths: list[tuple[int, int]] = []
     notes = []
-    for entry in answer.schedule:
+    for entry, last in zip(answer.schedule, (None, *answer.schedule), strict=False):
         before = lengths[-1][1] if lengths else k
-        if entry.k is None:
+        if entry.k is None and (last is None or last.k is not None):
             notes.append(
                 f"from {entry.concurrency} concurrent requests on the run is undecided: "
                 f"k = {before} is kept"

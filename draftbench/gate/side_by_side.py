@@ -106,7 +106,7 @@ def _caveats(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]
     elif len(set.intersection(*requests)) < max(map(len, requests)):
         yield "the runs did not measure the same requests"
     if len({run.manifest.environment.machine for run in runs}) > 1:
-        yield "the runs come from different machines, or had other threads on one"
+        yield "the runs come from different machines, or used different numbers of threads"
     kinds = {run.manifest.question.engine is None for run in runs}
     if len(kinds) > 1:
         yield (

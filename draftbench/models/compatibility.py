@@ -112,7 +112,8 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
     longest, ends = facts.target_context, facts.draft_context
     if longest is not None and ends is not None and ends < longest:
         caveats.append(
-            f"the draft's context ends at {ends} tokens (target: {longest}); no draft beyond"
+            f"the draft's context ends at {ends} tokens (target: {longest}); nothing is drafted "
+            "beyond"
         )
     return tuple(caveats)
 

@@ -1,6 +1,6 @@
 """The serving engines: which pairs each takes and with which options, and what it can load itself.
 
-One table, `ENGINES`, for `check`, which answers for a pair, and `export`, which writes the
+One table, `ENGINE_RULES`, for `check`, which answers for a pair, and `export`, which writes the
 configuration: of vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`,
 TensorRT-LLM's Draft_Target and transformers' assisted generation. `sources` names the version that
 each rule was read from. Not known here: whether an engine supports either architecture at all, and
@@ -36,7 +36,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineRules:
     """A serving engine: its configuration, and the rules by which it takes a pair."""
 
     name: str
@@ -56,7 +56,7 @@ class Engine:
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
     """One answer per engine, in the order of the table."""
     answers, findings = [], _findings(facts)
-    for engine in ENGINES.values():
+    for engine in ENGINE_RULES.values():
         finding, standing, reason = next(rule for rule in engine.rules if findings[rule[0]])
         option = None
         words = reason.format(findings[finding])
@@ -70,7 +70,7 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
     return tuple(answers)
 
 
-def shorter_context(engine: Engine, target: int | None, draft: int | None) -> str | None:
+def shorter_context(engine: EngineRules, target: int | None, draft: int | None) -> str | None:
     """What the engine does with a draft whose context is shorter than the target's; None where it
     is not.
     """
@@ -79,7 +79,7 @@ def shorter_context(engine: Engine, target: int | None, draft: int | None) -> st
     return engine.short_context.format(draft, "no limit" if target is None else target)
 
 
-def refusal_by_size(engine: Engine, target: int, draft: int) -> str | None:
+def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
     """Why the engine refuses vocabularies of these sizes, whatever is in them."""
     findings = _size_findings(target, draft)
     for finding, standing, reason in engine.rules:
@@ -233,8 +233,8 @@ def _named(difference: TokenDifference | None) -> str:
 
 
 # By the name that `export --engine` takes.
-ENGINES = {
-    "vllm": Engine(
+ENGINE_RULES = {
+    "vllm": EngineRules(
         name="vLLM",
         form="schema of vLLM 0.33, parsed by the SpeculativeConfig of 0.32",
         levels=("none", "fp8"),
@@ -246,7 +246,8 @@ ENGINES = {
         ),
         option=_vllm_option,
         sampling="vLLM samples by the checkpoint's generation_config.json",
-        short_context="0.33 cuts the server's context to the draft's, {} tokens (target: {})",
+        short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
+        "(target: {})",
         own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
@@ -269,7 +270,7 @@ ENGINES = {
             Source("generation_config.json", "0.32.0 config/model.py", ""),
         ),
     ),
-    "sglang": Engine(
+    "sglang": EngineRules(
         name="SGLang",
         form="schema of SGLang 0.5.23",
         levels=("none", "fp8"),
@@ -281,7 +282,8 @@ ENGINES = {
         ),
         option=lambda facts, special: shlex.join(sglang_draft(facts.draft)),
         sampling="SGLang samples by the checkpoint's generation_config.json",
-        short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
+        short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
+        "target's {}",
         own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
         sources=(
@@ -295,7 +297,7 @@ ENGINES = {
             Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
         ),
     ),
-    "llamacpp": Engine(
+    "llamacpp": EngineRules(
         name="llama.cpp",
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         levels=None,
@@ -311,7 +313,7 @@ ENGINES = {
         option=_llama_cpp_option,
         refused="llama-server starts and serves without the draft",
         sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
-        short_context="with a draft of {} tokens of context (target: {}) it was not checked",
+        short_context="not checked with a draft whose context ends at {} tokens (target: {})",
         own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
             Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
@@ -325,7 +327,7 @@ ENGINES = {
             Source("--spec-type draft-mtp", "pull request 22673", "b11669"),
         ),
     ),
-    "tensorrt-llm": Engine(
+    "tensorrt-llm": EngineRules(
         name="TensorRT-LLM",
         form="schema of TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         levels=("none",),
@@ -334,13 +336,13 @@ ENGINES = {
             (
                 "other_tokenizer",
                 "accepts",
-                "it compares nothing; what differs is seldom accepted: {}",
+                "it compares nothing, but what differs is seldom accepted: {}",
             ),
             ("always", "accepts", "same tokenizer"),
         ),
         option=_tensorrt_llm_option,
         sampling=None,
-        short_context="with a draft of {} tokens of context (target: {}) it was not checked",
+        short_context="not checked with a draft whose context ends at {} tokens (target: {})",
         own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
@@ -352,24 +354,25 @@ ENGINES = {
             Source("MTP", "00043967 llmapi/llm_args.py", ""),
         ),
     ),
-    "transformers": Engine(
+    "transformers": EngineRules(
         name="transformers",
         form="written for transformers 5.x; one request at a time, batches are not supported",
         levels=("none",),
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
         rules=(
             ("recurrent", "refuses", "it assists no model with {}, as the target has"),
-            ("other_size", "with an option", "{} rows: it takes the tokenizers for different ones"),
+            ("other_size", "with an option", "{} rows: it treats the tokenizers as different"),
             (
                 "other_word",
                 "accepts",
-                "it compares sizes alone; what differs is seldom accepted: {}",
+                "it compares only sizes, but what differs is seldom accepted: {}",
             ),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda facts, special: f"generate({transformers_draft(two_tokenizers=special)})",
         sampling=None,
-        short_context="it reads on with the draft beyond its {} tokens, up to the target's {}",
+        short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
+        "target's {}",
         own_draft="generate(use_mtp=True)",
         sources=(
             Source("arguments of generate", "5.23.0 generation/utils.py", "5.23.0"),

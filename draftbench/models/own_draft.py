@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from draftbench.models.check_result import OwnDraft
-from draftbench.models.engine_rules import ENGINES
+from draftbench.models.engine_rules import ENGINE_RULES
 
 # Where config.json counts the layers, at its top or one part down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -95,6 +95,6 @@ def _own_draft(
     family: Family | None, why: str, field: str | None = None, layers: int | None = None
 ) -> OwnDraft:
     using = f"{family.engines if family else ''} {_NOT_READ}".split()
-    options = {rules.name: rules.own_draft for name, rules in ENGINES.items() if name in using}
-    unused = tuple(rules.name for name, rules in ENGINES.items() if name not in using)
+    options = {rules.name: rules.own_draft for name, rules in ENGINE_RULES.items() if name in using}
+    unused = tuple(rules.name for name, rules in ENGINE_RULES.items() if name not in using)
     return OwnDraft(field, layers, why, options, unused)

@@ -44,6 +44,9 @@ _OTHER_ACCEPTANCE = 0.2
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 # A larger share of stalled runs moves a speed-up by more than its interval.
 _STALLED = 0.02
+# c is unknown where its interval ends so many times higher than it begins, unless the difference in
+# target steps hardly matters.
+_UNKNOWN, _HARDLY = 3.0, 0.1
 # Near ties aside, the target as its own draft is always accepted at temperature 0.
 _ALWAYS = 0.98
 # Differences in tokens per round that are printed as none.
@@ -264,9 +267,10 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     share = crowded / (sum(state.seconds for state in run.states) or 1.0)
     if share > _BUSY_TIME:
         most = max(state.others or 0.0 for state in run.states)
+        when = "throughout the run" if share > 0.995 else f"during {share:.0%} of the run"
         busy.append(
-            f"other processes kept up to {most:.0%} of the cores busy in {share:.0%} of the "
-            "time: the times are noisy, the acceptance is not"
+            f"{when} other processes used up to {most:.0%} of the cores: the times are noisy, the "
+            "acceptance is not"
         )
     for text in busy:
         yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
@@ -278,20 +282,21 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     judged = [seconds for seconds in rounds if len(seconds) >= _ROUNDS_TO_JUDGE]
     stalled = sum(max(seconds) > _STALL * median(seconds) for seconds in judged)
     if stalled:
+        short = "1 decoding run stalled" if stalled == 1 else f"{stalled} decoding runs stalled"
         yield Caveat(
             "stalled",
-            f"{stalled} decoding runs stalled in one round (a suspended process, another job): "
-            "their seconds are too long",
+            f"{short}: one round took over {_STALL:g} times as long as usual (a suspended process, "
+            "another job), so the speed that it shows is too low",
             decisive=stalled > _STALLED * len(judged),
-            short=f"{stalled} decoding runs stalled",
+            short=short,
         )
     drift = baseline_drift(run.decodes)
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
         yield Caveat(
             "drift",
-            f"plain decoding became {change} during the run: speeds of different candidates are "
-            "not from the same machine state",
+            f"plain decoding became {change} during the run: candidates that were measured early "
+            "and late met a different machine",
             decisive=True,
             short=f"the machine became {change} during the run",
         )
@@ -354,8 +359,8 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
     if looping > _LOOPING * written:
         yield Caveat(
             "looping",
-            f"{looping / written:.0%} of the output is the target repeating itself: acceptance "
-            "is inflated there, most of all that of prompt lookup",
+            f"in {looping / written:.0%} of the output the target repeats itself, which inflates "
+            "acceptance, above all that of prompt lookup",
         )
     checked = audit(run)
     if checked is not None and (checked.faults or checked.unknown) and run.manifest.question.engine:
@@ -413,8 +418,9 @@ def _of_candidate(
         if (facts.replay_disagreement or 0.0) > _DISAGREEMENT:
             yield (
                 "replay-disagreement",
-                f"decoding step by step chose another token than the replay at "
-                f"{facts.replay_disagreement:.1%} of positions, so acceptance in a decoder differs",
+                "decoding step by step chose another token than replay at "
+                f"{facts.replay_disagreement:.1%} of positions: acceptance while decoding may "
+                "differ by as much",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
     if predictor.replays and len(predictor.replays) < replayable:
@@ -423,6 +429,13 @@ def _of_candidate(
             f"replayed on only {len(predictor.replays)} of {replayable} responses",
         )
     if predictor.costs is not None:
+        c = predictor.costs.draft_cost_ratio(predictor.context)
+        if c.high > _UNKNOWN * c.low and c.high - c.low > _HARDLY:
+            yield (
+                "uncertain-cost",
+                f"c could be anything from {c.low:.2f} to {c.high:.2f}, since repeats of one pass "
+                "took very different times: repeat the sweep on a quiet machine, in another --out",
+            )
         decoded = any(each.measured is not None for each in alternatives)
         if predictor.note is not None:
             yield "interpolated-costs", f"its costs are {predictor.note}"
@@ -445,7 +458,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         alone = ""
         if error.passes_only_median is not None and error.passes_only_worst is not None:
             alone = (
-                "; predictions from pass timings alone, as for what was not decoded, by "
+                "; those from pass timings alone, as used where nothing was decoded, by "
                 f"{error.passes_only_median:.1%} (median) and at most {error.passes_only_worst:.1%}"
             )
         found.append(
@@ -465,7 +478,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         found.append(
             "Decoded rounds gave as many tokens as replay expects of the same requests."
             if max(map(abs, luck)) < _NO_LUCK
-            else f"Decoded rounds gave {_changed(min(luck))} to {_changed(max(luck))} tokens than "
+            else f"Decoded rounds gave {min(luck):+.1%} to {max(luck):+.1%} tokens against what "
             "replay expects of the same requests: chance, which the expected speed-up leaves out."
         )
     if outputs is not None:
@@ -489,7 +502,3 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"with {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
-
-
-def _changed(share: float) -> str:
-    return f"{abs(share):.1%} {'fewer' if share < 0 else 'more'}"

@@ -153,7 +153,13 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(alternative, ranking, speed)}"
     if alternative is leader:
-        return f"not clearly above the asked speed-up: {_economy(alternative, ranking, speed)}"
+        least, reaches = decided.min_speedup, "may not reach"
+        if speed < least:
+            reaches = "does not reach"
+        asked = f"{reaches} the {least:g}× asked for"
+        if least == 1:
+            asked = "may be no faster than plain decoding"
+        return f"{asked}: {_economy(alternative, ranking, speed)}"
     if not alternative.corrected and (1 - TIMING_NOISE) * speed > best:
         most = f"{max(ranking.errors_of(alternative)):+.0%}"
         if alternative.predictor.bounds:

@@ -26,7 +26,7 @@ _MANY_ROWS = 32
 
 class _Case(NamedTuple):
     """An answer and its run; the best evaluation of every draft model, the fastest first, and that
-    one if its speed-up is not clearly above the asked one.
+    one if its speed-up may not reach the asked one.
     """
 
     answer: Recommendation

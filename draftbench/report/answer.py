@@ -328,7 +328,7 @@ def schedule(answer: Recommendation) -> str | None:
     firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
     if len(firsts) < 2:
         return None
-    ks = ", ".join(f"{at.concurrency} → {'open' if at.k is None else at.k}" for at in firsts)
+    ks = ", ".join(f"{at.concurrency} → {'undecided' if at.k is None else at.k}" for at in firsts)
     off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
     return f"k by concurrency with {name}: {ks}{off}"

@@ -31,7 +31,7 @@ from draftbench.errors import (
 from draftbench.measure.prompts import Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.compatibility import check_pair, context_of
-from draftbench.models.engine_rules import ENGINES
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -54,7 +54,7 @@ from draftbench.traffic import TrafficQuery, load
 # Tokenizers of different families disagree on it.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # The engines by the names that `models.engine_rules` has for them.
-RULES = {"llama.cpp": "llamacpp"}
+_NAMES_IN_RULES = {"llama.cpp": "llamacpp"}
 _PROBED_TOKENS = 48
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 
@@ -294,7 +294,7 @@ def _check_drafts(
     Raises:
         DraftbenchError: none can, or a draft makes no sense here.
     """
-    rules = ENGINES.get(RULES.get(engine, engine))
+    rules = ENGINE_RULES.get(_NAMES_IN_RULES.get(engine, engine))
     made = rules.levels if rules is not None else None
     found, refusals = _Checked(), list[DraftbenchError]()
     for spec in options.drafts:

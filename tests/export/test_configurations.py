@@ -11,7 +11,7 @@ import yaml
 
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
-from draftbench.models.engine_rules import ENGINES
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 
 # Keys and types of the SpeculativeConfig of vLLM 0.33 that a draft model or n-grams may have.
@@ -295,7 +295,7 @@ def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
     assert "prompt_lookup_num_tokens=4, max_matching_ngram_size=5" in lookup
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_RULES)
 @pytest.mark.parametrize("draft", ["d", None])
 def test_every_engine_states_what_its_schema_was_taken_from(setting, engine, draft):
     found = notes(setting(draft=draft), engine)
@@ -340,7 +340,7 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
     [("vllm", "0.23"), ("sglang", None), ("llamacpp", None), ("transformers", None)],
 )
 def test_engines_without_a_length_by_load_say_so(setting, engine, version):
-    pair, words = setting(schedule=SCHEDULE), "one draft length for all loads: it is k = 4"
+    pair, words = setting(schedule=SCHEDULE), "one draft length for all loads, here k = 4"
     assert words in notes(pair, engine, version)
     assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 at 32" in notes(pair, engine, version)
     assert "per_batch_size" not in configure(pair, engine, version).text
@@ -377,7 +377,7 @@ LEAST = "drafts one token where the schedule says 0"
     [
         ("tensorrt-llm", None, TWO_SIZES, "152064 and 151936 entries"),
         ("vllm", None, SHORT, "cuts the server's context to the draft's, 2048 tokens"),
-        ("sglang", None, SHORT, "beyond its 2048 tokens"),
+        ("sglang", None, SHORT, "beyond the draft's context of 2048 tokens"),
         ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the measuring machine"),
         ("vllm", None, {"draft": "."}, "`.` is a path on the measuring machine"),
         ("vllm", None, {"target_quant": "int4"}, "the target was measured at int4: serve it at"),
@@ -457,7 +457,7 @@ def test_transformers_generates_as_the_traffic_asked(setting):
         'settings = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, '
         '"min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 64}'
     ) in found
-    assert "several samplings" in notes(setting(mixed=True), "transformers")
+    assert "several sampling settings" in notes(setting(mixed=True), "transformers")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM])
@@ -479,7 +479,7 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
     # 1 + 0.8 + 0.5 + 0.25 + 0.05
     mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
     assert configure(pair, "sglang").text.startswith(mean)
-    assert "synth" not in "".join(configure(setting(), e).text.lower() for e in ENGINES)
+    assert "synth" not in "".join(configure(setting(), e).text.lower() for e in ENGINE_RULES)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from draftbench.models.engine_rules import ENGINES
+from draftbench.models.engine_rules import ENGINE_RULES
 
 VLLM = ("--engine", "vllm")
 
@@ -118,14 +118,14 @@ def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(exp
     assert "note: for timing only" in err
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_RULES)
 def test_the_versions_of_its_rules_are_printed_without_a_run(command, engine):
     outcome = command("export", "--engine", engine, "--about")
     assert (outcome.code, outcome.err) == (0, "")
     title, head, *rows = outcome.out.splitlines()
-    assert title == f"What is known of {ENGINES[engine].name}"
+    assert title == f"What is known of {ENGINE_RULES[engine].name}"
     assert head.split() == ["rule", "read", "in", "run", "with"]
-    assert len(rows) == len(ENGINES[engine].sources) + 1
+    assert len(rows) == len(ENGINE_RULES[engine].sources) + 1
 
 
 def test_a_run_that_does_not_recommend_it_exits_1(command, export, failing, make_run):

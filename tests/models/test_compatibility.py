@@ -50,7 +50,7 @@ OTHER = [*WORDS[:42], "other", *WORDS[43:77], "another", *WORDS[78:]]
         (
             {},
             {"max_position_embeddings": 16},
-            ("the draft's context ends at 16 tokens (target: 64); no draft beyond",),
+            ("the draft's context ends at 16 tokens (target: 64); nothing is drafted beyond",),
         ),
         ({"max_position_embeddings": 16}, {}, ()),
     ],

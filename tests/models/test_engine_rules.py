@@ -109,7 +109,10 @@ def test_a_target_that_adds_no_bos_needs_no_bos_of_its_draft():
 def test_every_engine_says_what_it_does_with_a_shorter_context():
     found = answers({"draft_context": 2048})
     assert "cuts the server's context to the draft's, 2048 tokens" in found["vLLM"].reason
-    assert "beyond its 2048 tokens, up to the target's 4096" in found["SGLang"].reason
+    assert (
+        "beyond the draft's context of 2048 tokens, up to the target's 4096"
+        in found["SGLang"].reason
+    )
     assert all("2048" in found[engine].reason for engine in ALL)
     assert not any("4096" in answer.reason for answer in answers({}).values())
 

@@ -35,6 +35,21 @@ def test_a_long_and_quiet_run_raises_no_doubt(scene):
     assert (found.decision, found.caveats, found.near_tie_share) == ("speculate", (), 0.0)
 
 
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ((0.1, 0.1, 0.1, 0.1, 9.0, 9.0), False),  # one visit stalled
+        ((0.1, 0.1, 9.0, 9.0, 9.0, 9.0), True),
+        ((0.001, 0.001, 0.01, 0.01, 0.01, 0.01), False),  # a hundredth of a step, at most
+    ],
+)
+def test_a_cost_that_could_be_anything_is_said(scene, step, told):
+    scene.requests(30, ALL)
+    scene.times(TARGET, {1: step, 2: step})
+    found = recommend(scene.observed(2))
+    assert says(found, "small: c could be anything from") is told
+
+
 def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     scene.requests(2, ALL)
     scene.requests(1, ALL, BIG)
@@ -72,7 +87,10 @@ def test_a_run_that_stood_still_is_said(scene):
     scene.times(TARGET, CHEAP)
     scene.decode("r0", 0, 28.0, verify_seconds=(1.0,) * 7 + (21.0,))
     scene.decode("r1", 0, 8.0)
-    assert says(recommend(scene.observed(1, 2)), "1 decoding runs stalled in one round")
+    assert says(
+        recommend(scene.observed(1, 2)),
+        "1 decoding run stalled: one round took over 20 times as long",
+    )
 
 
 def test_a_target_that_repeats_itself_is_said(scene):
@@ -80,7 +98,7 @@ def test_a_target_that_repeats_itself_is_said(scene):
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP)
     # 6 of 18 tokens.
-    assert says(recommend(scene.observed(1)), "33% of the output is the target repeating itself")
+    assert says(recommend(scene.observed(1)), "in 33% of the output the target repeats itself")
 
 
 def test_what_holds_of_several_candidates_is_said_once_naming_all(scene):

@@ -95,5 +95,5 @@ def test_a_story_teller_pairs_with_a_chat_model_with_caveats(model):
     caveats = check_pair(ModelSource(model("tinyllama")), ModelSource(model("stories15M")))
     assert caveats == (
         "the draft has no chat template: it was probably not trained on this dialogue format",
-        "the draft's context ends at 256 tokens (target: 2048); no draft beyond",
+        "the draft's context ends at 256 tokens (target: 2048); nothing is drafted beyond",
     )

@@ -107,7 +107,7 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         for each in found.question
     ]
     common = f"{found.common_requests} common requests"
-    legend = "± half a 95% interval of that run; τ accepted length. Nothing is subtracted."
+    legend = "± half a 95% interval of that run; τ accepted length. Differences are not computed."
     sections = [
         Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),

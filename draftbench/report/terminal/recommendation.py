@@ -33,7 +33,7 @@ from draftbench.report.terminal.text import (
 )
 from draftbench.safe_files import markdown_escaped
 
-FIGURES = (
+CSV_FIGURES = (
     "alpha",
     "mean_accepted_length",
     "tokens_per_round",
@@ -61,6 +61,7 @@ _URGENT = (
     "not-measured",
     "looping",
     "stalled",
+    "uncertain-cost",
     "throttled",
     "pass-timings",
     "no-fast-kernel",
@@ -150,12 +151,12 @@ def _below(answer: Recommendation) -> list[str]:
 
 
 def _csv(answer: Recommendation) -> str:
-    spread = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
+    spread = [f"{name}{end}" for name in CSV_FIGURES for end in ("", "_low", "_high")]
     head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
     rows = [
         [
             *(each.draft, each.quant, each.k, int(each.best)),
-            *(value for name in FIGURES for value in ends(getattr(each, name))),
+            *(value for name in CSV_FIGURES for value in ends(getattr(each, name))),
             *(each.prediction_error, each.memory_bytes),
         ]
         for each in answer.evaluations

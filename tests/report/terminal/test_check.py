@@ -16,7 +16,7 @@ from draftbench.models.check_result import (
 from draftbench.report.terminal.check import render
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
-ENGINES = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
+NAMES = ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers")
 
 
 def pair(name, *, works=True, diff=()):
@@ -30,7 +30,7 @@ def pair(name, *, works=True, diff=()):
         rooms=(Room("none", 40_000_000, 40_000_000, 1000),),
         engines=tuple(
             EngineAnswer(e, "accepts" if works else "refuses", "a reason " * 10, "--an option")
-            for e in ENGINES
+            for e in NAMES
         ),
     )
 

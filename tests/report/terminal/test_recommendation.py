@@ -9,7 +9,7 @@ import pytest
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat
-from draftbench.report.terminal.recommendation import FIGURES, render
+from draftbench.report.terminal.recommendation import CSV_FIGURES, render
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
 COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
@@ -77,7 +77,7 @@ def test_the_screen_of_a_kept_run(answers):
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.65×, 3.16 tokens per round at the cost of 1.91",
         "  target steps.",
-        "k by concurrency with qwen0.5:int4: 1 → 5, 2 → 3, 3 → 2, 5 → 1, 7 → open",
+        "k by concurrency with qwen0.5:int4: 1 → 5, 2 → 3, 3 → 2, 5 → 1, 7 → undecided",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",
@@ -165,7 +165,7 @@ def test_json_and_csv_hold_every_figure_by_the_same_name(hand):
     (best, *_) = [e for e in json.loads(render(answer, "json", 80))["evaluations"] if e["best"]]
     rows = csv.DictReader(render(answer, "csv", 80).splitlines())
     (row, *_) = [row for row in rows if row["best"] == "1"]
-    for name in FIGURES:
+    for name in CSV_FIGURES:
         value = None if best[name] is None else best[name]["value"]
         assert row[name] == ("" if value is None else str(value))
     assert best["speedup_expected"]["value"] == pytest.approx(2.0)
