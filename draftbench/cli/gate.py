@@ -165,7 +165,10 @@ def gate(
                 second = _successor(run, candidate, first)
             else:
                 folder, name = measure(first, new_run, rows, timed=timed)
-                second = baseline_of(read(folder), folder, name, first.question.k)
+                asked = first.question
+                second = baseline_of(
+                    read(folder), folder, name, asked.k, concurrency=asked.concurrency
+                )
         defaults = default_limits(first.alpha, first.question.k)
         result = judge(first, second, limits_of(max_drop or (), defaults))
     except IncomparableError as error:
@@ -233,9 +236,16 @@ def save_baseline(baseline: Baseline, file: Path) -> None:
 
 
 def baseline_of(
-    run: Run, folder: Path, name: str | None, k: int | None, decision: Decision | None = None
+    run: Run,
+    folder: Path,
+    name: str | None,
+    k: int | None,
+    decision: Decision | None = None,
+    concurrency: int | None = None,
 ) -> Baseline:
-    """A run reduced to one candidate at one k, by default what it recommends."""
+    """A run reduced to one candidate at one k, by default what it recommends; of a serving engine
+    at a load, by default its smallest.
+    """
     from draftbench.gate.pin import make_baseline
     from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
@@ -254,7 +264,7 @@ def baseline_of(
                 hint="name one with --candidate and --k",
             )
         candidate, k = picked.candidate, k or picked.k
-    return make_baseline(run, candidate, k, RunFolder(folder).private_texts())
+    return make_baseline(run, candidate, k, RunFolder(folder).private_texts(), concurrency)
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
@@ -271,4 +281,6 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             hint=f"its candidates are {', '.join(known) or 'none'}; name the successor with "
             "--candidate, or gate a run of the same draft and level",
         )
-    return baseline_of(run, folder, name or first.candidate, first.question.k)
+    asked = first.question
+    name = name or first.candidate
+    return baseline_of(run, folder, name, asked.k, concurrency=asked.concurrency)

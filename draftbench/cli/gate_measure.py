@@ -81,15 +81,16 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     from draftbench.sweep.options import ServingOptions
 
     assert new.traffic  # the command refuses a call that lacks it, or what is to be measured
+    asked, tested = baseline.question, baseline.tested
     serving = None
     if new.server is not None:
         serving = ServingOptions(
             server=new.server,
             baseline=new.baseline_server,
             tokenizer=new.tokenizer,
-            drafts_with=baseline.tested.get("draft"),
+            drafts_with=tested.get("draft"),
+            arrivals=asked.arrivals or "closed",
         )
-    asked, tested = baseline.question, baseline.tested
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
     with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
         options = SweepOptions(
@@ -97,6 +98,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             drafts=(new.draft,) if new.draft else (),
             traffic=rows.query(new.traffic, new.sample),
             ks=(asked.k,),
+            batches=(asked.concurrency or 1,),
             quants=(new.quant or tested.get("draft quant", "none"),),
             target_quant=tested.get("target quant", "none"),
             dtype=tested.get("dtype"),
@@ -109,7 +111,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             measure_requests=len(baseline.requests),
             controls=False,
             processes=(new.processes or max(1, len(baseline.processes))) if timed else 1,
-            threads=new.threads or _threads(baseline, watcher),
+            threads=new.threads or _threads(baseline, None if serving else watcher),
             serving=serving,
         )
         prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))
@@ -142,16 +144,18 @@ def _check_server(prepared: Prepared, k: int) -> None:
         )
 
 
-def _threads(baseline: Baseline, watcher: TerminalWatcher) -> int | None:
-    """As many as the baseline ran on, so that its passes are these, where the machine has them."""
+def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
+    """As many as the baseline ran on, so that its passes are these, where the machine has them; it
+    is said to the `watcher`.
+    """
     from draftbench.run_folder.manifest import cores_here
 
     recorded, here = baseline.threads, cores_here()
     if recorded is None:
         return None
-    if recorded > here:
+    if watcher and recorded > here:
         watcher.note(f"CPU threads: {here}, all there are; the baseline ran on {recorded}")
-    else:
+    elif watcher:
         watcher.note(f"CPU threads: {recorded}, as in the baseline; --threads sets another number")
     return min(recorded, here)
 

@@ -313,7 +313,7 @@ def _audited(observed: Run) -> str:
     Raises:
         AuditError: some differ where there is no near tie.
     """
-    from draftbench.planner.measured import audit
+    from draftbench.planner.texts import audit
 
     checked = audit(observed)
     if checked is None:

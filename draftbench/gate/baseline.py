@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from draftbench.errors import RunFolderError
+from draftbench.planner.texts import Match
 from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_newer
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
@@ -21,7 +22,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
 # 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
 # 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
-SCHEMA_VERSION = 4
+# 5: of a serving engine its name, its load, and whether speculation changed the texts.
+SCHEMA_VERSION = 5
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -42,11 +44,12 @@ _KINDS = {
 }
 
 
-class BaselineQuestion(Record, frozen=True):
+class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     """What was asked; figures of different questions are not comparable.
 
     `key_id` names the key of the request hashes. A request's limit and stop strings are part of its
-    hash, `max_new_tokens` is the run's; the sampling is recorded with each request.
+    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. `concurrency`
+    and `arrivals` are the load at which a serving engine counted rounds; a replay has none.
     """
 
     key_id: str
@@ -57,6 +60,8 @@ class BaselineQuestion(Record, frozen=True):
     responses: Literal["target", "log"]
     samples: _Number
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None
+    concurrency: _Number | None = None  # requests in flight
+    arrivals: str | None = None  # closed, log, or poisson:RATE
 
 
 class Speed(Record, frozen=True):
@@ -74,8 +79,11 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes` (the
     rounds with nothing to draft too) and of `tokens` after the first. `alpha_sum` is taken over
     `positions`; None for prompt lookup, which has no α. `prompt_tokens` is the length of the
-    rendered prompt, `output` a keyed hash of the responses; None where they are unknown. `looping`
-    tokens at the end of the response repeat one passage.
+    rendered prompt; `output` and `drafted` are keyed hashes of what was written without speculation
+    and, by a serving engine asked one request at a time at temperature 0, with it; None where they
+    are unknown. `text` says how the second stands to the first, `plain_text` how what the engine
+    wrote without speculation does when it was asked again. `looping` tokens at the end of the
+    response repeat one passage.
     """
 
     id: str  # keyed hash of the request
@@ -92,6 +100,9 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)] | None = None
     output: str | None = None
     looping: Count = 0.0
+    drafted: str | None = None
+    text: Match | None = None
+    plain_text: Match | None = None
 
 
 class ProcessTimes(Record, frozen=True):

@@ -20,6 +20,7 @@ from draftbench.gate.result import (
     FigureValue,
     GateResult,
     HistoryEntry,
+    TextCheck,
 )
 from draftbench.run_folder.append_log import append_line
 from draftbench.safe_files import markdown_escaped
@@ -40,6 +41,23 @@ def describe(check: Check) -> str:
     )
 
 
+def describe_texts(texts: TextCheck) -> str:
+    """Whether speculation changes what is written, in a line."""
+    whose = "the baseline's without it" if texts.against_baseline else "those without it"
+    words = [f"{texts.differ} of {texts.requests} answers with speculation differ from {whose}"]
+    if texts.differ:
+        words.append("for causes unknown" if texts.unknown else "not at a near tie")
+        if 0 < texts.unknown < texts.differ:
+            words[-1] = f"{texts.unknown} for causes unknown, the others not at a near tie"
+        plain = "it was not asked twice"
+        if texts.plain_requests:
+            plain = f"{texts.plain_differ} of {texts.plain_requests} when it was asked twice"
+        words.append(f"without speculation {plain}")
+    if texts.differ and texts.baseline_differ is not None:
+        words.append(f"{texts.baseline_differ} in the baseline")
+    return f"same text: {', '.join(words)}: {texts.verdict}"
+
+
 def to_markdown(outcome: Outcome) -> str:
     """A summary for a pull request or a job page."""
     if isinstance(outcome, IncomparableError):
@@ -55,6 +73,9 @@ def to_markdown(outcome: Outcome) -> str:
         "",
         *_table(outcome.pooled, by_segment=False),
     ]
+    if outcome.texts is not None:
+        mark = _MARKS[outcome.texts.verdict]
+        lines += [f"{mark} {markdown_escaped(describe_texts(outcome.texts))}", ""]
     if outcome.segments:
         lines += ["<details><summary>By segment</summary>", ""]
         lines += [*_table(outcome.segments, by_segment=True), "</details>", ""]
@@ -83,6 +104,10 @@ def to_github(outcome: Outcome) -> list[str]:
                 found.append(("warning", "inconclusive", describe(check)))
             elif check.improved:
                 found.append(("notice", "improved", describe(check)))
+        if outcome.texts is not None and outcome.texts.verdict is not Verdict.PASS:
+            failed = outcome.texts.verdict is Verdict.FAIL
+            level, title = ("error", "texts differ") if failed else ("warning", "inconclusive")
+            found.append((level, title, describe_texts(outcome.texts)))
         found += [("error", "suspected fault", fault) for fault in outcome.faults]
     return [
         f"::{level} title=draftbench gate%3A {title}::{_line(message).replace('%', '%25')}"
@@ -106,12 +131,17 @@ def to_junit(outcome: Outcome, when: str) -> str:
         name, text = outcome.new, "\n".join(outcome.notes)
         facts = [(change.fact, f"{change.old} → {change.new}") for change in outcome.changes]
         facts.append(("speed", "judged" if outcome.timed else "not judged"))
-        for check in outcome.checks:
-            case = check.metric if check.segment is None else f"{check.metric} [{check.segment}]"
-            if check.verdict is Verdict.FAIL:
-                cases.append((case, "failure", "regression", describe(check)))
-            elif check.verdict is Verdict.INCONCLUSIVE:
-                cases.append((case, "skipped", None, describe(check)))
+        named = [
+            (c.metric if c.segment is None else f"{c.metric} [{c.segment}]", c.verdict, describe(c))
+            for c in outcome.checks
+        ]
+        if (texts := outcome.texts) is not None:
+            named.append(("same text", texts.verdict, describe_texts(texts)))
+        for case, verdict, words in named:
+            if verdict is Verdict.FAIL:
+                cases.append((case, "failure", "regression", words))
+            elif verdict is Verdict.INCONCLUSIVE:
+                cases.append((case, "skipped", None, words))
             else:
                 cases.append((case, None, None, ""))
         fault = "suspected fault"

@@ -1,10 +1,10 @@
 """Two baselines and limits → the gate's verdict.
 
 *fail* where a metric over all requests fails, a segment does after Holm's correction over all
-segments and metrics, or the new run shows a suspected fault that the old did not. *pass* where
-every metric over all requests passes; a segment is too small to be asked for that and can only
-fail. *inconclusive* otherwise, and where acceptance rose on prompts that are not the same: they may
-be easier.
+segments and metrics, a serving engine writes other texts with speculation, or the new run shows a
+suspected fault that the old did not. *pass* where the texts and every metric over all requests
+pass; a segment is too small to be asked for that and can only fail. *inconclusive* otherwise, and
+where acceptance rose on prompts that are not the same: they may be easier.
 
 Suspected faults count apart from the metrics because a broken set-up may hide in them: a doubled
 first token or the template of another model changes what is asked and answered, and acceptance may
@@ -13,7 +13,6 @@ even rise, since loops are easy to draft.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -38,6 +37,7 @@ from draftbench.gate.noninferiority import (
     TAIL,
     Gain,
     Verdict,
+    chance_of,
     gain_of,
     holm,
     median_interval,
@@ -54,6 +54,7 @@ from draftbench.gate.result import (
     FigureValue,
     GateResult,
 )
+from draftbench.gate.texts import judge_texts
 from draftbench.planner.measured import SPEEDUP, ratio_of_rates
 
 # A bad state in a smaller share of the requests is no suspected fault yet.
@@ -99,11 +100,12 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
             hint="prompt lookup has no alpha; limit mean_accepted_length",
         )
     checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
-    faults = _new_faults(old, new, pairs)
+    faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
+    verdicts = [check.verdict for check in pooled] + ([texts.verdict] if texts else [])
     maybe_easier = any(check.improved for check in pooled) and prompts_changed(pairs)
-    if faults or any(check.verdict is Verdict.FAIL for check in checks):
+    if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in checks)):
         verdict = Verdict.FAIL
-    elif maybe_easier or any(check.verdict is Verdict.INCONCLUSIVE for check in pooled):
+    elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
@@ -119,12 +121,13 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         requests=len(pairs),
         checks=checks,
         changes=tuple(
-            Change(fact=fact, old=old.tested.get(fact), new=new.tested.get(fact))
-            for fact in dict.fromkeys((*old.tested, *new.tested))
-            if old.tested.get(fact) != new.tested.get(fact)
+            Change(fact=fact, old=before, new=new.tested[fact])
+            for fact, before in old.tested.items()
+            if new.tested.get(fact, before) != before
         ),
         faults=faults,
         notes=(),
+        texts=texts,
     )
     return msgspec.structs.replace(result, notes=notes_on(result, old, new, pairs))
 
@@ -244,8 +247,7 @@ def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gai
 
 def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Suspected faults of the new run of a kind that the old did not show, and bad states that
-    surely more responses are in than before (McNemar's exact test: by chance as many of those that
-    changed would have become better).
+    surely more responses are in than before.
     """
     known = {fault.kind for fault in old.faults}
     faults = [fault.message for fault in new.faults if fault.kind not in known]
@@ -256,9 +258,7 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
     for state, in_state in states.items():
         states_of = [(in_state(before), in_state(after)) for before, after in pairs]
         worse, better = states_of.count((False, True)), states_of.count((True, False))
-        changed = worse + better
-        chance = sum(math.comb(changed, i) for i in range(worse, changed + 1)) / 2**changed
-        if chance <= TAIL and worse - better >= _SHARE * len(pairs):
+        if chance_of(worse, better) <= TAIL and worse - better >= _SHARE * len(pairs):
             before, after = (sum(side) for side in zip(*states_of, strict=True))
             faults.append(
                 f"{after} of {len(pairs)} responses {state}; in the baseline {before} did"

@@ -140,6 +140,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def chance_of(worse: int, better: int) -> float:
+    """That by chance as many of those that changed became worse (McNemar's exact test)."""
+    changed = worse + better
+    return sum(math.comb(changed, i) for i in range(worse, changed + 1)) / 2**changed
+
+
 def median_interval(repeats: Sequence[float]) -> Estimate | None:
     """The median between two order statistics, by the sign test; None under six repeats."""
     ordered, count = sorted(repeats), len(repeats)

@@ -14,6 +14,10 @@ from draftbench.gate.pair_requests import Pair
 from draftbench.gate.result import Check, GateResult
 from draftbench.planner.costs import MIN_PROCESSES
 
+TEXTS_NOT_JUDGED = (
+    "whether speculation changes what is written was not judged: that takes answers of one server "
+    "with it and one without (--baseline-server), one request at a time at temperature 0"
+)
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
 
 
@@ -58,6 +62,7 @@ def notes_on(
             not (old.alpha_definition and new.alpha_definition)
         ),
         timed: result.timed and fewest < MIN_PROCESSES,
+        TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
     }
     return (*notes, *(caveat for caveat, applies in caveats.items() if applies))
@@ -82,8 +87,10 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 def _responses_changed(pairs: Sequence[Pair]) -> list[str]:
     """Whether the target still writes what it wrote; nothing where that is unknown."""
-    known = [(old, new) for old, new in pairs if old.output and new.output]
-    different = sum(old.output != new.output for old, new in known)
+    known = [(old.output, new.output) for old, new in pairs if old.output and new.output]
+    # Of servers that were not asked without speculation, what they write with it.
+    known = known or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
+    different = sum(old != new for old, new in known)
     if different:
         return [
             f"the target's responses to {different} of {len(known)} requests changed: look at its "

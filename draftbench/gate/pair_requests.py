@@ -28,6 +28,9 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
     if old.alpha_definition and new.alpha_definition:
         before["definition of alpha"] = old.alpha_definition
         now["definition of alpha"] = new.alpha_definition
+    for field in ("concurrency", "arrivals"):
+        if None in (before[field], now[field]):  # a replay is of no load
+            del before[field]
     for field, value in before.items():
         if now[field] != value:
             raise _another_question(field, value, now[field])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import PurePath
@@ -42,6 +42,13 @@ from draftbench.gate.baseline import (
     SuspectedFault,
 )
 from draftbench.planner.measured import measurements
+from draftbench.planner.texts import (
+    matches_with_draft,
+    matches_without_draft,
+    one_by_one,
+    worst_by_request,
+    written_without_draft,
+)
 from draftbench.records import (
     SAMPLES_PER_VISIT,
     Candidate,
@@ -56,15 +63,22 @@ from draftbench.run_folder.run import Run
 # Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
 METRIC_VERSION = 1
 
+# The label of sampling at temperature 0.
+GREEDY = "greedy"
 # So many different prompts do not begin alike by chance.
 _MIN_PROMPTS = 5
 
 
 def make_baseline(
-    run: Run, candidate: Candidate, k: int, texts: Iterable[PrivateText] = ()
+    run: Run,
+    candidate: Candidate,
+    k: int,
+    texts: Iterable[PrivateText] = (),
+    concurrency: int | None = None,
 ) -> Baseline:
     """What `candidate` did at draft length k on every request that it was replayed on, or that a
-    serving engine answered with it.
+    serving engine answered with it: with so many requests in flight, where it was asked so, else
+    with the fewest.
 
     Responses of one token, which no draft is replayed on, count with nothing drafted. `texts` are
     searched for faults of the prompts and leave nothing else behind.
@@ -78,8 +92,12 @@ def make_baseline(
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
     pairs: Pairs = ()
     rate = None
-    if served := _served(run, candidate, k):
-        trajectories, rounds = served
+    load = _load(run, candidate, k, concurrency)
+    if load is not None:
+        along = {(t.request, t.sample): t for t in run.trajectories}
+        rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
+        trajectories = [along[row.request, row.sample] for row in rows]
+        rounds = counted_rounds(rows)
     else:
         pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
         if not pairs:
@@ -103,7 +121,7 @@ def make_baseline(
         SuspectedFault(kind=fault.what, message=fault.message)
         for fault in suspected_faults(candidate, pairs, [rounds], math.inf)
     ]
-    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k))
+    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, load or 1))
     # As far as anything was drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     return Baseline(
@@ -118,29 +136,51 @@ def make_baseline(
             responses="log" if question.responses == "log" else "target",
             samples=question.samples,
             max_new_tokens=question.max_new_tokens,
+            concurrency=load,
+            arrivals=None if load is None else question.arrivals,
         ),
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
         faults=(*faults, *_doubled_token(texts)),
         cost_ratios=tuple(chain.from_iterable(_cost_ratios(run.costs, candidate).values())),
-        requests=tuple(sorted(counted, key=lambda counts: counts.id)),
+        requests=tuple(
+            sorted(_with_texts(run, candidate, k, counted), key=lambda counts: counts.id)
+        ),
         threads=manifest.environment.threads,
-        processes=_by_process(run, candidate, k),
+        processes=_by_process(run, candidate, k, load or 1),
     )
 
 
-def _served(run: Run, candidate: Candidate, k: int) -> tuple[list[Trajectory], Rounds] | None:
-    """The rounds that a serving engine counted at k, with as few requests in flight as it was asked
-    with; None where it was not asked at this k.
-    """
-    rows = [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
-    if run.manifest.question.engine is None or not rows:
+def _load(run: Run, candidate: Candidate, k: int, wanted: int | None) -> int | None:
+    """Requests in flight on a serving engine; None where it was not asked at this k."""
+    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    if run.manifest.question.engine is None or not loads:
         return None
-    fewest = min(row.batch for row in rows)
-    rows = [row for row in rows if row.batch == fewest]
-    along = {(t.request, t.sample): t for t in run.trajectories}
-    return [along[row.request, row.sample] for row in rows], counted_rounds(rows)
+    return wanted if wanted in loads else min(loads)
+
+
+def _with_texts(
+    run: Run, candidate: Candidate, k: int, counted: Iterable[RequestCounts]
+) -> Iterator[RequestCounts]:
+    """What a serving engine wrote with speculation at temperature 0, and how that differs from what
+    it writes without.
+    """
+    drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for row in one_by_one(run) if run.served else ():
+        if (row.candidate, row.k) == (candidate, k):
+            drafted[row.request].setdefault(row.sample, row.digest)
+    matches = worst_by_request(matches_with_draft(run, candidate, k))
+    again = worst_by_request(matches_without_draft(run))
+    for counts in counted:
+        written = drafted[counts.id] if counts.sampling == GREEDY else {}
+        yield msgspec.structs.replace(
+            counts,
+            output=counts.output if written_without_draft(run) else None,
+            drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
+            text=matches.get(counts.id),
+            plain_text=again.get(counts.id),
+        )
 
 
 def request_counts(
@@ -175,18 +215,22 @@ def request_counts(
             segment=responses[0].segment,
             speed=speeds.get(request),
             prompt_tokens=responses[0].prompt_tokens,
-            # One hash of all digests, each of which is keyed.
-            output=hashlib.sha256(" ".join(r.digest for r in responses).encode()).hexdigest()[:8],
+            output=_hash(r.digest for r in responses),
             looping=fmean(r.looping for r in responses),
         )
         rows.append(counts)
     return tuple(rows)
 
 
+def _hash(digests: Iterable[str]) -> str:
+    """One hash of several, each of which is keyed."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
+
+
 def sampling_label(sampling: Sampling) -> str:
     """The distribution sampled from, without the seed: `greedy` or `temperature=0.7 top_k=40`."""
     if sampling.temperature == 0:
-        return "greedy"
+        return GREEDY
     named = ((name, getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "min_p"))
     return " ".join(f"{name}={value:g}" for name, value in named if value is not None)
 
@@ -227,6 +271,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
             tested[f"{name} fingerprint"] = facts.fingerprint
             tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
             tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
+    tested |= _server(run, candidate)
     tested |= {
         "target quant": question.target_quant,
         "dtype": question.dtype,
@@ -240,6 +285,16 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
+
+
+def _server(run: Run, candidate: Candidate) -> dict[str, str]:
+    """The serving engine that drafted with a candidate, as it described itself last."""
+    described = [facts for facts in run.engines if facts.candidate == candidate]
+    found = {"engine": run.manifest.question.engine, "target runner": run.manifest.question.engine}
+    for facts in described[-1:]:
+        found |= {"engine version": facts.version, "served model": facts.model}
+        found |= {f"engine {name}": value for name, value in facts.settings.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
@@ -258,9 +313,9 @@ def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
     return [SuspectedFault(kind=DOUBLED, message=message)]
 
 
-def _speeds(run: Run, candidate: Candidate, k: int) -> dict[str, Speed]:
+def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Speed]:
     """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
-    measured = measurements(run).get((candidate, k))
+    measured = measurements(run, load).get((candidate, k))
     if measured is None:
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
@@ -302,7 +357,7 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, 
     return ratios
 
 
-def _by_process(run: Run, candidate: Candidate, k: int) -> tuple[ProcessTimes, ...]:
+def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[ProcessTimes, ...]:
     """What each process timed, in their order by name."""
     costs = {
         name: round(median(c), 5) for name, c in _cost_ratios(run.costs, candidate).items() if c
@@ -311,7 +366,7 @@ def _by_process(run: Run, candidate: Candidate, k: int) -> tuple[ProcessTimes, .
     speeds = {}
     for name in decoded:
         alone = replace(run, decodes=tuple(row for row in run.decodes if row.process == name))
-        measured = measurements(alone).get((candidate, k))
+        measured = measurements(alone, load).get((candidate, k))
         if measured is not None and measured.speedup.value:
             speeds[name] = round(measured.speedup.value, 5)
     return tuple(

@@ -49,12 +49,27 @@ class Check(Record, frozen=True):
         return f"{100 * value:.2g}%" if self.limit.relative else f"{value:.2g}"
 
 
+class TextCheck(Record, frozen=True):
+    """Whether a serving engine writes with speculation what it writes without, at temperature 0 and
+    one request at a time. Near ties count as the same text.
+    """
+
+    requests: int  # compared
+    differ: int  # of these
+    unknown: int  # of these, where no margin says whether it is a near tie
+    plain_requests: int  # answered without speculation twice
+    plain_differ: int  # of these
+    baseline_differ: int | None  # in the baseline; None: unknown
+    against_baseline: bool  # the text without speculation is the baseline's
+    verdict: Verdict
+
+
 class Change(Record, frozen=True):
-    """A fact about the thing tested that differs; None where it was not recorded."""
+    """A fact about the thing tested that both runs know and that differs."""
 
     fact: str  # what differs
-    old: str | None  # before
-    new: str | None  # now
+    old: str  # before
+    new: str  # now
 
 
 class GateResult(Record, frozen=True):
@@ -77,6 +92,7 @@ class GateResult(Record, frozen=True):
     changes: tuple[Change, ...]  # what differs in the thing tested
     faults: tuple[str, ...]
     notes: tuple[str, ...]  # what to keep in mind
+    texts: TextCheck | None = None  # of a serving engine; None: there was nothing to judge
 
     @property
     def timed(self) -> bool:

@@ -20,10 +20,16 @@ from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_diffe
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.measured import audit, steady
+from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
 from draftbench.planner.rank import Alternative
-from draftbench.planner.recommendation import FEW_DECODED, Caveat, Recommendation
+from draftbench.planner.recommendation import (
+    FEW_DECODED,
+    Caveat,
+    LoadLevel,
+    Recommendation,
+)
+from draftbench.planner.texts import audit
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, DraftingMode
@@ -490,6 +496,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"{outputs.faults} unexplained"
             + (f", {outputs.unknown} for causes unknown." if outputs.unknown else ".")
         )
+    found += [sentence for level in answer.levels for sentence in _texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
         found.append(
@@ -502,3 +509,25 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"with {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
+
+
+def _texts_changed(level: LoadLevel) -> Iterator[str]:
+    """How often texts differ at a load, beside how often they do without speculation."""
+    texts = level.texts
+    if texts is None:
+        return
+    plain = f"{texts.plain_differ} of {texts.plain_answers}"
+    if texts.load == "closed" and level.concurrency == 1:
+        if texts.plain_answers:
+            yield f"Asked again, the server without speculation changed {plain} answers."
+        return
+    sent = "at their times of arrival"
+    if texts.load == "closed":
+        sent = f"with {level.concurrency} requests in flight"
+    without = (
+        f"of those without it {plain} do" if texts.plain_answers else "without it none is known"
+    )
+    yield (
+        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation "
+        f"differ from the texts written one by one without it; {without}."
+    )

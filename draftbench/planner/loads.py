@@ -13,6 +13,7 @@ from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.plain import PlainDecoding, plain_decoding
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
+from draftbench.planner.texts import texts_at
 from draftbench.records import Candidate
 
 _SECONDS_AN_HOUR = 3600
@@ -54,6 +55,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
         costs=_note(decided, foreign=evaluator.foreign),
         speedup_deciding=decided.deciding,
         plain_range=_range(plain, concurrency),
+        texts=texts_at(evaluator.run, concurrency),
     )
 
 

@@ -1,5 +1,4 @@
-"""Decoding runs → measured speed-ups, what rounds take beyond their passes, and whether the outputs
-were the target's.
+"""Decoding runs → measured speed-ups, and what rounds take beyond their passes.
 
 A candidate's runs at one k are compared with the baseline runs of the same block and batch on the
 same requests: tokens per second over tokens per second, since outputs may differ in length. The
@@ -13,7 +12,7 @@ rounds, so that there they are approximate.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,7 +23,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats, counted_rounds
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
-from draftbench.planner.recommendation import FEW_DECODED, Audit
+from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
@@ -200,35 +199,3 @@ def ratio_of_rates(sums: Floats) -> Floats:
     """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
     rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
     return quotient(np.stack(rates, axis=-1))
-
-
-def audit(run: Run) -> Audit | None:
-    """Compare speculative outputs with the target's own; None where nothing can be compared.
-
-    Logged responses need not be the target's own and are not compared, nor what an engine wrote
-    with several requests in flight, whose passes it computes in other batches.
-    """
-    engine = run.manifest.question.engine is not None
-    own = {
-        (t.request, t.sample)
-        for t in run.trajectories
-        if t.origin in ("target", "engine") and t.sampling.temperature == 0
-    }
-    worst: dict[Key, int] = {}
-    for row in run.decodes:
-        key = (row.request, row.sample)
-        if row.k > 0 and key in own and (row.batch == 1 or not engine):
-            found = 0 if row.first_difference is None else 1 if row.tie else 3
-            if found == 3 and engine and row.tie is None:
-                found = 2
-            worst[key] = max(found, worst.get(key, 0))
-    if not worst:
-        return None
-    kinds = Counter(worst.values())
-    return Audit(
-        requests=len(worst),
-        identical=kinds[0],
-        near_ties=kinds[1],
-        faults=kinds[3],
-        unknown=kinds[2],
-    )

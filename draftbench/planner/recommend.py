@@ -16,12 +16,12 @@ from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
-from draftbench.planner.measured import audit
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import draft_lengths, predict, predictor_of
 from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking, alternatives_of
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
+from draftbench.planner.texts import audit
 from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 

@@ -110,6 +110,18 @@ class PredictionError(Record, frozen=True):
     by_configuration: tuple[CheckedPrediction, ...] = ()  # each measured configuration
 
 
+class TextsAtLoad(Record, frozen=True):
+    """Answers of a serving engine at temperature 0, and how many of them are not the text that it
+    wrote without speculation one request at a time.
+    """
+
+    load: str  # closed: always so many in flight; open: at their times of arrival
+    answers: int  # with speculation
+    differ: int  # of these
+    plain_answers: int  # without speculation
+    plain_differ: int  # of these
+
+
 class LoadLevel(Record, frozen=True):
     """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
@@ -137,6 +149,7 @@ class LoadLevel(Record, frozen=True):
     costs: str | None  # why they are unknown, interpolated between what, or of passes alone
     speedup_deciding: Estimate | None  # what the decision goes by
     plain_range: tuple[float, float] | None = None  # tokens per second without, over the drafts
+    texts: TextsAtLoad | None = None  # whether speculation changes them there; None: unknown
 
 
 class ScheduleEntry(Record, frozen=True):

@@ -7,21 +7,36 @@ import json
 import pytest
 from engines.scripted_server import ScriptedServer
 
-TRAFFIC = ["--traffic", "suite:completion", "--sample", 12]
+TRAFFIC = ["--traffic", "suite:completion", "--sample", 12, "--temperature", 0]
 
 
-@pytest.fixture
-def saved(command, tmp_path):
+def save(command, tmp_path, *more):
     """A baseline of a server that accepts 3, 2, 3, 2, … of 4 tokens."""
     with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
         run = tmp_path / "run"
-        outcome = command(
-            "sweep", "--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run
-        )
+        words = ["--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run]
+        outcome = command("sweep", *words, *more)
         assert outcome.code == 0, outcome.err
     file = tmp_path / "baseline.json"
     assert command("gate", "--save", file, run, "--candidate", "draft", "--k", 4).code == 0
     return file
+
+
+@pytest.fixture
+def saved(command, tmp_path):
+    return save(command, tmp_path)
+
+
+@pytest.fixture
+def both(command, tmp_path):
+    """The same, from a server with speculation and one without."""
+    with ScriptedServer("vllm") as plain:
+        return save(command, tmp_path, "--baseline-server", plain.url)
+
+
+def otherwise(prompt, limit):
+    """Counting down."""
+    return [(prompt[-1] - n) % 1000 for n in range(limit)]
 
 
 def gated(command, saved, tmp_path, server, *more):
@@ -76,3 +91,67 @@ def test_a_server_and_a_draft_are_not_both_measured(command, saved, tmp_path):
         outcome = gated(command, saved, tmp_path, server, "--draft", "d")
     assert (outcome.code, outcome.out) == (2, "")
     assert "--server cannot be combined with --draft" in outcome.err
+
+
+def test_a_server_that_writes_other_texts_than_without_speculation_does_not_pass(
+    command, both, tmp_path
+):
+    """The scripted server gives no log-probabilities."""
+    with (
+        ScriptedServer("vllm") as plain,
+        ScriptedServer("vllm", k=4, accepts=(3, 2), write=otherwise) as server,
+    ):
+        outcome = gated(command, both, tmp_path, server, "--baseline-server", plain.url)
+    assert outcome.code == 3, outcome.err
+    text = " ".join(outcome.out.split())
+    assert "12 of 12 answers with speculation differ from those without it, for causes" in text
+    assert "without speculation 0 of 12 when it was asked twice, 0 in the baseline" in text
+
+
+@pytest.mark.parametrize(("write", "code", "differ"), [(None, 0, 0), (otherwise, 3, 12)])
+def test_a_server_alone_is_held_against_what_the_baseline_wrote_without_speculation(
+    command, both, tmp_path, write, code, differ
+):
+    how = {} if write is None else {"write": write}
+    with ScriptedServer("vllm", k=4, accepts=(3, 2), **how) as server:
+        outcome = gated(command, both, tmp_path, server)
+    assert outcome.code == code, outcome.err
+    text = " ".join(outcome.out.split())
+    assert f"{differ} of 12 answers with speculation differ from the baseline's" in text
+
+
+def test_where_no_text_can_be_judged_it_is_said_once(command, saved, tmp_path):
+    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+        outcome = gated(command, saved, tmp_path, server)
+    assert " ".join(outcome.out.split()).count("changes what is written was not judged") == 1
+
+
+def test_the_baselines_load_is_measured_and_another_is_refused_by_name(command, tmp_path):
+    with ScriptedServer("vllm") as plain:
+        four = save(command, tmp_path, "--baseline-server", plain.url, "--concurrency", 4)
+        assert json.loads(four.read_text())["question"]["concurrency"] == 4
+        with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+            words = ["--baseline-server", plain.url, "--max-drop", "speedup:5%"]
+            outcome = gated(command, four, tmp_path, server, *words)
+        assert "did not measure" not in outcome.err
+        assert "speedup: " in outcome.out
+    assert "concurrency" not in outcome.err
+    document = json.loads(four.read_text())
+    document["question"]["concurrency"] = 2
+    four.write_text(json.dumps(document))
+    outcome = command("gate", "--baseline", four, tmp_path / "run")
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "concurrency was 2, is 4" in outcome.err
+
+
+def test_what_only_one_side_knows_did_not_change_and_threads_of_the_client_are_not_said(
+    command, saved, tmp_path
+):
+    document = json.loads(saved.read_text())
+    document["tested"] |= {"draft fingerprint": "abc", "engine version": "0.1"}
+    saved.write_text(json.dumps(document))
+    with ScriptedServer("vllm", k=4, accepts=(1, 0)) as server:
+        outcome = gated(command, saved, tmp_path, server)
+    assert "fingerprint" not in outcome.out
+    assert "changed since the baseline: engine version" in outcome.out
+    assert "CPU threads" not in outcome.err

@@ -81,13 +81,12 @@ def test_one_failing_metric_fails_the_gate(arm):
     assert result.verdict is Verdict.FAIL
 
 
-def test_every_change_of_the_thing_tested_is_listed(arm):
-    old = arm(tested={"draft": "a", "torch": "2.12", "machine": "x"})
-    new = arm(tested={"draft": "b", "machine": "x", "numpy": "2"})
+def test_every_change_of_the_thing_tested_is_listed_and_what_one_side_does_not_know_is_none(arm):
+    old = arm(tested={"draft": "a", "torch": "2.12", "python": "3.11", "machine": "x"})
+    new = arm(tested={"draft": "b", "torch": "2.13", "machine": "x", "numpy": "2"})
     assert judge(old, new).changes == (
         Change(fact="draft", old="a", new="b"),
-        Change(fact="torch", old="2.12", new=None),
-        Change(fact="numpy", old=None, new="2"),
+        Change(fact="torch", old="2.12", new="2.13"),
     )
 
 

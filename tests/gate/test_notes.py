@@ -27,13 +27,14 @@ def test_caveats_name_few_and_missing_requests_and_a_missing_alpha(run):
 
 
 def test_a_failure_says_where_to_look(run):
+    old = run(tested={"draft": "small", "machine": "here", "torch": "2.12", "numpy": "2"})
     new = run(
         13.0,
         survival=(0.6, 0.4, 0.06, 0.04),
         faults=(SuspectedFault(kind="cliff", message="position 3 was never accepted"),),
         tested={"draft": "small", "machine": "here", "target runner": "lean", "torch": "2.13"},
     )
-    notes = judge(run(), new).notes
+    notes = judge(old, new).notes
     assert notes[0] == "suspected fault: position 3 was never accepted"
     # Hazards before 0.6 0.67 0.75 0.67, now 0.6 0.67 0.15 0.67.
     assert any("position 3 of 4" in note and "30.0%" in note for note in notes)

@@ -25,6 +25,18 @@ def test_another_question_is_refused_with_the_field(run, field, value):
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.parametrize(
+    ("field", "before", "now"), [("concurrency", 4, 1), ("arrivals", "closed", "poisson:2")]
+)
+def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
+    run, field, before, now
+):
+    with pytest.raises(IncomparableError, match=f"{field} was {before}, is {now}"):
+        pair_up(run(**{field: before}), run(**{field: now}), ())
+    assert len(pair_up(run(**{field: before}), run(), ())) == 40
+    assert len(pair_up(run(), run(**{field: now}), ())) == 40
+
+
 def test_another_definition_of_alpha_is_refused(run):
     with pytest.raises(IncomparableError, match="definition of alpha"):
         pair_up(run(), run(alpha_definition="acceptance rate (overlap)"), ())

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scenes import BIG, QUESTION, SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.engine_costs import START_DOUBT, RoundCosts, round_costs
-from draftbench.planner.measured import audit
 from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import next_start, recommend
 from draftbench.records import Candidate, EngineFacts
@@ -303,27 +302,3 @@ def test_under_five_answered_requests_tell_no_costs():
     run = engine_run(*few)
     assert round_costs(run, SMALL) == {}
     assert predictor_of(run, SMALL).note == "fewer than 5 requests were timed with it"
-
-
-@pytest.mark.parametrize(
-    ("ties", "found", "decisive"),
-    [
-        ((None, None), (3, 0, 0, 2), False),
-        ((True, False), (3, 1, 1, 0), False),
-        ((False,) * 3, (2, 0, 3, 0), True),
-    ],
-)
-def test_answers_that_differ_from_the_plain_servers_are_counted_by_cause(ties, found, decisive):
-    """Of five requests; those with several in flight are computed in other batches."""
-    same = answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))
-    rows = [
-        msgspec.structs.replace(row, first_difference=3, tie=ties[at]) if at < len(ties) else row
-        for at, row in enumerate(same)
-    ]
-    other = [msgspec.structs.replace(row, concurrency=4, first_difference=3) for row in same]
-    run = engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *rows, *other)
-    seen = audit(run)
-    assert (seen.requests, seen.identical) == (5, found[0])
-    assert (seen.near_ties, seen.faults, seen.unknown) == found[1:]
-    (caveat,) = [c for c in recommend(run).caveats if c.kind == "output-differs"] or [None]
-    assert (caveat.decisive if caveat else False) == decisive

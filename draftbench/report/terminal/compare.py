@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.gate.ci import describe
+from draftbench.gate.ci import describe, describe_texts
 from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
 from draftbench.gate.result import GateResult
 from draftbench.gate.side_by_side import SideBySide
@@ -129,13 +129,13 @@ def verdict_text(result: GateResult, width: int) -> str:
         ],
         [paragraph(describe(check), width, "  ") for check in result.pooled],
     ]
+    if result.texts is not None:
+        blocks[-1].append(paragraph(describe_texts(result.texts), width, "  "))
     if result.segments:
         count = f"Segments: {len(result.segments)} checks, {len(failing)} fail"
         blocks.append([count, *(paragraph(describe(each), width, "  ") for each in failing)])
     blocks.append([paragraph(note, width) for note in result.notes])
     if result.changes:
-        rows = [
-            (each.fact, each.old or "unknown", each.new or "unknown") for each in result.changes
-        ]
+        rows = [(each.fact, each.old, each.new) for each in result.changes]
         blocks.append([columns(("changed", "baseline", "this run"), rows)])
     return "\n\n".join("\n".join(block) for block in blocks if block)

@@ -1,0 +1,143 @@
+"""Whether speculation changes what is written: answers at temperature 0 beside the texts that were
+written without it, each with how it differs.
+
+A serving engine computes several requests in flight in other batches than one, so a cause is looked
+for one request at a time alone. At other loads there are two shares: that of the answers with
+speculation, and that of the answers without, both beside the same texts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from draftbench.planner.recommendation import Audit, TextsAtLoad
+from draftbench.records import Candidate, Decode, Served
+from draftbench.run_folder.folder import Key
+from draftbench.run_folder.run import Run
+
+# How an answer stands to the text without speculation, the worst last: unknown is a difference
+# whose margin the server does not tell, other one that is no near tie.
+Match = Literal["same", "near tie", "unknown", "other"]
+_WORSE: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
+# An engine that returns texts and no token ids.
+_TEXT_ONLY = "openai"
+
+
+def matches_with_draft(
+    run: Run, candidate: Candidate | None = None, k: int | None = None
+) -> dict[Key, Match]:
+    """By response, the worst answer with speculation, of one candidate at one k or of all."""
+    rows = (row for row in one_by_one(run) if row.k > 0)
+    return _worst(
+        run, (row for row in rows if k is None or (row.candidate, row.k) == (candidate, k))
+    )
+
+
+def matches_without_draft(run: Run) -> dict[Key, Match]:
+    """By response, the worst of what a serving engine wrote without speculation when it was asked
+    again; empty where it was not.
+    """
+    return _worst(run, (row for row in one_by_one(run) if row.k == 0 and row.repeat))
+
+
+def one_by_one(run: Run) -> Iterable[Decode | Served]:
+    """What was decoded, of a serving engine the whole answers to one request at a time."""
+    if run.manifest.question.engine is None:
+        return run.decodes
+    return [r for r in run.served if (r.load, r.concurrency) == ("closed", 1) and _is_whole(r)]
+
+
+def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
+    """Several responses of a request as one."""
+    worst: dict[str, Match] = {}
+    for (request, _), match in matches.items():
+        worst[request] = max(match, worst.get(request, match), key=_WORSE.index)
+    return worst
+
+
+def written_without_draft(run: Run) -> bool:
+    """Whether the responses are what the target wrote alone, not what the only server that was
+    asked wrote with its draft.
+    """
+    return not run.served or any(row.candidate is None for row in run.served)
+
+
+def audit(run: Run) -> Audit | None:
+    """All answers with speculation by how they match; None where nothing can be compared."""
+    kinds = Counter(matches_with_draft(run).values())
+    if not kinds:
+        return None
+    return Audit(
+        requests=kinds.total(),
+        identical=kinds["same"],
+        near_ties=kinds["near tie"],
+        faults=kinds["other"],
+        unknown=kinds["unknown"],
+    )
+
+
+def texts_at(run: Run, concurrency: int) -> TextsAtLoad | None:
+    """The shares that differ at one load of a serving engine; None without answers with speculation
+    to compare. Requests that came at their times of arrival are the load 1 of their run.
+    """
+    opened = run.manifest.question.arrivals != "closed"
+    rows = [
+        row
+        for row in run.served
+        if (
+            row.load == "open" if opened else (row.load, row.concurrency) == ("closed", concurrency)
+        )
+        and _is_whole(row)
+    ]
+    wrote_the_text = not opened and concurrency == 1
+    sides = {
+        True: [row for row in rows if row.k > 0],
+        False: [row for row in rows if row.k == 0 and (row.repeat or not wrote_the_text)],
+    }
+    found = {side: [match for _, match in _matched(run, own)] for side, own in sides.items()}
+    if not found[True]:
+        return None
+    return TextsAtLoad(
+        load="open" if opened else "closed",
+        answers=len(found[True]),
+        differ=sum(match != "same" for match in found[True]),
+        plain_answers=len(found[False]),
+        plain_differ=sum(match != "same" for match in found[False]),
+    )
+
+
+def _is_whole(row: Served) -> bool:
+    return row.error is None and row.output_tokens > 0
+
+
+def _worst(run: Run, rows: Iterable[Decode | Served]) -> dict[Key, Match]:
+    worst: dict[Key, Match] = {}
+    for key, match in _matched(run, rows):
+        worst[key] = max(match, worst.get(key, match), key=_WORSE.index)
+    return worst
+
+
+def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, Match]]:
+    """How each row matches, where its text and one without speculation are known."""
+    if not written_without_draft(run):
+        return
+    # Logged responses need not be the target's.
+    written = {
+        (t.request, t.sample): t.digest
+        for t in run.trajectories
+        if t.origin in ("target", "engine") and t.sampling.temperature == 0
+    }
+    engine = run.manifest.question.engine
+    for row in rows:
+        key = row.request, row.sample
+        if key not in written:
+            continue
+        if row.first_difference is not None:
+            margin_known = engine is None or row.tie is not None
+            yield key, "near tie" if row.tie else "other" if margin_known else "unknown"
+        elif engine is None or row.digest == written[key]:
+            yield key, "same"
+        elif engine == _TEXT_ONLY:
+            yield key, "unknown"

@@ -1,0 +1,214 @@
+"""Texts with speculation against those without: counts worked out by hand."""
+
+import pytest
+import scenes
+from scenes import SMALL
+
+from draftbench.gate.ci import describe_texts, to_github, to_junit, to_markdown
+from draftbench.gate.judge import judge
+from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.notes import TEXTS_NOT_JUDGED
+from draftbench.gate.pin import make_baseline
+from draftbench.records import EngineFacts, Sampling
+from draftbench.report.terminal.compare import verdict_text
+from draftbench.run_folder.run import run_of
+
+SERVER = {"engine": "vllm", "engine version": "0.1", "target": "big"}
+
+
+@pytest.fixture
+def texts(run):
+    """texts(with speculation, without it again): what is in these states, of 40 requests; the
+    others are the same.
+    """
+
+    def make(drafted=(), plain=(), known=True, **fields):
+        def states(at):
+            return {
+                "text": drafted[at] if at < len(drafted) else "same",
+                "plain_text": (plain[at] if at < len(plain) else "same") if known else None,
+            }
+
+        return run(rows=states, tested=SERVER, **fields)
+
+    return make
+
+
+def verdict_of(old, new):
+    result = judge(old, new)
+    assert result.texts is not None
+    assert result.verdict == result.texts.verdict  # nothing else changed
+    return result.texts.verdict
+
+
+@pytest.mark.parametrize(
+    ("drafted", "plain", "verdict"),
+    [
+        ([], [], Verdict.PASS),
+        (["near tie"] * 40, [], Verdict.PASS),
+        # By chance 2^-5 is above 2.5%, 2^-6 below.
+        (["other"] * 5, [], Verdict.INCONCLUSIVE),
+        (["other"] * 6, [], Verdict.FAIL),
+        # A cause that nobody knows may be a near tie.
+        (["unknown"] * 40, [], Verdict.INCONCLUSIVE),
+        # The same number differ without speculation, on other requests.
+        (["unknown"] * 3, ["same"] * 3 + ["unknown"] * 3, Verdict.PASS),
+        (["unknown"] * 4, ["same"] * 4 + ["unknown"] * 3, Verdict.INCONCLUSIVE),
+        # 7 against 1: nine of 2^8.
+        (["other"] * 7, ["same"] * 7 + ["other"], Verdict.INCONCLUSIVE),
+        (["other"] * 9, ["same"] * 9 + ["other"], Verdict.FAIL),
+    ],
+)
+def test_differences_beyond_those_without_speculation_are_judged(
+    run, texts, drafted, plain, verdict
+):
+    assert verdict_of(run(), texts(drafted, plain)) is verdict
+
+
+def test_a_server_that_was_not_asked_twice_without_speculation_cannot_fail(run, texts):
+    assert verdict_of(run(), texts(["other"] * 40, known=False)) is Verdict.INCONCLUSIVE
+    assert verdict_of(run(), texts(known=False)) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"),
+    [(["other"] * 20, Verdict.PASS), (["other"] * 15, Verdict.INCONCLUSIVE), ([], Verdict.FAIL)],
+)
+def test_differences_that_the_baseline_showed_too_are_not_new(texts, before, verdict):
+    assert verdict_of(texts(before), texts(["other"] * 20)) is verdict
+
+
+def written(run, drafted, output="plain", **fields):
+    rows = {"output": output, "drafted": drafted}
+    return run(rows=lambda at: rows, **{"tested": SERVER} | fields)
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict"),
+    [("plain", Verdict.PASS), ("tie", Verdict.PASS), ("else", Verdict.INCONCLUSIVE)],
+)
+def test_a_server_alone_is_held_against_what_the_same_one_wrote_in_the_baseline(run, now, verdict):
+    """Without speculation, or with it: what differed there is not new."""
+    old, new = written(run, "tie"), written(run, now, output=None)
+    found = judge(old, new)
+    assert found.texts is not None
+    assert found.texts.against_baseline
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    "changed", [{"engine version": "0.2"}, {"target": "other"}, {"engine": ""}]
+)
+def test_another_build_may_write_other_texts_and_is_said_not_to_be_judged(run, changed):
+    server = {name: value for name, value in (SERVER | changed).items() if value}
+    found = judge(written(run, "tie"), written(run, "else", output=None, tested=server))
+    assert found.texts is None
+    assert found.notes.count(TEXTS_NOT_JUDGED) == ("engine" in server)
+
+
+def test_nothing_is_said_of_texts_that_no_server_wrote(run):
+    assert TEXTS_NOT_JUDGED not in judge(run(), run()).notes
+
+
+SENTENCE = (
+    "same text: 7 of 40 answers with speculation differ from those without it, 1 for causes "
+    "unknown, the others not at a near tie, without speculation 0 of 40 when it was asked twice, "
+    "0 in the baseline: fail"
+)
+
+
+def test_the_finding_stands_in_every_form_of_the_verdict(texts):
+    result = judge(texts(), texts([*["other"] * 6, "unknown"]))
+    assert describe_texts(result.texts) == SENTENCE
+    assert SENTENCE in verdict_text(result, 400)
+    assert f"❌ {SENTENCE}" in to_markdown(result)
+    assert any(SENTENCE in line and "::error" in line for line in to_github(result))
+    document = to_junit(result, "2026-01-01T00:00:00Z")
+    assert 'name="same text"' in document
+    assert f'<failure message="{SENTENCE}" type="regression">' in document
+
+
+@pytest.mark.parametrize(
+    ("drafted", "known", "words"),
+    [
+        ([], True, "0 of 40 answers with speculation differ from those without it: pass"),
+        (["unknown"], True, "for causes unknown, without speculation 0 of 40 when"),
+        (["other"], True, "not at a near tie, without speculation 0 of 40 when"),
+        (["other"], False, "not at a near tie, without speculation it was not asked twice"),
+    ],
+)
+def test_a_line_names_the_cause_as_far_as_it_is_known(run, texts, drafted, known, words):
+    assert words in describe_texts(judge(run(), texts(drafted, known=known)).texts)
+
+
+def answer(k, repeat=0, **fields):
+    told = {"proposed": (k,) * 2, "accepted": (2, 2)} if k else {}
+    name = f"s{k}{repeat}{fields.get('concurrency', 1)}"
+    times = (0.1 * (n + 1) for n in range(7))
+    more = {"repeat": repeat, "server": name} | told | fields
+    return scenes.served(SMALL if k else None, k, *times, **{"digest": "plain"} | more)
+
+
+def pinned(*rows, concurrency=None, **question):
+    records = [
+        scenes.trajectory("r", 7, origin="engine", margins=(), argmax=(), digest="plain"),
+        EngineFacts(
+            server="s20",
+            process="p1",
+            engine="vllm",
+            version="0.1",
+            model="big",
+            candidate=SMALL,
+            k=2,
+            started=True,
+            command=None,
+            settings={"dtype": "float32"},
+            context_length=None,
+            prefix_cache=None,
+            ready_seconds=None,
+        ),
+        *rows,
+    ]
+    manifest = scenes.manifest(**{"engine": "vllm", "ks": (2,)} | question)
+    return make_baseline(run_of(manifest, records), SMALL, 2, concurrency=concurrency)
+
+
+def test_a_baseline_keeps_what_was_written_with_speculation_and_how_it_differs():
+    changed = {"digest": "else", "first_difference": 3}
+    found = pinned(answer(0), answer(0, 1, **changed), answer(2, **changed, tie=True))
+    counts = found.requests[0]
+    assert (counts.text, counts.plain_text) == ("near tie", "unknown")
+    assert counts.drafted not in (None, counts.output)
+    same = pinned(answer(0), answer(2)).requests[0]
+    assert (same.text, same.plain_text, same.drafted) == ("same", None, same.output)
+
+
+def test_responses_of_the_only_server_are_what_it_wrote_with_speculation():
+    counts = pinned(answer(2)).requests[0]
+    both = pinned(answer(0), answer(2)).requests[0]
+    assert (counts.output, counts.drafted, counts.text) == (None, both.output, None)
+
+
+def test_the_engine_is_a_thing_tested():
+    tested = pinned(answer(0), answer(2)).tested
+    assert (tested["engine"], tested["engine version"]) == ("vllm", "0.1")
+    assert (tested["served model"], tested["engine dtype"]) == ("big", "float32")
+
+
+def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():
+    loads = (1, 4)
+    rows = [answer(k, concurrency=load) for k in (0, 2) for load in loads]
+    found = pinned(*rows, batches=loads)
+    assert (found.question.concurrency, found.question.arrivals) == (1, "closed")
+    four = pinned(*rows, batches=loads, concurrency=4)
+    assert four.question.concurrency == 4
+    assert four.requests[0].speed is not None
+    assert pinned(*rows, batches=loads, concurrency=8).question.concurrency == 1
+
+
+def test_texts_of_draws_are_not_kept():
+    warm = Sampling(temperature=0.7)
+    response = scenes.trajectory("r", 7, origin="engine", margins=(), argmax=(), sampling=warm)
+    manifest = scenes.manifest(engine="vllm", ks=(2,))
+    counts = make_baseline(run_of(manifest, [response, answer(0), answer(2)]), SMALL, 2).requests[0]
+    assert (counts.drafted, counts.text) == (None, None)

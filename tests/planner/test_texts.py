@@ -1,0 +1,147 @@
+"""Texts with speculation beside those without, by cause and by load."""
+
+import json
+
+import pytest
+from msgspec import structs
+from scenes import SMALL, manifest, served, trajectory
+
+from draftbench.planner.recommend import recommend
+from draftbench.planner.texts import audit, matches_with_draft, matches_without_draft, texts_at
+from draftbench.report.page import page
+from draftbench.report.terminal.recommendation import render
+from draftbench.run_folder.run import run_of
+
+
+def answers(k, changed=(), **fields):
+    """Five requests answered; those of `changed` left the text at the third token."""
+    return [
+        served(
+            SMALL if k else None,
+            k,
+            *(0.1 * (n + 1) for n in range(9)),
+            request=request,
+            **{"digest": f"text {request}"} | ({"kept": 4, "drafted": 4 * k} if k else {}) | fields,
+            **{"first_difference": 3} if request in changed else {},
+        )
+        for request in "abcde"
+    ]
+
+
+def run(*rows, **question):
+    responses = [
+        trajectory(request, 9, origin="engine", margins=(), argmax=(), digest=f"text {request}")
+        for request in "abcde"
+    ]
+    return run_of(manifest(**{"engine": "vllm", "ks": (1, 2)} | question), [*responses, *rows])
+
+
+@pytest.mark.parametrize(
+    ("ties", "found", "decisive"),
+    [
+        ((None, None), (3, 0, 0, 2), False),
+        ((True, False), (3, 1, 1, 0), False),
+        ((False,) * 3, (2, 0, 3, 0), True),
+    ],
+)
+def test_answers_that_differ_from_the_plain_servers_are_counted_by_cause(ties, found, decisive):
+    """Of five requests; those with several in flight are computed in other batches."""
+    rows = answers(1)
+    for at, tie in enumerate(ties):
+        rows[at] = structs.replace(rows[at], first_difference=3, tie=tie)
+    made = run(*answers(0), *rows, *answers(1, "abcde", concurrency=4))
+    seen = audit(made)
+    assert (seen.requests, seen.identical) == (5, found[0])
+    assert (seen.near_ties, seen.faults, seen.unknown) == found[1:]
+    (caveat,) = [c for c in recommend(made).caveats if c.kind == "output-differs"] or [None]
+    assert (caveat.decisive if caveat else False) == decisive
+
+
+def test_the_worst_of_several_starts_counts_and_only_the_plain_servers_later_ones():
+    made = run(
+        *answers(0),
+        *answers(0, "d", repeat=1, server="p2"),
+        *answers(1, "a"),
+        *answers(1, repeat=1, server="s2"),
+        *answers(2, "b"),
+    )
+    with_draft = matches_with_draft(made)
+    assert {r for (r, _), match in with_draft.items() if match != "same"} == {"a", "b"}
+    at_one = matches_with_draft(made, SMALL, 1)
+    assert {r: match for (r, _), match in at_one.items()} == dict.fromkeys("bcde", "same") | {
+        "a": "unknown"
+    }
+    again = matches_without_draft(made)
+    assert {r for (r, _), match in again.items() if match != "same"} == {"d"}
+
+
+def test_a_server_that_drafts_is_not_compared_with_itself():
+    assert audit(run(*answers(1))) is None
+    assert texts_at(run(*answers(1)), 1) is None
+
+
+def test_a_server_that_returns_texts_alone_shows_that_they_differ_and_not_why():
+    rows = [structs.replace(row, digest="else") for row in answers(1)]
+    seen = audit(run(*answers(0), *rows, engine="openai"))
+    assert (seen.identical, seen.unknown) == (0, 5)
+
+
+def test_logged_and_sampled_responses_are_not_compared():
+    made = run(*answers(0), *answers(1, "a"))
+    scored = {"margins": (5.0,) * 9, "argmax": (1,) * 9}
+    logged = [structs.replace(t, origin="log", **scored) for t in made.trajectories]
+    assert audit(run_of(made.manifest, [*logged, *made.served])) is None
+    warm = structs.replace(made.trajectories[0].sampling, temperature=0.7)
+    sampled = [structs.replace(t, sampling=warm) for t in made.trajectories]
+    assert audit(run_of(made.manifest, [*sampled, *made.served])) is None
+
+
+def test_at_a_load_both_shares_are_beside_the_texts_written_one_by_one():
+    made = run(
+        *answers(0),
+        *answers(0, "e", repeat=1, server="p2"),
+        *answers(0, "ab", concurrency=4),
+        *answers(1, "abc", concurrency=4),
+        *answers(2, "d", concurrency=4),
+        batches=(1, 4),
+    )
+    four = texts_at(made, 4)
+    assert (four.differ, four.answers, four.plain_differ, four.plain_answers) == (4, 10, 2, 5)
+    assert texts_at(made, 1) is None  # nothing was asked there with speculation
+    assert texts_at(made, 8) is None
+
+
+def test_one_by_one_the_answer_that_is_the_text_is_not_compared_with_itself():
+    made = run(*answers(0), *answers(0, "a", repeat=1, server="p2"), *answers(1, "bc"))
+    one = texts_at(made, 1)
+    assert (one.differ, one.answers, one.plain_differ, one.plain_answers) == (2, 5, 1, 5)
+
+
+def test_answers_at_their_times_of_arrival_are_a_load_of_their_own():
+    opened = {"load": "open", "concurrency": 3}
+    made = run(*answers(0), *answers(0, "a", **opened), *answers(1, "ab", **opened), arrivals="log")
+    assert audit(made) is None
+    found = texts_at(made, 1)
+    assert (found.load, found.differ, found.plain_differ) == ("open", 2, 1)
+
+
+SHARES = (
+    "3 of 5 answers with speculation differ from the texts written one by one without it; of "
+    "those without it 1 of 5 do."
+)
+
+
+def test_the_shares_stand_in_every_form_of_the_whole_answer():
+    made = run(
+        *answers(0),
+        *answers(1),
+        *answers(0, "e", concurrency=4),
+        *answers(1, "abc", concurrency=4),
+        batches=(1, 4),
+    )
+    answer = recommend(made)
+    wide = render(answer, "table", 400, everything=True)
+    assert f"At temperature 0, with 4 requests in flight, {SHARES}" in wide
+    (level,) = [at for at in json.loads(render(answer, "json", 80))["levels"] if at["texts"]][1:]
+    assert (level["texts"]["differ"], level["texts"]["plain_differ"]) == (3, 1)
+    assert SHARES in page("run", made, answer)
