@@ -14,22 +14,20 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from draftbench.acceptance.definitions import by_tokens, tokens_per_round
+from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
-from draftbench.acceptance.rounds import counted_rounds
+from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
-from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
-    LoadLevel,
     Recommendation,
 )
-from draftbench.planner.texts import audit
+from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, DraftingMode
@@ -67,8 +65,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     target = run.facts_of(None)
     found = [
         *_of_leader(decided),
-        *_of_untimed(run, decided),
-        *_of_other_acceptance(run, decided),
+        *engine_caveats(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *_of_decoding(decided),
@@ -140,41 +137,6 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
             "revised",
             f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
             "after measuring; the decision goes by the latter",
-        )
-
-
-def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """An engine that does not accept what replay says is not what the answer is about."""
-    for each in decided.alternatives if run.manifest.question.engine else ():
-        if each.measured is None or not each.predictor.replays:
-            continue
-        rows = each.measured.runs
-        told = tokens_per_round([t for t, _ in rows], counted_rounds([row for _, row in rows]))
-        replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
-        gap = estimate(paired_difference(told, replayed))
-        luck = each.acceptance_luck
-        if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
-            less = "fewer" if luck < 0 else "more"
-            short = f"{engine_name(run)} brought {abs(luck):.0%} {less} tokens a round than replay"
-            yield Caveat(
-                "other-acceptance",
-                f"{each.name}: {short}, more than chance explains: suspect the engine or how it "
-                "was set up; the expected speed-up counts on the replay",
-                decisive=True,
-                short=short,
-            )
-
-
-def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """Drafts that a serving engine was not started with, beside others that it was."""
-    every = decided.alternatives
-    timed = {each.candidate for each in every if each.predicted or each.measured}
-    names = dict.fromkeys(str(each.candidate) for each in every if each.candidate not in timed)
-    if run.manifest.question.engine and timed and names:
-        yield Caveat(
-            "not-timed",
-            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}; whether it would "
-            "pay there is not known",
         )
 
 
@@ -369,17 +331,7 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
             "acceptance, above all that of prompt lookup",
         )
     checked = audit(run)
-    if checked is not None and (checked.faults or checked.unknown) and run.manifest.question.engine:
-        other = checked.faults + checked.unknown
-        kinds = f"{checked.faults} not at a near tie, {checked.unknown} for causes unknown"
-        yield Caveat(
-            "output-differs",
-            f"at temperature 0, {other} of {checked.requests} answers with speculation differ from "
-            f"those without ({kinds}): another model, or passes that round differently",
-            decisive=other > checked.requests / 2,
-            short=f"{other} of {checked.requests} answers differ with speculation",
-        )
-    elif checked is not None and checked.faults:
+    if checked is not None and checked.faults and run.manifest.question.engine is None:
         yield Caveat(
             "output-differs",
             f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
@@ -496,7 +448,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"{outputs.faults} unexplained"
             + (f", {outputs.unknown} for causes unknown." if outputs.unknown else ".")
         )
-    found += [sentence for level in answer.levels for sentence in _texts_changed(level)]
+    found += [sentence for level in answer.levels for sentence in texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
         found.append(
@@ -509,25 +461,3 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"with {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
-
-
-def _texts_changed(level: LoadLevel) -> Iterator[str]:
-    """How often texts differ at a load, beside how often they do without speculation."""
-    texts = level.texts
-    if texts is None:
-        return
-    plain = f"{texts.plain_differ} of {texts.plain_answers}"
-    if texts.load == "closed" and level.concurrency == 1:
-        if texts.plain_answers:
-            yield f"Asked again, the server without speculation changed {plain} answers."
-        return
-    sent = "at their times of arrival"
-    if texts.load == "closed":
-        sent = f"with {level.concurrency} requests in flight"
-    without = (
-        f"of those without it {plain} do" if texts.plain_answers else "without it none is known"
-    )
-    yield (
-        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation "
-        f"differ from the texts written one by one without it; {without}."
-    )

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from draftbench.planner.recommendation import Audit, TextsAtLoad
+from draftbench.planner.recommendation import Audit, LoadLevel, TextsAtLoad
 from draftbench.records import Candidate, Decode, Served
 from draftbench.run_folder.folder import Key
 from draftbench.run_folder.run import Run
+from draftbench.run_folder.served import at_load
 
 # How an answer stands to the text without speculation, the worst last: unknown is a difference
 # whose margin the server does not tell, other one that is no near tie.
@@ -82,15 +83,9 @@ def texts_at(run: Run, concurrency: int) -> TextsAtLoad | None:
     """The shares that differ at one load of a serving engine; None without answers with speculation
     to compare. Requests that came at their times of arrival are the load 1 of their run.
     """
-    opened = run.manifest.question.arrivals != "closed"
-    rows = [
-        row
-        for row in run.served
-        if (
-            row.load == "open" if opened else (row.load, row.concurrency) == ("closed", concurrency)
-        )
-        and _is_whole(row)
-    ]
+    arrivals = run.manifest.question.arrivals
+    opened = arrivals != "closed"
+    rows = [row for row in at_load(run.served, arrivals, concurrency) if _is_whole(row)]
     wrote_the_text = not opened and concurrency == 1
     sides = {
         True: [row for row in rows if row.k > 0],
@@ -141,3 +136,25 @@ def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, M
             yield key, "same"
         elif engine == _TEXT_ONLY:
             yield key, "unknown"
+
+
+def texts_changed(level: LoadLevel) -> Iterator[str]:
+    """How often texts differ at a load, beside how often they do without speculation."""
+    texts = level.texts
+    if texts is None:
+        return
+    plain = f"{texts.plain_differ} of {texts.plain_answers}"
+    if texts.load == "closed" and level.concurrency == 1:
+        if texts.plain_answers:
+            yield f"Asked again, the server without speculation changed {plain} answers."
+        return
+    sent = "at their times of arrival"
+    if texts.load == "closed":
+        sent = f"with {level.concurrency} requests in flight"
+    without = (
+        f"of those without it {plain} do" if texts.plain_answers else "without it none is known"
+    )
+    yield (
+        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation "
+        f"differ from the texts written one by one without it; {without}."
+    )

@@ -16,6 +16,8 @@ from itertools import pairwise
 
 from draftbench.records import Candidate, Decode, Served
 
+# A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
+MOST_CACHED = 0.05
 # Proposed and accepted tokens of a round.
 Round = tuple[int, int]
 
@@ -26,6 +28,20 @@ def at_their_load(rows: Iterable[Served]) -> list[Served]:
     """
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
+
+
+def at_load(rows: Iterable[Served], arrivals: str, concurrency: int) -> list[Served]:
+    """The answers at one load of a run: those at their times of arrival where requests came so."""
+    if arrivals != "closed":
+        return [row for row in rows if row.load == "open"]
+    return [row for row in rows if (row.load, row.concurrency) == ("closed", concurrency)]
+
+
+def cached_share(rows: Iterable[Served]) -> float:
+    """The share of the prompts' tokens that the server had read before, as far as it tells."""
+    counts = [(row.cached_tokens or 0, row.prompt_tokens) for row in rows]
+    cached, read = (sum(side) for side in zip(*counts, strict=True)) if counts else (0, 0)
+    return cached / read if read else 0.0
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:

@@ -55,6 +55,7 @@ from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.run_folder.manifest import portable
+from draftbench.run_folder.served import MOST_CACHED, cached_share
 from draftbench.sweep.arms import ALONE, Arm, Load, arrival_times, closing, loads_of, sampling_of
 from draftbench.sweep.engine_answers import near_ties, response_of, served_of
 from draftbench.sweep.failures import failure, timed_out
@@ -65,8 +66,6 @@ from draftbench.sweep.worker import Keep, Private
 
 ECHOED = 5
 WARM_UP_TOKENS = 16
-# A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
-MOST_CACHED = 0.05
 # So many answers in a row that never came end a visit: the server is gone, or hangs.
 MOST_LOST = 3
 # Servers that take turns under load change after so many requests for each in flight.
@@ -330,12 +329,10 @@ class EngineWorker:
 
     def _say_what_was_cached(self, arm: Arm, load: Load) -> None:
         """Prompts that a server had read before cost it less than they will."""
-        answers = self.measured.answers.get((arm, load), {}).values()
-        cached = sum(answer.cached_tokens or 0 for answer in answers)
-        read = sum(answer.prompt_tokens for answer in answers)
-        if cached > MOST_CACHED * read:
+        cached = cached_share(self.measured.answers.get((arm, load), {}).values())
+        if cached > MOST_CACHED:
             self.watcher.note(
-                f"{arm}, {load}: the server had read {cached / read:.0%} of the prompts before; "
+                f"{arm}, {load}: the server had read {cached:.0%} of the prompts before; "
                 "time to the first token is too short"
             )
 

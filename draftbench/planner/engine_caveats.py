@@ -1,0 +1,101 @@
+"""What a reader must know of a run on a serving engine: drafts that it was not started with, rounds
+that are not those of replay, other texts with speculation, and prompts that it had read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftbench.acceptance.definitions import tokens_per_round
+from draftbench.acceptance.intervals import estimate, paired_difference
+from draftbench.acceptance.rounds import counted_rounds
+from draftbench.planner.at_concurrency import Evaluator, LoadDecision
+from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.recommendation import Caveat
+from draftbench.planner.texts import audit
+from draftbench.run_folder.run import Run
+from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
+
+# Tokens a round of an engine's, off replay's by a larger share.
+_OTHER_ACCEPTANCE = 0.2
+
+
+def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+    """None of a run of the built-in decoder."""
+    run = evaluator.run
+    if run.manifest.question.engine is not None:
+        yield from _of_untimed(run, decided)
+        yield from _of_other_acceptance(run, decided)
+        yield from _of_texts(run)
+        yield from _of_cached_prompts(evaluator, decided)
+
+
+def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """Drafts that a serving engine was not started with, beside others that it was."""
+    every = decided.alternatives
+    timed = {each.candidate for each in every if each.predicted or each.measured}
+    names = dict.fromkeys(str(each.candidate) for each in every if each.candidate not in timed)
+    if timed and names:
+        yield Caveat(
+            "not-timed",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}; whether it would "
+            "pay there is not known",
+        )
+
+
+def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """An engine that does not accept what replay says is not what the answer is about."""
+    for each in decided.alternatives:
+        if each.measured is None or not each.predictor.replays:
+            continue
+        rows = each.measured.runs
+        told = tokens_per_round([t for t, _ in rows], counted_rounds([row for _, row in rows]))
+        replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
+        gap = estimate(paired_difference(told, replayed))
+        luck = each.acceptance_luck
+        if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
+            less = "fewer" if luck < 0 else "more"
+            short = f"{engine_name(run)} brought {abs(luck):.0%} {less} tokens a round than replay"
+            yield Caveat(
+                "other-acceptance",
+                f"{each.name}: {short}, more than chance explains: suspect the engine or how it "
+                "was set up; the expected speed-up counts on the replay",
+                decisive=True,
+                short=short,
+            )
+
+
+def _of_texts(run: Run) -> Iterator[Caveat]:
+    checked = audit(run)
+    if checked is None:
+        return
+    if other := checked.faults + checked.unknown:
+        kinds = f"{checked.faults} not at a near tie, {checked.unknown} for causes unknown"
+        yield Caveat(
+            "output-differs",
+            f"at temperature 0, {other} of {checked.requests} answers with speculation differ from "
+            f"those without ({kinds}): another model, or passes that round differently",
+            decisive=other > checked.requests / 2,
+            short=f"{other} of {checked.requests} answers differ with speculation",
+        )
+
+
+def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+    """Prefills count where requests wait for each other's, or where latency is ranked by."""
+    run, concurrency = evaluator.run, decided.concurrency
+    rows = at_load(run.served, run.manifest.question.arrivals, concurrency)
+    shares = {
+        word: cached_share(row for row in rows if (row.k > 0) == drafting)
+        for word, drafting in (("without", False), ("with", True))
+    }
+    most = max(shares.values())
+    if most > MOST_CACHED:
+        sides = ", ".join(f"{share:.0%} {word} speculation" for word, share in shares.items())
+        waits = concurrency > 1 or run.manifest.question.arrivals != "closed"
+        yield Caveat(
+            "cached-prompts",
+            f"the server had read prompts before ({sides}): times to the first token are too "
+            "short, and requests waited less for each other's prompts; switch its prefix cache off",
+            decisive=waits or evaluator.options.objective == "latency",
+            short=f"up to {most:.0%} of the prompts were cached",
+        )
