@@ -7,12 +7,15 @@ k, at least twice.
 
 Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
 errors are of the same k in its second start against its first, each over the plain start of its
-turn. The regret is the best speed-up of all starts, k = 0 included, over that of the answer (of an
-open one over that of its leader), less 1; its interval is over requests.
+turn. The answer is that of first starts; its regret is told by the others, which did not choose:
+the seconds at the answer's k (an open one's leader's; k = 0 where it is not to speculate) over those
+at the best k, k = 0 included, less 1. Its interval holds requests and the scatter of starts; the best
+k is picked by the judging starts themselves, so that noise raises the regret and never hides it.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -60,13 +63,28 @@ class Starts:
         both = plain.keys() & own.keys()
         return sum(plain[key] for key in both) / sum(own[key] for key in both)
 
+    def judging(self, k: int) -> list[dict[tuple[str, int], float]]:
+        """Seconds by request of the starts at a k that did not choose: all but the first."""
+        return [self.seconds[k, repeat] for repeat in self.repeats(k)[1:]]
+
     def by_request(self, k: int) -> dict[tuple[str, int], float]:
-        """Seconds of each request at a k, the mean of its starts."""
-        rows = [self.seconds[k, repeat] for repeat in self.repeats(k)]
+        """Seconds of each request at a k, the mean of its judging starts."""
+        rows = self.judging(k)
         return {
             key: statistics.mean(row[key] for row in rows)
             for key in set.intersection(*(set(row) for row in rows))
         }
+
+    def scatter(self) -> float:
+        """Standard deviation of the log seconds of one start, pooled over k's, over all starts."""
+        squares, freedom = 0.0, 0
+        for k in (0, *self.ks):
+            rows = [self.seconds[k, repeat] for repeat in self.repeats(k)]
+            both = set.intersection(*(set(row) for row in rows))
+            logs = [math.log(sum(row[key] for key in both)) for row in rows]
+            squares += sum((log - statistics.mean(logs)) ** 2 for log in logs)
+            freedom += len(logs) - 1
+        return math.sqrt(squares / freedom)
 
 
 def with_starts(run: Run, candidate: Candidate, ks: Collection[int]) -> Run:
@@ -105,12 +123,14 @@ def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None
 
 def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:
     """What the answer loses against the best k of all, with a 95% interval; and that k."""
-    by_k = {k: starts.by_request(k) for k in (0, *starts.ks)}
+    by_k = {k: starts.by_request(k) for k in (0, *starts.ks) if starts.judging(k)}
     keys = sorted(set.intersection(*(set(rows) for rows in by_k.values())))
     ks = list(by_k)
     seconds = np.array([[by_k[k][key] for key in keys] for k in ks])
-    draws = np.random.default_rng(0).integers(len(keys), size=(RESAMPLES, len(keys)))
-    totals = seconds[:, draws].sum(axis=2)
+    rng = np.random.default_rng(0)
+    totals = seconds[:, rng.integers(len(keys), size=(RESAMPLES, len(keys)))].sum(axis=2)
+    errors = [starts.scatter() / math.sqrt(len(starts.judging(k))) for k in ks]
+    totals *= np.exp(rng.normal(0.0, np.array(errors)[:, None], totals.shape))
     at, best = ks.index(chosen), int(seconds.sum(axis=1).argmin())
     lost = totals[at] / totals[best] - 1
     low, high = np.quantile(lost, (0.025, 0.975))
