@@ -6,11 +6,13 @@ k, at least twice.
     python scripts/check_engine_prediction.py RUN...
 
 Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
-errors are of the same k in its second start against its first, each over the plain start of its
-turn. The answer is that of first starts; its regret is told by the others, which did not choose:
+errors are of the same k in its other starts against its first. Both are told twice: of the times
+alone (speed-ups over the mean of all plain starts) and of what a sweep says (each start over the
+plain one of its turn, whose scatter is then in it). The answer is that of first starts; its regret is told by the others, which did not choose:
 the seconds at the answer's k (an open one's leader's; k = 0 where it is not to speculate) over those
 at the best k, k = 0 included, less 1. Its interval holds requests and the scatter of starts; the best
-k is picked by the judging starts themselves, so that noise raises the regret and never hides it.
+k is the best of the judging starts, anew in every draw, so that noise raises the regret and never
+hides it.
 """
 
 from __future__ import annotations
@@ -56,12 +58,14 @@ class Starts:
     def repeats(self, k: int) -> list[int]:
         return sorted(repeat for each, repeat in self.seconds if each == k)
 
-    def speedup(self, k: int, repeat: int) -> float:
-        """Over the plain start of the same turn, or the last of them."""
-        plain = self.seconds[0, min(repeat, max(self.repeats(0)))]
+    def speedup(self, k: int, repeat: int, *, own_plain: bool = False) -> float:
+        """Of one start at a k, over the mean of all plain ones or the one of its own turn."""
+        turns = [min(repeat, max(self.repeats(0)))] if own_plain else self.repeats(0)
+        plain = [self.seconds[0, turn] for turn in turns]
         own = self.seconds[k, repeat]
-        both = plain.keys() & own.keys()
-        return sum(plain[key] for key in both) / sum(own[key] for key in both)
+        both = own.keys() & set.intersection(*(set(row) for row in plain))
+        together = statistics.mean(sum(row[key] for key in both) for row in plain)
+        return together / sum(own[key] for key in both)
 
     def judging(self, k: int) -> list[dict[tuple[str, int], float]]:
         """Seconds by request of the starts at a k that did not choose: all but the first."""
@@ -132,7 +136,7 @@ def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:
     errors = [starts.scatter() / math.sqrt(len(starts.judging(k))) for k in ks]
     totals *= np.exp(rng.normal(0.0, np.array(errors)[:, None], totals.shape))
     at, best = ks.index(chosen), int(seconds.sum(axis=1).argmin())
-    lost = totals[at] / totals[best] - 1
+    lost = totals[at] / totals.min(axis=0) - 1
     low, high = np.quantile(lost, (0.025, 0.975))
     return float(seconds[at].sum() / seconds[best].sum() - 1), float(low), float(high), ks[best]
 
@@ -160,33 +164,42 @@ def _show_load(run: Run, candidate: Candidate, load: int, ks: Sequence[int]) -> 
     starts, seen = Starts.of(run, candidate, load), with_starts(run, candidate, ks)
     print(f"  {load} in flight")
     print("    k    measured   again  predicted without it")
-    errors, repeats = [], []
+    guesses = {k: predicted(seen, candidate, load, k) for k in starts.ks if k not in ks}
     for k in starts.ks:
         again = [starts.speedup(k, repeat) for repeat in starts.repeats(k)]
-        repeats += [abs(other / again[0] - 1) for other in again[1:]]
-        guess = None if k in ks else predicted(seen, candidate, load, k)
-        if guess is not None:
-            errors.append(abs(guess / again[0] - 1))
+        guess = guesses.get(k)
         second = f"{again[1]:.2f}×" if len(again) > 1 else "–"
         shown = "started" if k in ks else "–" if guess is None else f"{guess:.2f}×"
         print(f"    {k:<5}{again[0]:>7.2f}×{second:>8}  {shown}")
     drift = [sum(starts.seconds[0, r].values()) for r in starts.repeats(0)]
     print(f"    plain, last start over first: {drift[-1] / drift[0] - 1:+.1%}")
-    for name, found in (("prediction error", errors), ("repeat error", repeats)):
-        if found:
-            print(
-                f"    {name}: median {statistics.median(found):.1%}, worst {max(found):.1%} "
-                f"of {len(found)}"
-            )
-    if errors and repeats:
-        ratio = statistics.median(errors) / statistics.median(repeats)
-        print(f"    prediction error over repeat error: {ratio:.2f}")
+    for own_plain, what in ((False, "times alone"), (True, "speed-ups")):
+        _show_errors(starts, guesses, own_plain=own_plain, what=what)
     answer = recommend(seen, DecisionOptions(concurrency=(load,)))
     named = answer.leader if answer.decision == "inconclusive" else answer.choice
     chosen = named.k if named is not None else 0
     lost, low, high, best = regret(starts, chosen)
     said = answer.decision.replace("_", " ")
     print(f"    {said}, k = {chosen}; best k = {best}: regret {lost:.1%} ({low:.1%} to {high:.1%})")
+
+
+def _show_errors(
+    starts: Starts, guesses: dict[int, float | None], *, own_plain: bool, what: str
+) -> None:
+    errors, repeats = [], []
+    for k in starts.ks:
+        first, *others = (starts.speedup(k, n, own_plain=own_plain) for n in starts.repeats(k))
+        repeats += [abs(other / first - 1) for other in others]
+        guess = guesses.get(k)
+        if guess is not None:
+            errors.append(abs(guess / first - 1))
+    if errors and repeats:
+        error, repeat = statistics.median(errors), statistics.median(repeats)
+        print(
+            f"    {what}: predicted to {error:.1%} (worst {max(errors):.1%} of {len(errors)}), "
+            f"repeated to {repeat:.1%} (worst {max(repeats):.1%} of {len(repeats)}): "
+            f"{error / repeat:.2f}"
+        )
 
 
 def main() -> None:
