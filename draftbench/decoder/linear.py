@@ -34,6 +34,10 @@ LOST = 2.0**-25
 # How a layer holds its weights: float16 numbers; oneDNN's packed copy; rows as they came; these
 # and blocks.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
+# How this CPU multiplies int8 weights: by 8-bit activations, by the two 7-bit halves of more exact
+# ones, or as numbers.
+INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"
+INT8_HALVES, INT8_WEIGHT_ONLY = "int8 by FBGEMM in halves", "int8 weight-only"
 
 
 def has_onednn() -> bool:
@@ -65,20 +69,20 @@ def wide_dtype() -> torch.dtype:
     return torch.bfloat16 if multiplies_bfloat16() else torch.float32
 
 
-def multiplies_integers() -> bool:
-    """Whether this CPU sums products of bytes without overflow (AVX-VNNI or AMX)."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
-
-
-def fbgemm_multiplies_integers() -> bool:
-    """Whether FBGEMM sums products of bytes without overflow (AVX-512 VNNI) and as fast as oneDNN,
-    which alone uses AMX.
+def int8_way() -> str:
+    """The fastest way to multiply int8 weights on this CPU: by oneDNN, which alone uses AMX and
+    AVX-VNNI, or by FBGEMM, which has less around its products. Without VNNI both sum two products
+    of bytes in 16 bits, which those of 8-bit activations overflow.
     """
     capabilities = torch.cpu.get_capabilities()
-    exact = capabilities.get("avx512_vnni") and not capabilities.get("amx_int8")
+    sums_in_32_bits = any(capabilities.get(n) for n in ("avx512_vnni", "avx_vnni", "amx_int8"))
     operator = "linear_with_input_q_dq_qweight_dq_output_fp32"
-    return has_fbgemm() and bool(exact) and hasattr(torch.ops.quantized, operator)
+    if has_fbgemm() and hasattr(torch.ops.quantized, operator):
+        if not sums_in_32_bits:
+            return INT8_HALVES
+        if capabilities.get("avx512_vnni") and not capabilities.get("amx_int8"):
+            return INT8_FBGEMM
+    return INT8_ONEDNN if sums_in_32_bits and has_onednn() else INT8_WEIGHT_ONLY
 
 
 def fits_16_bits(weight: Tensor) -> bool:
@@ -110,7 +114,7 @@ def unquantized_linear(
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
         return PackedLinear(weight, PACKED, _onednn(packed, bias))
     if fits_16_bits(weight):
-        return PackedLinear(weight, IN_16_BITS, _fbgemm(weight, bias))
+        return PackedLinear(weight, IN_16_BITS, in_16_bits(weight, bias))
     if weight.nbytes < ROWS_FROM:
         return PackedLinear(weight, PACKED, in_blocks(weight, bias))
     rows = weight.contiguous() if copied else weight.clone()
@@ -136,8 +140,8 @@ def _onednn(held: Tensor, bias: Tensor | None) -> Product:
     return product
 
 
-def _fbgemm(weight: Tensor, bias: Tensor | None) -> Product:
-    """float16 weights times float32 activations, summed in float32."""
+def in_16_bits(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product of float32 activations with the weights as float16, summed in float32."""
     held = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
     multiply = torch.ops.quantized.linear_dynamic_fp16.default
     return lambda x: multiply(x, held)
@@ -207,9 +211,9 @@ def as_function(layer: nn.Module) -> Product:
 
 
 def layouts_of(layers: Iterable[nn.Module]) -> str:
-    """What a runner's name says of how its layers hold their weights."""
-    held = {getattr(layer, "layout", None) for layer in layers}
-    return "".join(f", {layout}" for layout in (IN_16_BITS, TWICE) if layout in held)
+    """What a runner's name says of how its layers hold and multiply their weights."""
+    held: set[str] = {getattr(layer, "layout", PACKED) for layer in layers}
+    return "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
 
 
 def padded_size(rows: int) -> int:

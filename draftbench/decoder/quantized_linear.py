@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from draftbench.decoder.linear import (
+    INT8_FBGEMM,
+    INT8_HALVES,
+    INT8_ONEDNN,
+    INT8_WEIGHT_ONLY,
     ProductLinear,
-    fbgemm_multiplies_integers,
     has_onednn,
     in_blocks,
+    int8_way,
     multiplies_bfloat16,
-    multiplies_integers,
     padded,
     plain_linear,
     unquantized_linear,
@@ -35,6 +39,8 @@ INT8_KERNEL_ROWS, INT4_KERNEL_ROWS, INT4_KERNEL_ROWS_BESIDE_BFLOAT16 = 16, 8, 2
 UINT8_ZERO = 128
 # The largest code.
 INT8_TOP = 127
+# Of 7-bit activations: what is left of the nearest code is at most half of one, 63 of 126ths.
+INT7_TOP, UINT7_ZERO, FINER = 63, 64, 126
 # In place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 
@@ -73,7 +79,10 @@ def make_linear(
         return Int4CudaLinear(weight, bias)
     if level == "int4":
         return Int4Linear(weight, bias)
-    return (Int8Linear if multiplies_integers() else Int8WeightOnlyLinear)(weight, bias)
+    way = int8_way()
+    if way == INT8_WEIGHT_ONLY:
+        return Int8WeightOnlyLinear(weight, bias)
+    return Int8Linear(weight, bias, way)
 
 
 class SimulatedLinear(nn.Module):
@@ -112,19 +121,22 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(ProductLinear):
-    """int8 weights with one scale per output channel times 8-bit activations with one scale per
-    token: their products are summed as integers, exactly, at the speed of the memory.
+    """int8 weights with one scale per output channel times integers for the activations, with one
+    scale per token: their products are summed exactly, at the speed of the memory.
+
+    Args:
+        way: as `int8_way` names it.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, way: str) -> None:
         super().__init__(weight)
         exact = weight.float()
         largest = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST)
         codes = exact.mul(INT8_TOP / largest).round_().to(torch.int8)
         scale = largest[:, 0] / INT8_TOP
+        self.layout = way
         self.weight_bytes = codes.numel() + 4 * scale.numel()
-        by_library = _int8_fbgemm if fbgemm_multiplies_integers() else _int8_onednn
-        multiply = by_library(codes, scale)
+        multiply = INT8_PRODUCTS[way](codes, scale)
 
         def product(x: Tensor) -> Tensor:
             rows = x.float()
@@ -137,22 +149,46 @@ class Int8Linear(ProductLinear):
         self.product = product
 
 
-def _int8_fbgemm(codes: Tensor, scale: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The product with rows that are divided by their largest value, which FBGEMM quantizes itself:
-    as fast as oneDNN's, with fewer small calls around it.
+# Rows and their largest values → their product, each over its largest value.
+Int8Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def _int8_fbgemm(codes: Tensor, scale: Tensor) -> Int8Product:
+    """8-bit activations, which FBGEMM makes itself: as fast as oneDNN's, with fewer small calls
+    around it.
     """
+    packed, multiply = _fbgemm_packed(codes, scale)
+    return lambda rows, largest: multiply(rows / largest, 1 / INT8_TOP, UINT8_ZERO, packed)
+
+
+def _int8_halves(codes: Tensor, scale: Tensor) -> Int8Product:
+    """A token as two rows, which the weights are read once for: its 7-bit codes, and in 126ths what
+    these leave out. Sums of two products of 7 and 8 bits fit into 16.
+    """
+    packed, multiply = _fbgemm_packed(codes, scale / INT7_TOP)
+
+    def product(rows: Tensor, largest: Tensor) -> Tensor:
+        exact = rows / largest * INT7_TOP
+        coarse = exact.round()
+        sums = multiply(torch.cat([coarse, (exact - coarse).mul_(FINER)]), 1.0, UINT7_ZERO, packed)
+        return sums[: len(rows)].add_(sums[len(rows) :], alpha=1 / FINER)
+
+    return product
+
+
+def _fbgemm_packed(codes: Tensor, scale: Tensor) -> tuple[Any, Callable[..., Tensor]]:
+    """Weights as FBGEMM holds them, and its product with rows of a scale and a zero point."""
     zeros = torch.zeros(len(codes), dtype=torch.int64)
     with warnings.catch_warnings():
         # PyTorch means to give up tensors that know their scale; this one only brings it along.
         warnings.simplefilter("ignore", UserWarning)
         scaled = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
     packed = torch.ops.quantized.linear_prepack(scaled, None)
-    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-    return lambda rows, largest: multiply(rows / largest, 1 / INT8_TOP, UINT8_ZERO, packed)
+    return packed, torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
 
-def _int8_onednn(codes: Tensor, scale: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same by oneDNN. Activations are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but
+def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:
+    """8-bit activations by oneDNN. They are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but
     without AMX have no kernel for a product of signed bytes, and oneDNN's reference takes hundreds
     of times as long.
     """
@@ -173,10 +209,19 @@ def _int8_onednn(codes: Tensor, scale: Tensor) -> Callable[[Tensor, Tensor], Ten
     return product
 
 
+INT8_PRODUCTS = {
+    INT8_FBGEMM: _int8_fbgemm,
+    INT8_HALVES: _int8_halves,
+    INT8_ONEDNN: _int8_onednn,
+}
+
+
 class Int8WeightOnlyLinear(ProductLinear):
-    """int8 weights with one scale per output channel, activations in bfloat16: for a CPU that does
-    not multiply integers.
+    """int8 weights with one scale per output channel, activations in bfloat16: for a CPU whose
+    PyTorch multiplies no integers.
     """
+
+    layout = INT8_WEIGHT_ONLY
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight)

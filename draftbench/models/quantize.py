@@ -18,10 +18,13 @@ from draftbench.decoder.device import Capability, capability, make_ready
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
+    INT8_FBGEMM,
+    INT8_HALVES,
+    INT8_ONEDNN,
+    INT8_WEIGHT_ONLY,
     PackedLinear,
-    fbgemm_multiplies_integers,
+    int8_way,
     multiplies_bfloat16,
-    multiplies_integers,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.quantized_linear import Int4Linear
@@ -48,6 +51,15 @@ MEANINGS = {
     "int4": f"4-bit weights, scale and offset for every {INT4_GROUP}",
 }
 LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
+
+_8_BITS = "activations in 8 bits too, one scale per token"
+WEIGHT_ONLY = "PyTorch, weight-only"
+INT8_WORDS = {
+    INT8_FBGEMM: f"FBGEMM, {_8_BITS}",
+    INT8_ONEDNN: f"oneDNN, {_8_BITS}",
+    INT8_HALVES: "FBGEMM, activations in two halves of 7 bits, one scale per token",
+    INT8_WEIGHT_ONLY: WEIGHT_ONLY,
+}
 
 
 class CudaLevel(NamedTuple):
@@ -111,10 +123,9 @@ def kernel_of(level: str, device: str) -> str | None:
         return on_gpu.kernel if not on_gpu.least or capability(device) >= on_gpu.least else None
     if level == "none":
         return "oneDNN, packed"
-    if level == "int8" and multiplies_integers():
-        library = "FBGEMM" if fbgemm_multiplies_integers() else "oneDNN"
-        return f"{library}, activations in 8 bits too, one scale per token"
-    return "PyTorch, weight-only" if level in ("int8", "int4") else None
+    if level == "int8":
+        return INT8_WORDS[int8_way()]
+    return WEIGHT_ONLY if level == "int4" else None
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:

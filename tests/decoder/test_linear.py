@@ -4,15 +4,19 @@ token alone and in company.
 
 import re
 import weakref
+from functools import partial
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from draftbench.decoder import quantized_linear
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
+    INT8_FBGEMM,
+    INT8_HALVES,
+    INT8_ONEDNN,
+    INT8_WEIGHT_ONLY,
     PACKED,
     PACKED_FROM,
     ROWS_FROM,
@@ -20,8 +24,8 @@ from draftbench.decoder.linear import (
     PackedLinear,
     fits_16_bits,
     has_fbgemm,
+    int8_way,
     multiplies_bfloat16,
-    multiplies_integers,
     padded_size,
     unquantized_linear,
 )
@@ -37,29 +41,32 @@ from draftbench.decoder.quantized_linear import (
 from draftbench.memory import INT4_GROUP
 from tests.decoder.operations import Operations
 
+int8_fbgemm = partial(Int8Linear, way=INT8_FBGEMM)
+int8_onednn = partial(Int8Linear, way=INT8_ONEDNN)
+int8_halves = partial(Int8Linear, way=INT8_HALVES)
 
-def onednn_int8_linear(weight, bias):
-    """What Int8Linear is where FBGEMM overflows or is slower."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(quantized_linear, "fbgemm_multiplies_integers", lambda: False)
-        return Int8Linear(weight, bias)
-
-
-# Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈ 3.2σ,
-# step 3.2/127, uniform error step/√12) ≈ .73%, and √2 times that where the activations are rounded
-# too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9%; e4m3 (3 mantissa bits) ≈ 2.6%, of
-# weights and activations √2 times that.
+# Relative error of a normal weight matrix rounded to the level: int8 (absmax of 512 normals ≈
+# 3.2σ, step 3.2/127, uniform error step/√12) ≈ .73%, and √2 times that where the activations are
+# rounded to 8 bits too; int4 (range of 32 normals ≈ 4.1σ, step 4.1/15) ≈ 7.9%; e4m3 (3 mantissa
+# bits) ≈ 2.6%, of weights and activations √2 times that.
 EXPECTED_ERROR = {
-    Int8Linear: 0.0103,
-    onednn_int8_linear: 0.0103,
+    int8_fbgemm: 0.0103,
+    int8_onednn: 0.0103,
+    int8_halves: 0.0073,
     Int8WeightOnlyLinear: 0.0073,
     Int4Linear: 0.079,
 }
 FP8_ERROR = 0.037
-needs_integers = pytest.mark.skipif(
-    not multiplies_integers(), reason="this CPU does not multiply bytes"
+needs_vnni = pytest.mark.skipif(
+    int8_way() not in (INT8_FBGEMM, INT8_ONEDNN),
+    reason="this CPU sums products of bytes in 16 bits",
 )
-INT8_KERNELS = [pytest.param(k, marks=needs_integers) for k in (Int8Linear, onednn_int8_linear)]
+needs_fbgemm = pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch or CPU has no FBGEMM")
+INT8_KERNELS = [
+    pytest.param(int8_fbgemm, marks=[needs_vnni, needs_fbgemm], id="fbgemm"),
+    pytest.param(int8_halves, marks=needs_fbgemm, id="halves"),
+    pytest.param(int8_onednn, marks=needs_vnni, id="onednn"),
+]
 KERNELS = [*INT8_KERNELS, Int8WeightOnlyLinear, Int4Linear]
 
 
@@ -172,6 +179,34 @@ def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
     assert gain.square().mean().sqrt() < 0.0007
 
 
+@needs_fbgemm
+@pytest.mark.parametrize(
+    ("capable", "way"),
+    [
+        ({"avx512_vnni"}, INT8_FBGEMM),
+        ({"avx512_vnni", "amx_int8"}, INT8_ONEDNN),
+        ({"avx_vnni"}, INT8_ONEDNN),
+        (set(), INT8_HALVES),
+    ],
+)
+def test_int8_goes_where_sums_of_bytes_do_not_overflow(monkeypatch, capable, way):
+    capabilities = dict.fromkeys({"avx2", "f16c"} | capable, True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert int8_way() == way
+
+
+def test_int8_is_weight_only_without_fbgemm_and_vnni(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": False})
+    assert int8_way() == INT8_WEIGHT_ONLY
+
+
+def test_halves_of_activations_stay_within_16_bits_for_sums_of_two_products():
+    """By hand: 127 · 127 twice is 32258 of 32767; 255 · 127 twice is not."""
+    weight = torch.full((16, 64), 127.0)
+    x = torch.full((1, 64), 127.0)
+    assert int8_halves(weight, None)(x).tolist() == [[127.0 * 127 * 64] * 16]
+
+
 @pytest.mark.parametrize("kernel", INT8_KERNELS)
 def test_bytes_are_multiplied_and_summed_exactly(kernel):
     """By hand: weights and activations whose largest value is 127 are their own codes."""
@@ -209,7 +244,7 @@ def test_int8_takes_values_of_any_size_and_rows_of_zeros(kernel, value):
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("layer", [unquantized_linear, *INT8_KERNELS[1:]])
+@pytest.mark.parametrize("layer", [unquantized_linear, INT8_KERNELS[-1]])
 @pytest.mark.parametrize("rows", [1, 2, 9, 40])
 def test_onednn_multiplies_with_a_kernel_and_not_with_its_reference(capfd, layer, rows):
     """Its reference gives the same figures, hundreds of times as slowly. What it takes is named in
@@ -302,7 +337,7 @@ def test_weights_that_need_32_bits_are_held_as_is_fastest_for_their_size(size, t
         torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM, or this CPU no F16C")
+@needs_fbgemm
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
 def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored):
     generator = torch.Generator().manual_seed(0)

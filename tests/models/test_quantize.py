@@ -21,7 +21,12 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16, multiplies_integers
+from draftbench.decoder.linear import (
+    INT8_WEIGHT_ONLY,
+    has_fbgemm,
+    int8_way,
+    multiplies_bfloat16,
+)
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
@@ -154,7 +159,7 @@ def test_a_level_without_a_kernel_may_be_simulated(card):
         assert check_level(level, device, simulate=True) is real
 
 
-SCALE = FLOAT32 if multiplies_integers() else BFLOAT16
+SCALE = BFLOAT16 if int8_way() == INT8_WEIGHT_ONLY else FLOAT32
 
 
 @pytest.mark.parametrize(
