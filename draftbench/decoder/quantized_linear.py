@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,22 +20,25 @@ from draftbench.decoder.linear import (
     INT8_HALVES,
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
+    Product,
     ProductLinear,
+    has_fbgemm,
     has_onednn,
+    in_16_bits,
     in_blocks,
     int8_way,
     multiplies_bfloat16,
     padded,
-    plain_linear,
     unquantized_linear,
     wide_dtype,
 )
 from draftbench.memory import INT4_GROUP
 
-# Beyond so many rows another way is faster than the weight-only kernels. int4's shares its reading
-# of the weights among a few rows on a CPU with AVX2; where bfloat16 is multiplied, its wide copy
-# overtakes it at once.
-INT8_KERNEL_ROWS, INT4_KERNEL_ROWS, INT4_KERNEL_ROWS_BESIDE_BFLOAT16 = 16, 8, 2
+# Beyond so many rows another way is faster than the weight-only kernels. int4's reads the weights
+# once for four rows; its wide copy overtakes it at once where bfloat16 is multiplied.
+INT8_KERNEL_ROWS = 16
+INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
+INT4_KERNEL_ROWS_ELSE = 4
 # Of 8-bit activations, whose codes are unsigned.
 UINT8_ZERO = 128
 # The largest code.
@@ -272,12 +276,9 @@ class Int4Linear(ProductLinear):
         scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
         kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        wide = self.wide_dtype = wide_dtype()
-        copy = exact.reshape(weight.shape).to(wide)
-        multiply_wide = in_blocks(copy, None) if has_onednn() else plain_linear(copy, None)
-        kernel_rows = INT4_KERNEL_ROWS
-        if multiplies_bfloat16():
-            kernel_rows = INT4_KERNEL_ROWS_BESIDE_BFLOAT16
+        self.wide, multiply_wide = _wide_copy(exact.reshape(weight.shape))
+        kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
+        kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 
         def product(x: Tensor) -> Tensor:
@@ -286,10 +287,26 @@ class Int4Linear(ProductLinear):
                 narrow = x.to(torch.bfloat16).contiguous()
                 out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
             else:
-                out = multiply_wide(x.to(wide)).to(x.dtype)
+                out = multiply_wide(x).to(x.dtype)
             return out if bias is None else out.add_(bias)
 
         self.product = product
+
+
+def _wide_copy(weight: Tensor) -> tuple[str, Product]:
+    """The type in which float32 weights are kept beside their 4-bit codes, and their product with
+    rows of any type.
+    """
+    if multiplies_bfloat16():
+        multiply = in_blocks(weight.bfloat16(), None)
+        return "bfloat16", lambda x: multiply(x.to(torch.bfloat16))
+    if has_fbgemm():
+        name, multiply = "float16", in_16_bits(weight, None)
+    elif has_onednn():
+        name, multiply = "float32", in_blocks(weight, None)
+    else:
+        name, multiply = "float32", partial(functional.linear, weight=weight)
+    return name, lambda x: multiply(x.float())
 
 
 class Int4CudaLinear(ProductLinear):

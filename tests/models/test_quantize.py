@@ -207,7 +207,7 @@ def test_weights_are_counted_by_their_types(workshop, level, dtype, tied, weight
     assert facts.kv_bytes_per_token == 128 * dtype.itemsize
     if level == "int4":
         assert f"int4 covers {share:.0%} of the linear weights" in facts.caveats
-        copy = "keeps (bfloat16|float32) ones, not counted"
+        copy = "keeps (bfloat16|float16|float32) ones, not counted"
         assert any(re.search(copy, caveat) for caveat in facts.caveats)
 
 
@@ -249,7 +249,8 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     """
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
-    assert facts.runner == "draftbench (float32, cpu)"
+    how = f", {int8_way()}" * (level == "int8")
+    assert facts.runner == f"draftbench (float32, cpu{how})"
     assert facts.has_kernel
     tokens = torch.arange(1, 25)
     whole = runner.forward(tokens, runner.new_cache(24), every=True)
