@@ -1,8 +1,12 @@
-"""Times one matrix in each layout of its weights, for 1 to 16 rows, from memory and from the cache:
-what `draftbench.decoder.linear` chooses by.
+"""Times one matrix in each layout of its weights, for 1 to 64 rows, from memory and from the cache:
+what `draftbench.decoder.linear` and `quantized_linear` choose by.
 
     python scripts/bench_layouts.py                       # float32, the shapes of three models
     python scripts/bench_layouts.py --dtype bfloat16 --shapes 8960x1536,1536x8960
+    python scripts/bench_layouts.py --level int8
+
+On a CPU with AVX-512 `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+FBGEMM_ENABLE_INSTRUCTIONS=AVX2` shows what one without would take.
 """
 
 import argparse
@@ -14,20 +18,39 @@ from rich.table import Table
 from torch.nn import functional
 
 from draftbench.decoder.device import set_threads
-from draftbench.decoder.linear import SEVERAL, has_fbgemm, multiplies_bfloat16
+from draftbench.decoder.linear import (
+    INT8_ONEDNN,
+    INT8_WEIGHT_ONLY,
+    SEVERAL,
+    has_fbgemm,
+    multiplies_bfloat16,
+)
+from draftbench.decoder.quantized_linear import (
+    INT8_PRODUCTS,
+    Int4Linear,
+    Int8Linear,
+    Int8WeightOnlyLinear,
+)
 
 # Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
 SHAPES = (
     "8960x1536,1536x8960,2048x1536,49152x576,3072x576,576x1536,960x576,1408x256,256x704,512x256"
 )
-ROWS = (1, 2, 3, 4, 5, 8, 16)
+ROWS = (1, 2, 3, 4, 5, 8, 16, 64)
 REPEATS = 9
 # More than any cache of the processors that this was written on.
 COLD_BYTES = 300_000_000
 
 
-def layouts(weight: torch.Tensor) -> dict[str, object]:
+def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
     """Products by name; each has a copy of its own."""
+    if level == "int8":
+        ways = [way for way in INT8_PRODUCTS if way == INT8_ONEDNN or has_fbgemm()]
+        products = {way: Int8Linear(weight, None, way).product for way in ways}
+        return products | {INT8_WEIGHT_ONLY: Int8WeightOnlyLinear(weight, None).product}
+    if level == "int4":
+        layer = Int4Linear(weight, None)
+        return {"int4 codes": layer.by_codes, f"{layer.wide} copy": layer.by_copy}
     multiply = torch.ops.mkldnn._linear_pointwise.default
     packed = torch.ops.mkldnn._reorder_linear_weight
 
@@ -48,10 +71,12 @@ def layouts(weight: torch.Tensor) -> dict[str, object]:
 
 
 @torch.inference_mode()
-def measure(outputs: int, inputs: int, dtype: torch.dtype, copies: int) -> dict[str, list[float]]:
+def measure(
+    outputs: int, inputs: int, dtype: torch.dtype, level: str, copies: int
+) -> dict[str, list[float]]:
     """The least seconds of each layout for each number of rows, the layouts taking turns."""
     weight = torch.randn(outputs, inputs).to(dtype)
-    sets = [layouts(weight) for _ in range(copies)]
+    sets = [layouts(weight, level) for _ in range(copies)]
     best = {(name, rows): float("inf") for name in sets[0] for rows in ROWS}
     for _ in range(REPEATS):
         for rows in ROWS:
@@ -69,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--level", choices=("none", "int8", "int4"), default="none")
     options = parser.parse_args()
     threads, console = set_threads(None), Console(width=100)
     dtype = getattr(torch, options.dtype)
@@ -82,7 +108,7 @@ def main() -> None:
                 "µs", *(f"{rows} rows" for rows in ROWS),
                 title=f"{shape}, {size / 1e6:.1f} MB from {place}, {threads} threads",
             )  # fmt: skip
-            for name, seconds in measure(outputs, inputs, dtype, copies).items():
+            for name, seconds in measure(outputs, inputs, dtype, options.level, copies).items():
                 table.add_row(name, *(f"{1e6 * each:.0f}" for each in seconds))
             console.print(table)
 

@@ -276,21 +276,21 @@ class Int4Linear(ProductLinear):
         scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
         kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        self.wide, multiply_wide = _wide_copy(exact.reshape(weight.shape))
+        self.wide, by_copy = _wide_copy(exact.reshape(weight.shape))
         kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
         kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
 
+        def by_codes(x: Tensor) -> Tensor:
+            # The kernel refuses rows that do not follow each other in memory.
+            return kernel(x.to(torch.bfloat16).contiguous(), packed, INT4_GROUP, scale_and_offset)
+
         def product(x: Tensor) -> Tensor:
-            if x.shape[0] <= kernel_rows:
-                # The kernel refuses rows that do not follow each other in memory.
-                narrow = x.to(torch.bfloat16).contiguous()
-                out = kernel(narrow, packed, INT4_GROUP, scale_and_offset).to(x.dtype)
-            else:
-                out = multiply_wide(x).to(x.dtype)
+            multiply = by_codes if x.shape[0] <= kernel_rows else by_copy
+            out = multiply(x).to(x.dtype)
             return out if bias is None else out.add_(bias)
 
-        self.product = product
+        self.by_codes, self.by_copy, self.product = by_codes, by_copy, product
 
 
 def _wide_copy(weight: Tensor) -> tuple[str, Product]:
