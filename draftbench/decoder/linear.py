@@ -74,15 +74,15 @@ def int8_way() -> str:
     AVX-VNNI, or by FBGEMM, which has less around its products. Without VNNI both sum two products
     of bytes in 16 bits, which those of 8-bit activations overflow.
     """
-    capabilities = torch.cpu.get_capabilities()
-    sums_in_32_bits = any(capabilities.get(n) for n in ("avx512_vnni", "avx_vnni", "amx_int8"))
+    has = torch.cpu.get_capabilities().get
+    # Unlike the CPU's list it follows `ATEN_CPU_CAPABILITY`.
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if has_onednn() and (has("avx_vnni") or (wide and has("amx_int8"))):
+        return INT8_ONEDNN
     operator = "linear_with_input_q_dq_qweight_dq_output_fp32"
     if has_fbgemm() and hasattr(torch.ops.quantized, operator):
-        if not sums_in_32_bits:
-            return INT8_HALVES
-        if capabilities.get("avx512_vnni") and not capabilities.get("amx_int8"):
-            return INT8_FBGEMM
-    return INT8_ONEDNN if sums_in_32_bits and has_onednn() else INT8_WEIGHT_ONLY
+        return INT8_FBGEMM if wide and has("avx512_vnni") else INT8_HALVES
+    return INT8_ONEDNN if has_onednn() and wide and has("avx512_vnni") else INT8_WEIGHT_ONLY
 
 
 def fits_16_bits(weight: Tensor) -> bool:

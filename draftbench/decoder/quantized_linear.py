@@ -39,6 +39,9 @@ from draftbench.memory import INT4_GROUP
 INT8_KERNEL_ROWS = 16
 INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
 INT4_KERNEL_ROWS_ELSE = 4
+# Of smaller matrices the weight-only kernel takes less for a token than making integers of the
+# token does.
+INTEGERS_FROM = 600_000
 # Of 8-bit activations, whose codes are unsigned.
 UINT8_ZERO = 128
 # The largest code.
@@ -84,7 +87,7 @@ def make_linear(
     if level == "int4":
         return Int4Linear(weight, bias)
     way = int8_way()
-    if way == INT8_WEIGHT_ONLY:
+    if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
         return Int8WeightOnlyLinear(weight, bias)
     return Int8Linear(weight, bias, way)
 
@@ -221,8 +224,8 @@ INT8_PRODUCTS = {
 
 
 class Int8WeightOnlyLinear(ProductLinear):
-    """int8 weights with one scale per output channel, activations in bfloat16: for a CPU whose
-    PyTorch multiplies no integers.
+    """int8 weights with one scale per output channel, activations in bfloat16: for small matrices,
+    and for a CPU whose PyTorch multiplies no integers.
     """
 
     layout = INT8_WEIGHT_ONLY

@@ -52,12 +52,12 @@ MEANINGS = {
 }
 LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
 
-_8_BITS = "activations in 8 bits too, one scale per token"
 WEIGHT_ONLY = "PyTorch, weight-only"
+_INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
 INT8_WORDS = {
-    INT8_FBGEMM: f"FBGEMM, {_8_BITS}",
-    INT8_ONEDNN: f"oneDNN, {_8_BITS}",
-    INT8_HALVES: "FBGEMM, activations in two halves of 7 bits, one scale per token",
+    INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
+    INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
+    INT8_HALVES: f"FBGEMM, activations in two halves of 7 bits, {_INTEGERS}",
     INT8_WEIGHT_ONLY: WEIGHT_ONLY,
 }
 

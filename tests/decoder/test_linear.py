@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from draftbench.decoder import quantized_linear
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -181,18 +182,28 @@ def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
 
 @needs_fbgemm
 @pytest.mark.parametrize(
-    ("capable", "way"),
+    ("capable", "kernels", "way"),
     [
-        ({"avx512_vnni"}, INT8_FBGEMM),
-        ({"avx512_vnni", "amx_int8"}, INT8_ONEDNN),
-        ({"avx_vnni"}, INT8_ONEDNN),
-        (set(), INT8_HALVES),
+        ({"avx512_vnni"}, "AVX512", INT8_FBGEMM),
+        ({"avx512_vnni", "amx_int8"}, "AVX512", INT8_ONEDNN),
+        ({"avx512_vnni", "amx_int8"}, "AVX2", INT8_HALVES),
+        ({"avx_vnni"}, "AVX2", INT8_ONEDNN),
+        (set(), "AVX512", INT8_HALVES),
+        (set(), "AVX2", INT8_HALVES),
     ],
 )
-def test_int8_goes_where_sums_of_bytes_do_not_overflow(monkeypatch, capable, way):
+def test_int8_goes_where_sums_of_bytes_do_not_overflow(monkeypatch, capable, kernels, way):
     capabilities = dict.fromkeys({"avx2", "f16c"} | capable, True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
     assert int8_way() == way
+
+
+@pytest.mark.parametrize(("outputs", "layer"), [(599, Int8WeightOnlyLinear), (600, Int8Linear)])
+def test_int8_makes_integers_of_tokens_only_for_large_matrices(monkeypatch, outputs, layer):
+    monkeypatch.setattr(quantized_linear, "int8_way", lambda: INT8_ONEDNN)
+    made = make_linear(torch.ones(outputs, 1000), None, "int8", simulate=False)
+    assert type(made) is layer
 
 
 def test_int8_is_weight_only_without_fbgemm_and_vnni(monkeypatch):

@@ -21,12 +21,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from draftbench.decoder import linear
 from draftbench.decoder.any_transformer import TransformersRunner
-from draftbench.decoder.linear import (
-    INT8_WEIGHT_ONLY,
-    has_fbgemm,
-    int8_way,
-    multiplies_bfloat16,
-)
+from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.memory import INT4_GROUP, LEVELS
 from draftbench.models import quantize
@@ -159,9 +154,6 @@ def test_a_level_without_a_kernel_may_be_simulated(card):
         assert check_level(level, device, simulate=True) is real
 
 
-SCALE = BFLOAT16 if int8_way() == INT8_WEIGHT_ONLY else FLOAT32
-
-
 @pytest.mark.parametrize(
     ("level", "dtype", "tied", "weights", "share"),
     [
@@ -181,7 +173,7 @@ SCALE = BFLOAT16 if int8_way() == INT8_WEIGHT_ONLY else FLOAT32
             "int8",
             torch.bfloat16,
             False,
-            LINEAR + EMBEDDING + SCALE * (OUTPUTS + 300) + BFLOAT16 * (NORMS + EMBEDDING),
+            LINEAR + EMBEDDING + BFLOAT16 * (OUTPUTS + 300) + BFLOAT16 * (NORMS + EMBEDDING),
             1,
         ),
         # Half a byte a weight, a pair of scales a group; the head's 300 outputs do not divide into
@@ -249,7 +241,8 @@ def test_a_float32_model_may_have_a_quantized_draft(workshop, level, tied):
     """
     source = workshop.weighted("model", tie_word_embeddings=tied)
     runner, facts = build_runner(source, Build(torch.float32, level, "cpu"), "draft")
-    how = f", {int8_way()}" * (level == "int8")
+    # Matrices as small as these.
+    how = ", int8 weight-only" * (level == "int8")
     assert facts.runner == f"draftbench (float32, cpu{how})"
     assert facts.has_kernel
     tokens = torch.arange(1, 25)
