@@ -10,7 +10,7 @@ resamples. The interval covers the sampling of requests alone, not timing noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -84,8 +84,19 @@ def resampled(
     defined = draws[np.isfinite(draws)]
     if len(defined) < (1 - _UNDEFINED_SHARE) * resamples:
         return None
-    low, high = np.quantile(defined, _bca_quantiles(value, defined, left_out, level))
-    return Estimate(value, float(low), float(high))
+    low, high = quantiles(defined, _bca_quantiles(value, defined, left_out, level))
+    return Estimate(value, low, high)
+
+
+def quantiles(draws: Floats, shares: Sequence[float]) -> list[float]:
+    """As np.quantile, which takes five times as long on so few draws."""
+    ordered, last = np.sort(draws), len(draws) - 1
+    found = []
+    for share in shares:
+        below = int(share * last)
+        low, high = ordered[below], ordered[min(below + 1, last)]
+        found.append(float(low + (high - low) * (share * last - below)))
+    return found
 
 
 def paired_difference(a: Sample, b: Sample) -> Sample:

@@ -92,7 +92,8 @@ def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float
 
 def _bends(alternative: Alternative, bounds: Sequence[Predictor], by: Kind) -> list[float]:
     """What the prediction is off by if passes take the least or the most, or neither."""
-    own = _speedup(alternative.prediction, by)
+    predicted = alternative.speedup(by)
+    own = predicted.value if predicted else None
     others = [_speedup(predict(bound, alternative.k), by) for bound in bounds]
     return [0.0, *(own / other - 1 for other in others if own and other)]
 

@@ -32,7 +32,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.intervals import Estimate, widening
+from draftbench.acceptance.intervals import Estimate, quantiles, widening
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
@@ -200,7 +200,8 @@ def _token_curve(timed: tuple[tuple[int, Surface], ...], context: int) -> _Token
 
 def _common(one: Ints, other: Ints) -> Ints:
     """The points of both axes that lie on both."""
-    points = np.union1d(one, other)
+    # Not np.union1d, which imports masked arrays.
+    points = np.array(sorted({*one.tolist(), *other.tolist()}))
     inside: Ints = points[_inside(one, points) & _inside(other, points)]
     return inside
 
@@ -231,6 +232,12 @@ def _isotonic(values: Floats) -> Floats:
 
     It keeps the order of two rows, so a second axis does not undo the first (Barlow et al. 1972).
     """
+    found, falling = values.copy(), (np.diff(values, axis=-1) < 0).any(axis=-1)
+    found[falling] = _nearest(values[falling])
+    return found
+
+
+def _nearest(values: Floats) -> Floats:
     zero = np.zeros((*values.shape[:-1], 1))
     sums = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
     counts, forward = _spans(values.shape[-1])
@@ -250,8 +257,16 @@ def _spans(length: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
 
 def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:
     """The timed points around each wanted one and how far it is from the lower."""
+    asked = np.asarray(wanted, np.float64)
+    return _around(axis.tobytes(), asked.tobytes(), asked.shape)
+
+
+# The contexts of the traffic are asked for at every k and every load.
+@lru_cache(maxsize=256)
+def _around(points: bytes, wanted: bytes, shape: tuple[int, ...]) -> tuple[Ints, Ints, Floats]:
+    axis = np.frombuffer(points, np.int64)
     # Not np.clip, which costs more than the rest of it on arrays as short as these.
-    clamped = np.minimum(np.maximum(np.asarray(wanted, np.float64), axis[0]), axis[-1])
+    clamped = np.minimum(np.maximum(np.frombuffer(wanted).reshape(shape), axis[0]), axis[-1])
     last = len(axis) - 1
     high = np.minimum(np.maximum(axis.searchsorted(clamped), min(1, last)), last)
     low = np.maximum(high - 1, 0)
@@ -303,8 +318,7 @@ class BlockCosts:
         """A ratio of medians with its 95% interval over visits, or over processes."""
         value = passes.at(tokens, context) / self.target.at(1, context)
         draws = passes.redrawn.at(tokens, context) / self.target.redrawn.at(1, context)
-        low, high = np.quantile(draws, (0.025, 0.975))
-        return Estimate(float(value), float(low), float(high))
+        return Estimate(float(value), *quantiles(draws, (0.025, 0.975)))
 
 
 def block_costs(run: Run, candidate: Candidate) -> dict[int, BlockCosts]:

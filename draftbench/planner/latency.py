@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.intervals import Estimate
+from draftbench.acceptance.intervals import Estimate, quantiles
 from draftbench.planner.measured import steady
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
@@ -127,7 +127,7 @@ def _paces(rows: Sequence[Decode]) -> list[float]:
 def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
     sample = np.asarray(values, dtype=np.float64)
     p50, p90, p99 = (
-        float(np.percentile(sample, q)) if len(sample) * (100 - q) >= 100 else None
+        quantiles(sample, [q / 100])[0] if len(sample) * (100 - q) >= 100 else None
         for q in (50, 90, 99)
     )
     return Distribution(

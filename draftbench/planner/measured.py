@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress
 
 import msgspec
 import numpy as np
@@ -47,20 +48,20 @@ def steady(row: Decode) -> Decode | None:
 
 @lru_cache(maxsize=4096)
 def _steady_rounds(row: Decode) -> Decode | None:
-    kept = [at for at, active in enumerate(row.active) if active == row.batch]
-    if not kept:
+    kept = [active == row.batch for active in row.active]
+    if not any(kept):
         return None
     # A round emits what it accepted and one token of the target's, which the last round lacks
     # where the response ended inside its proposal.
     emitted = [accepted + 1 for accepted in row.accepted]
     emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
     by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
-    parts = {name: tuple(getattr(row, name)[at] for at in kept) for name in by_round}
+    parts = {name: tuple(compress(getattr(row, name), kept)) for name in by_round}
     return msgspec.structs.replace(
         row,
         **parts,
         decode_seconds=sum(parts["draft_seconds"]) + sum(parts["verify_seconds"]),
-        output_tokens=1 + sum(emitted[at] for at in kept),
+        output_tokens=1 + sum(compress(emitted, kept)),
     )
 
 
@@ -102,9 +103,9 @@ def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> 
     """Of every k that was decoded on enough requests to correct anything."""
     trajectories = {(t.request, t.sample): t for t in run.trajectories}
     by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
-    for row in run.decodes:
-        in_block = (row.block, row.batch) == (str(candidate), batch)
-        if in_block and (part := steady(row)) is not None:
+    block = str(candidate)
+    for row in run.decodes_by_batch.get(batch, ()):
+        if row.block == block and (part := steady(row)) is not None:
             by_k[row.k].append((trajectories[row.request, row.sample], part))
     spent, passes, rounds = {}, {}, {}
     for k, parts in sorted(by_k.items()):
@@ -147,9 +148,9 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
     """Every candidate and k measured at one batch size that has baseline runs beside it."""
     trajectories = {(t.request, t.sample): t for t in run.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
-    for row in run.decodes:
+    for row in run.decodes_by_batch.get(batch, ()):
         key = row.request, row.sample
-        if row.batch == batch and key in trajectories and steady(row) is not None:
+        if key in trajectories and steady(row) is not None:
             groups.setdefault((row.block, row.k), {}).setdefault(key, []).append(row)
     sums = {
         group: {key: _sums(runs) for key, runs in rows.items()} for group, rows in groups.items()

@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
-from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
+from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate, quantiles
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Prediction, Predictor, predict, timing_factors
@@ -42,7 +42,7 @@ from draftbench.planner.time_factors import (
     stretched,
     time_factor,
 )
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import Candidate
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
@@ -144,20 +144,19 @@ class Alternative:
     @cached_property
     def round_overhead(self) -> float | None:
         """Measured seconds of rounds over those of their passes; None where either is unknown."""
-        return self._over_passes(self.measured.runs) if self.measured else None
+        return self._over_passes(1)
 
     @cached_property
     def plain_overhead(self) -> float | None:
         """The same of the target steps that were decoded beside them."""
-        return self._over_passes(self.measured.baseline) if self.measured else None
+        return self._over_passes(0)
 
-    def _over_passes(self, runs: Sequence[tuple[Trajectory, Decode]]) -> float | None:
+    def _over_passes(self, side: int) -> float | None:
         costs = self.predictor.costs
-        if costs is None:
+        if costs is None or self.measured is None:
             return None
-        spent, passes, _ = (
-            seconds_of(runs, Passes(costs, self.predictor.batch)).sum(axis=0).tolist()
-        )
+        passed = Passes(costs, self.predictor.batch)
+        spent, passes, _ = seconds_of(self.measured, passed, side).sum(axis=0).tolist()
         return spent / passes if passes else None
 
     @cached_property
@@ -347,8 +346,8 @@ class Ranking:
         if alternative.corrected and alternative.predictor.served is None:
             half, _ = self.doubt_in(alternative, alternative.processes)
             return half, half
-        low, high = np.quantile(np.log(self._factors(alternative)), (0.025, 0.975))
-        return max(-float(low), 0.0), max(float(high), 0.0)
+        low, high = quantiles(np.log(self._factors(alternative)), (0.025, 0.975))
+        return max(-low, 0.0), max(high, 0.0)
 
     def doubt_in(self, alternative: Alternative, processes: int) -> tuple[float, float]:
         """Half of the 95 % interval, and the standard deviation, of the same in another number of

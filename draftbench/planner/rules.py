@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from draftbench.planner.formula import speedup
-from draftbench.planner.known_pairs import kinship
 from draftbench.planner.recommendation import Advice, Evaluation, Recommendation
 from draftbench.records import LOOKUP, SELF
 from draftbench.run_folder.run import Run
@@ -60,6 +59,8 @@ def _family(case: _Case) -> str | None:
     draft = case.losing
     if draft is None or draft.alpha is None:
         return None
+    from draftbench.planner.known_pairs import kinship  # with the pages of `suggest`
+
     given = (case.run.manifest.specs or {}).get(draft.draft, draft.draft)
     related = kinship(case.run.manifest.question.target, given)
     if related is None:

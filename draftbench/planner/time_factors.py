@@ -20,6 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import fmean
 
 import numpy as np
@@ -29,7 +30,7 @@ from draftbench.acceptance.rounds import Floats
 from draftbench.planner.costs import BlockCosts
 from draftbench.planner.measured import Key, Measurement, pass_times, steady
 from draftbench.planner.recommendation import FEW_DECODED
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import Candidate
 
 # Cells of the kept runs at one row scatter by 1.2 % (median). As much is taken to be known of other
 # machines as four degrees of freedom tell; two cells that happen to agree prove nothing.
@@ -87,7 +88,7 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
     # rounds.
     table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 3)))
     for side, runs in enumerate((measured.baseline, measured.runs)):
-        for (t, row), sums in zip(runs, seconds_of(runs, passes, side), strict=True):
+        for (t, row), sums in zip(runs, seconds_of(measured, passes, side), strict=True):
             table[row.process, t.request][side] += sums
     alone = sum(table.values(), np.zeros((2, 3)))[:, :2]
     seconds = {
@@ -130,23 +131,32 @@ def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
     return math.exp(float(np.average(logs, weights=weights)))
 
 
-def seconds_of(runs: Sequence[tuple[Trajectory, Decode]], passes: Passes, side: int = 0) -> Floats:
-    """Of each run's steady rounds, all at one k: seconds as measured, those of their passes, and
-    how many rounds [runs, 3]. With prefills, of the `side` without or with speculation, by the
+def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
+    """Of the steady rounds of each run, those of the `side` without (0) or with speculation (1):
+    seconds as measured, those of their passes, and how many rounds [runs, 3]. With prefills, by the
     share of the response that is steady.
     """
+    decoding = _decoding(measured, side, passes.costs, passes.batch)
+    if not passes.prefills:
+        return decoding
+    runs = measured.runs if side else measured.baseline
     parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
-    spent = np.array([part.decode_seconds for _, _, part in parts])
-    expected = pass_times([(t, part) for t, _, part in parts], passes.costs, passes.batch)
-    if passes.prefills:
-        steadily = np.array(
-            [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
-        )
-        read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
-        reading = [passes.prefills[t.request, t.sample][side] for t, _, _ in parts]
-        spent, expected = spent + steadily * read, expected + steadily * reading
-    rounds = [len(part.verify_seconds) for _, _, part in parts]
-    return np.stack([spent, expected, rounds], axis=1)
+    shares = [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
+    read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
+    reading = [passes.prefills[t.request, t.sample][side] for t, _, _ in parts]
+    prefills = np.array([read, reading, [0.0] * len(parts)])
+    found: Floats = decoding + (np.array(shares) * prefills).T
+    return found
+
+
+# Asked for with prefills and without, and of all rounds together.
+@lru_cache(maxsize=256)
+def _decoding(measured: Measurement, side: int, costs: BlockCosts, batch: int) -> Floats:
+    runs = measured.runs if side else measured.baseline
+    parts = [(t, part) for t, row in runs if (part := steady(row)) is not None]
+    spent = [part.decode_seconds for _, part in parts]
+    rounds = [len(part.verify_seconds) for _, part in parts]
+    return np.stack([spent, pass_times(parts, costs, batch), rounds], axis=1)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from draftbench.acceptance.intervals import estimate
+from draftbench.acceptance.intervals import estimate, quantiles
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.costs import STALL
 from draftbench.planner.predict import draft_lengths, replayed, timing_factors
@@ -58,7 +58,7 @@ def timed_enough(
         if best is None or best.predicted is None or not best.predicted.value:
             return True
         factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)
-        low, high = np.quantile(np.log(factors), (0.025, 0.975))
+        low, high = quantiles(np.log(factors), (0.025, 0.975))
         small = _OF_DISTANCE * abs(math.log(best.predicted.value))
         interval = estimate(best.predicted)
         if interval is not None and interval.low > 0:

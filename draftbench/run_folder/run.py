@@ -8,8 +8,9 @@ was decoded again with other cells); other repeated measurements are all kept. C
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ class Run:
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
     path: Path | None = None
+
+    @cached_property
+    def decodes_by_batch(self) -> Mapping[int, Sequence[Decode]]:
+        """Decoding runs by how many rows were decoded at once."""
+        found: dict[int, list[Decode]] = {}
+        for row in self.decodes:
+            found.setdefault(row.batch, []).append(row)
+        return found
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

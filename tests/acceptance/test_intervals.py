@@ -17,6 +17,7 @@ from draftbench.acceptance.intervals import (
     estimate,
     paired_difference,
     paired_ratio,
+    quantiles,
     requests_needed,
     resampled,
 )
@@ -167,3 +168,10 @@ def test_requests_needed_follow_from_the_standard_error() -> None:
     assert requests_needed(sample, 0.1) == 389
     assert requests_needed(sample, 0.05) == 1553  # a quarter of the width, squared: 1552.1
     assert requests_needed(ratio([1.0] * 9, [1.0] * 9), 0.1) is None  # no spread to learn from
+
+
+@pytest.mark.parametrize(
+    ("share", "value"), [(0.0, 1.0), (0.25, 2.0), (0.6, 3.4), (0.9, 7.6), (1.0, 10.0)]
+)
+def test_a_quantile_lies_between_the_two_draws_around_it(share, value):
+    assert quantiles(np.array([3.0, 1.0, 10.0, 2.0, 4.0]), [share])[0] == pytest.approx(value)
