@@ -18,6 +18,10 @@ hands them to `recommend`. What is true is computed from the whole population:
   a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
   process decodes at one k: a factor on its rounds, and another on the baseline of the block.
 - **Timing.** Where it `stops` by itself there are as many visits as in a sweep, and c is judged.
+- **Engines.** Servers take turns as in a sweep, each k chosen by what was answered before. `start`
+  is the sd of what one start's rounds have to themselves, the plain server's too, `drift` how much
+  slower each start is than the one before. Rounds bend where their tokens reach the knee. Of k's
+  that were not started ("line") the figure that is shown for them is judged as well.
 - **Gate.** Half of the processes decode before a change that makes rounds slower by `drop`, half
   after it; `speedup:5%` is asked for.
 
@@ -45,6 +49,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from simulated_engines import EngineWorld, Starts
 from simulated_runs import Scenario, World
 
 from draftbench.acceptance.intervals import Estimate
@@ -54,12 +59,14 @@ from draftbench.gate.pin import make_baseline
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import SETTLES, Recommendation
+from draftbench.planner.recommendation import SETTLES, Objective, Recommendation
 from draftbench.records import SAMPLES_PER_VISIT
 from draftbench.run_folder.run import Run
 
 TRIALS = 400
 MOST_WRONG, SETTLED, MOST_OVERSTATED = 0.03, 0.85, 0.1
+# Of k's between those that an engine was started with.
+LINE_AIM = 0.88
 # More requests than this are not drawn, whatever is advised.
 MOST_REQUESTS = 1500
 
@@ -73,12 +80,25 @@ class Cell(Scenario):
     the earlier half.
     """
 
-    aim: float = 0.90
+    aim: float | None = 0.90
     loads: tuple[int, ...] = (1,)
     figures: bool = False
     advised: bool = False
     gated: bool = False
     drop: float = 0.0
+    objective: Objective = "speedup"
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it is asked up to how many rows speculation pays."""
+        return len(self.batches) > 1 and not isinstance(self, Starts)
+
+
+@dataclass(frozen=True)
+class EngineCell(Starts, Cell):
+    """The same of a sweep on an engine. Of k's that were not started the figures that are shown for
+    them are judged too.
+    """
 
 
 _FIGURES = Cell(decoded=(0,), in_decoder=0, visits=0, ks=(4,), figures=True)
@@ -86,6 +106,8 @@ _NOTHING_DECODED = Cell(decoded=(0,), in_decoder=0)
 _STOPS = replace(_NOTHING_DECODED, speedup=1.15, stops=True)
 _GATE = Cell(decoded=(24,), in_decoder=0, ks=(4,), processes=6, gated=True)
 _ADVISED = Cell(24, (24,), shape="mild", in_decoder=0, visits=0, ks=(4,), advised=True)
+_THREE = Cell(48, (24, 24, 24), noise=0.023, promise=(1.0, 0.97, 0.94))
+_ENGINE = EngineCell(24, (24,))
 CELLS = {
     "figures-5-mild": replace(_FIGURES, requests=5, shape="mild"),
     "figures-5-mixed": replace(_FIGURES, requests=5),
@@ -137,6 +159,38 @@ CELLS = {
     "advised-1.06": replace(_ADVISED, speedup=1.06),
     "advised-1.10": replace(_ADVISED, speedup=1.10),
     "advised-any": replace(_ADVISED, speedup=1.08, spread=0.2),
+    "engine-0": _ENGINE,
+    "engine-2": replace(_ENGINE, start=0.02),
+    "engine-4": replace(_ENGINE, start=0.04, aim=0.85),
+    "engine-4-few-requests": replace(_ENGINE, requests=12, decoded=(12,), start=0.04, aim=0.85),
+    "engine-4-two-drafts": replace(_ENGINE, requests=48, decoded=(48, 48), start=0.04, aim=0.85),
+    "engine-4-no-gain": replace(_ENGINE, start=0.04, speedup=0.99, aim=0.85),
+    "engine-10": replace(_ENGINE, start=0.10, aim=None),
+    "engine-10-no-gain": replace(_ENGINE, start=0.10, speedup=0.99, aim=None),
+    "engine-4-two-starts": replace(_ENGINE, start=0.04, restarts=2, aim=0.85),
+    "engine-2-three-starts": replace(_ENGINE, start=0.02, restarts=3),
+    "engine-4-three-starts": replace(_ENGINE, start=0.04, restarts=3),
+    "engine-10-three-starts": replace(_ENGINE, start=0.10, restarts=3),
+    "engine-10-three-starts-no-gain": replace(_ENGINE, start=0.10, restarts=3, speedup=0.99),
+    "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
+    "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),
+    "engine-drift-three-starts": replace(_ENGINE, start=0.02, drift=0.01, restarts=3),
+    "throughput": Cell(
+        24,
+        (24, 24),
+        noise=0.023,
+        speedup=1.6,
+        ks=(1, 2, 4),
+        batches=(1, 4, 16),
+        knees=(12.0, 36.0),
+        loads=(1, 4, 16),
+        objective="throughput",
+    ),
+    "latency": Cell(noise=0.023, prefills=True, objective="latency"),
+    "three-drafts": _THREE,
+    "k-alike": replace(_THREE, by_k=0.04),
+    "stalls": Cell(noise=0.016, stalls=0.05),
+    "alike": Cell(noise=0.016, alike=6),
     "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
 }
 
@@ -165,7 +219,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `expected` are the expected speed-ups of all configurations and of the leader. `probability` and
     `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests and
     processes to try next, how often that should settle it, and whether it did; `visits` how many
-    timing took, `verdict` the gate's.
+    timing took, `verdict` the gate's, `rate` the tokens a second of the answer and of the best.
     """
 
     cell: str
@@ -179,16 +233,19 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     advice: tuple[int, int, float, bool] | None = None
     visits: int | None = None
     verdict: str | None = None
+    rate: tuple[float, float] | None = None
 
 
 def simulate(name: str, number: int) -> Trial:
     """One trial of a cell."""
     cell = CELLS[name]
-    world = World(cell, np.random.default_rng([zlib.crc32(name.encode()), number]))
+    kind = EngineWorld if isinstance(cell, EngineCell) else World
+    world = kind(cell, np.random.default_rng([zlib.crc32(name.encode()), number]))
     run = world.run(cell.requests, cell.decoded)
     if cell.gated:
         return Trial(cell=name, number=number, intervals=(), verdict=verdict(run, cell.drop))
-    found = recommend(run, DecisionOptions(concurrency=cell.loads))
+    asked = DecisionOptions(concurrency=cell.loads, objective=cell.objective)
+    found = recommend(run, asked)
     if cell.figures:
         return Trial(cell=name, number=number, intervals=tuple(figures(world, found)))
     intervals, decisions = [], []
@@ -198,9 +255,17 @@ def simulate(name: str, number: int) -> Trial:
             true, best = world.speedup_of(level.leader), world.best(level.concurrency)
             intervals.append(covered(of, level.speedup_deciding, true))
             decisions.append(Decided(of, level.decision, true, best))
+    if cell.objective != "speedup" and found.leader is not None:
+        true = world.speedup_of(found.leader)
+        intervals.append(covered("asked", found.speedup_deciding, true))
     if cell.stops:
         own = found.evaluations[0]
         intervals.append(covered("c", own.draft_cost_ratio, world.steps[0] / world.target(1)))
+    if isinstance(cell, EngineCell):
+        for each in found.evaluations:
+            if not each.requests_measured:
+                shown = each.speedup_expected or each.speedup_predicted
+                intervals.append(covered("line", shown, world.speedup_of(each)))
     probability, loss = stated(world, found)
     return Trial(
         cell=name,
@@ -210,7 +275,8 @@ def simulate(name: str, number: int) -> Trial:
         decisions=tuple(decisions),
         probability=probability,
         loss=loss,
-        crossover=crossover(world, found) if len(cell.batches) > 1 else None,
+        crossover=crossover(world, found) if cell.crosses else None,
+        rate=rate(world, found) if cell.objective == "throughput" else None,
         advice=advice(world, found) if cell.advised else None,
         visits=len(run.costs[0].seconds) // SAMPLES_PER_VISIT if cell.stops else None,
     )
@@ -246,11 +312,14 @@ def figures(world: World, found: Recommendation) -> Iterator[Covered]:
 def expected(world: World, found: Recommendation) -> Iterator[Covered]:
     """What is expected at the first load; the best of many is flattered by chance."""
     for each in found.evaluations:
-        if each.speedup_expected is not None:
+        speed = each.speedup_expected
+        if found.objective == "latency":
+            speed = each.speedup_end_to_end_expected
+        if speed is not None:
             true = world.speedup_of(each)
-            yield covered("any", each.speedup_expected, true)
+            yield covered("any", speed, true)
             if found.leader == each.configuration:
-                yield covered("leader", each.speedup_expected, true)
+                yield covered("leader", speed, true)
 
 
 def covered(of: str, estimate: Estimate | None, true: float) -> Covered:
@@ -278,6 +347,17 @@ def crossover(world: World, found: Recommendation) -> tuple[int, int]:
     most = max(world.scenario.batches)
     paying = [rows for rows in range(1, most + 1) if world.best(rows) > 1]
     return most if found.crossover is None else found.crossover, max(paying, default=0)
+
+
+def rate(world: World, found: Recommendation) -> tuple[float, float]:
+    """Tokens per second of the whole machine by the answer, and by the best load and k."""
+
+    def plain(rows: int) -> float:
+        return rows / world.target(rows)
+
+    worth = world.speedup_of(found.choice) if found.choice else 1.0
+    best = max(plain(rows) * max(1.0, world.best(rows)) for rows in world.scenario.batches)
+    return plain(found.concurrency) * worth, best
 
 
 def advice(world: World, found: Recommendation) -> tuple[int, int, float, bool] | None:
@@ -408,6 +488,13 @@ def other_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
     visits = [trial.visits for trial in trials if trial.visits is not None]
     if visits:
         yield f"{name}: {fmean(visits):.1f} visits on average, from {min(visits)} to {max(visits)}"
+    rates = [trial.rate for trial in trials if trial.rate is not None]
+    if rates:
+        lost = [1 - answered / best for answered, best in rates]
+        yield (
+            f"{name}: tokens a second {fmean(lost):.1%} below the best on average, at most "
+            f"{max(lost):.0%}"
+        )
     limits = [trial.crossover for trial in trials if trial.crossover is not None]
     if limits:
         said, true = (fmean(side) for side in zip(*limits, strict=True))
@@ -429,7 +516,9 @@ def table(cells: dict[str, list[Trial]]) -> Iterator[str]:
     yield f"{'interval':24} {columns}"
     for name, trials in cells.items():
         rows = [each for trial in trials for each in trial.intervals]
-        yield from interval_lines(name, rows, CELLS[name].aim)
+        for of, own in grouped(rows).items():
+            aim = LINE_AIM if of == "line" else CELLS[name].aim
+            yield from interval_lines(name, own, aim)
     yield f"\n{'expected at one load':24} {columns}"
     for name, trials in cells.items():
         yield from interval_lines(name, [e for trial in trials for e in trial.expected], None)

@@ -41,6 +41,8 @@ VISITS, BATCH_VISITS = 6, 3
 POPULATION, LONGEST, ROOM = 4000, 1000, 64
 # Of four kinds of requests: mean length, and log odds that the first draft's token is accepted.
 MEANS, ODDS = np.array([8.0, 20.0, 40.0, 80.0]), np.array([0.0, 0.4, 0.8, 1.7])
+# Seconds that target and draft read a prompt, in target steps; of the shortest stall.
+PREFILL, DRAFT_PREFILL, STALL = 1.0, 0.1, 5.0
 # By shape, how lengths of a kind vary (sd over mean).
 SPREADS = {"mild": 0.3, "mixed": 0.4, "heavy": 1.6}
 
@@ -54,6 +56,10 @@ class Scenario:
     `knees` from where to where the target's knee is drawn. In the decoder a round takes `constant`
     seconds beyond its passes, which is true too. Decoded outputs that have `parted` accept other
     tokens than the replayed responses.
+    `by_k` is the sd of what the rounds at a k take more or less whatever the draft, which is true.
+    Of the decoded runs the share `stalls` stands still in one round, for STALL steps or for many
+    more (Pareto's law, at 1.5 of no variance); `alike` requests in a row are of one kind. Where
+    `prefills` are timed they count in what is true.
     Where timing `stops` by itself there are as many visits as a sweep would make that decodes
     `cells` configurations, of whose time it may take a third.
     """
@@ -69,6 +75,10 @@ class Scenario:
     constant: float = 0.0
     processes: int = 1
     parted: bool = False
+    by_k: float = 0.0
+    stalls: float = 0.0
+    alike: int = 1
+    prefills: bool = False
     stops: bool = False
     cells: int = 10**6
     promise: tuple[float, ...] = (1.0, 0.97)
@@ -129,7 +139,7 @@ class World:
         self.population = population(scenario.shape)
         self.drafts = DRAFTS[: len(scenario.decoded)]
         self.knee = generator.uniform(*scenario.knees)
-        self.in_decoder = self._factors(scenario.in_decoder, len(self.drafts))
+        self.in_decoder = self.factors(scenario.in_decoder, len(self.drafts))
         worth = scenario.speedup
         if scenario.spread:
             worth *= generator.uniform(1 - scenario.spread, 1 + scenario.spread)
@@ -141,6 +151,8 @@ class World:
             for draft in range(len(self.drafts))
             if (speedup := worth * scenario.promise[draft])
         ]
+        factors = self.factors(scenario.by_k, len(scenario.ks)) if scenario.by_k else ()
+        self.by_k = dict(zip(scenario.ks, factors, strict=False))
 
     def target(self, tokens: float) -> float:
         """Seconds of a target pass over so many tokens of all rows."""
@@ -149,12 +161,15 @@ class World:
     def round_seconds(self, draft: int, k: int, rows: int) -> float:
         """Seconds of a round of all rows in the decoder."""
         passes = k * self.steps[draft] + self.target(rows * (k + 1))
-        return passes * self.in_decoder[draft] + self.scenario.constant
+        spent = passes * self.in_decoder[draft] + self.scenario.constant
+        return spent * self.by_k.get(k, 1.0)
 
     def speedup(self, draft: int, k: int, rows: int) -> float:
         """The true speed-up of a configuration."""
-        seconds = self.round_seconds(draft, k, rows)
-        return self._emitted(draft, k) * self.target(rows) / seconds
+        each, count = self.population, POPULATION if self.scenario.prefills else 0
+        plain = count * PREFILL + each.tokens * self.target(rows)
+        rounds = each.rounds(draft, k)[0] * self.round_seconds(draft, k, rows)
+        return plain / (count * (PREFILL + DRAFT_PREFILL) + rounds)
 
     def speedup_of(self, configuration: Configuration) -> float:
         """The same by the names that the program gives."""
@@ -168,15 +183,10 @@ class World:
 
     def run(self, requests: int, decoded: Sequence[int], processes: int | None = None) -> Run:
         """Measure so many fresh requests, of which some are decoded."""
-        chosen = self.generator.integers(POPULATION, size=requests)
-        rates = {f"{at:05}": self.population.rates[:, one] for at, one in enumerate(chosen)}
-        responses = [
-            response(name, int(self.population.lengths[one]))
-            for name, one in zip(rates, chosen, strict=True)
-        ]
+        responses, rates = self.drawn(requests)
         records: list[AnyObservation] = [*responses]
         for at, (draft, count) in enumerate(zip(self.drafts, decoded, strict=True)):
-            accepted = self._accepted(responses, rates, at)
+            accepted = self.accepted(responses, rates, at)
             replays = [replay(draft, each, accepted[each.request]) for each in responses]
             records += replays
             enough = None
@@ -185,19 +195,34 @@ class World:
                 enough = timed_enough(replayed, draft, 1, responses, self.scenario.cells)
             records += self._costs(draft, self.steps[at], enough)
             if self.scenario.parted:
-                accepted = self._accepted(responses, rates, at)
+                accepted = self.accepted(responses, rates, at)
             chosen = to_decode(responses, count)
             records += self._decodes(at, chosen, accepted, processes or self.scenario.processes)
         return run_of(manifest(self.scenario), records)
+
+    def drawn(self, requests: int) -> tuple[list[Trajectory], dict[str, Floats]]:
+        """Responses to so many fresh requests, and by request what each draft's acceptance is."""
+        chosen = self.generator.integers(POPULATION, size=-(-requests // self.scenario.alike))
+        if self.scenario.alike > 1:
+            # Those whose tokens are accepted about as often.
+            ranks = np.repeat(chosen, self.scenario.alike)[:requests]
+            ranks = np.clip(ranks + self.generator.integers(-20, 21, requests), 0, POPULATION - 1)
+            chosen = np.argsort(self.population.rates[0])[ranks]
+        rates = {f"{at:05}": self.population.rates[:, one] for at, one in enumerate(chosen)}
+        responses = [
+            response(name, int(self.population.lengths[one]))
+            for name, one in zip(rates, chosen, strict=True)
+        ]
+        return responses, rates
 
     def _emitted(self, draft: int, k: int) -> float:
         """Tokens per round."""
         return self.population.tokens / self.population.rounds(draft, k)[0]
 
-    def _factors(self, sd: float, count: int) -> list[float]:
+    def factors(self, sd: float, count: int) -> list[float]:
         return np.exp(sd * self.generator.standard_normal(count)).tolist()
 
-    def _accepted(
+    def accepted(
         self, responses: Sequence[Trajectory], rates: dict[str, Floats], draft: int
     ) -> dict[str, list[bool]]:
         """Whether the draft's token is accepted, by position of each response."""
@@ -217,10 +242,10 @@ class World:
         """Timed passes at both ends of the contexts, all of one visit disturbed alike."""
         for rows in self.scenario.batches:
             visits = VISITS if rows == 1 else BATCH_VISITS
-            factors = self._factors(self.scenario.visits, visits if enough is None else LEAST_TURNS)
+            factors = self.factors(self.scenario.visits, visits if enough is None else LEAST_TURNS)
             points = list(self._points(draft, step, rows, factors))
             while enough is not None and len(factors) < MOST_TURNS and not enough(points):
-                factors += self._factors(self.scenario.visits, 1)
+                factors += self.factors(self.scenario.visits, 1)
                 points = list(self._points(draft, step, rows, factors))
             yield from points
 
@@ -233,19 +258,24 @@ class World:
             *((None, size, np.full(len(noise), self.target(rows * size))) for size in sizes),
             *((draft, size, step * noise) for size in (1, 2)),
         ]
-        for candidate, size, seconds in passes:
-            for context in (0, 2 * LONGEST):
-                yield CostPoint(
-                    candidate=candidate,
-                    what="step",
-                    batch=rows,
-                    new_tokens=size,
-                    context=context,
-                    seconds=tuple(seconds.tolist()),
-                    block=str(draft),
-                    runner="simulated",
-                    process="timing",
-                )
+        every = [("step", *each, context) for each in passes for context in (0, 2 * LONGEST)]
+        if self.scenario.prefills:
+            of_prompt = ((None, PREFILL + 0 * noise), (draft, DRAFT_PREFILL * noise))
+            every += [
+                ("prefill", model, size, each, 0) for model, each in of_prompt for size in (50, 200)
+            ]
+        for what, candidate, size, seconds, context in every:
+            yield CostPoint(
+                candidate=candidate,
+                what=what,
+                batch=rows,
+                new_tokens=size,
+                context=context,
+                seconds=tuple(seconds.tolist()),
+                block=str(draft),
+                runner="simulated",
+                process="timing",
+            )
 
     def _decodes(
         self,
@@ -258,13 +288,16 @@ class World:
         for process in range(processes if responses else 0):
             for rows in self.scenario.batches:
                 ks = (0, *self.scenario.ks)
-                noise = self._factors(self.scenario.noise / 2**0.5, len(ks))
+                noise = self.factors(self.scenario.noise / 2**0.5, len(ks))
                 for k, factor in zip(ks, noise, strict=True):
                     each = self.round_seconds(draft, k, rows) if k else self.target(rows)
                     for response in responses:
                         rounds = rounds_of(accepted[response.request], k)
+                        seconds = [each * factor] * len(rounds)
+                        if self.scenario.stalls and self.generator.random() < self.scenario.stalls:
+                            seconds[-1] += STALL * (1 + self.generator.pareto(1.5))
                         yield decode(
-                            response, self.drafts[draft], k, rounds, each * factor, rows, process
+                            response, self.drafts[draft], k, rounds, seconds, rows, process
                         )
 
 
@@ -320,11 +353,11 @@ def decode(
     draft: Candidate,
     k: int,
     accepted: Sequence[int],
-    seconds: float,
+    seconds: Sequence[float],
     rows: int,
     process: int,
 ) -> Decode:
-    """A run whose rounds took `seconds` each."""
+    """A run whose rounds took so many `seconds`."""
     rounds = len(accepted)
     left = response.output_tokens - 1 - sum(accepted[:-1]) - (rounds - 1)
     cut = (0,) * (rounds - 1) + ((k - accepted[-1]) if accepted[-1] == left else 0,)
@@ -339,10 +372,10 @@ def decode(
         accepted=tuple(accepted),
         cut=cut,
         draft_seconds=(0.0,) * rounds,
-        verify_seconds=(seconds,) * rounds,
-        prefill_seconds=1.0,
-        draft_prefill_seconds=0.1 if k else None,
-        decode_seconds=seconds * rounds,
+        verify_seconds=tuple(seconds),
+        prefill_seconds=PREFILL,
+        draft_prefill_seconds=DRAFT_PREFILL if k else None,
+        decode_seconds=sum(seconds),
         output_tokens=response.output_tokens,
         digest="",
         first_difference=None,

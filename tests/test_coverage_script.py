@@ -1,6 +1,7 @@
 """`scripts/coverage.py`: runs of known truth, and how often `recommend` is right about them."""
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
+from draftbench.planner.engine_costs import round_costs
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -18,7 +20,7 @@ def coverage():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
         yield import_module("coverage")
-        for name in ("coverage", "simulated_runs"):
+        for name in ("coverage", "simulated_engines", "simulated_runs"):
             sys.modules.pop(name, None)
 
 
@@ -35,8 +37,10 @@ def counted(coverage, monkeypatch):
     return numbers
 
 
-def world(coverage, name):
-    return coverage.World(coverage.CELLS[name], np.random.default_rng(0))
+def world(coverage, name, **changes):
+    cell = replace(coverage.CELLS[name], **changes)
+    kind = coverage.EngineWorld if isinstance(cell, coverage.EngineCell) else coverage.World
+    return kind(cell, np.random.default_rng(0))
 
 
 def test_48_independent_requests_of_like_length_are_covered(coverage):
@@ -46,7 +50,9 @@ def test_48_independent_requests_of_like_length_are_covered(coverage):
     assert hits >= 24  # of 30: at 94% fewer come once in 2,000 times
 
 
-@pytest.mark.parametrize("cell", ["figures-5-mild", "figures-12-heavy", "timing-stops-2"])
+@pytest.mark.parametrize(
+    "cell", ["figures-5-mild", "figures-12-heavy", "timing-stops-2", "engine-4"]
+)
 def test_few_unequal_and_briefly_timed_requests_are_covered(coverage, cell):
     trials = [coverage.simulate(cell, number) for number in range(20)]
     rows = [each for trial in trials for each in trial.intervals]
@@ -88,6 +94,58 @@ def test_simulated_decoding_has_the_rounds_that_its_replay_expects(coverage):
             found = counted_rounds([decode])
             for name in ("tokens", "rounds", "accepted", "cut"):
                 assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
+
+
+def test_a_quiet_engine_takes_the_true_seconds_for_every_round_and_step(coverage):
+    of = world(coverage, "engine-0", answer=0)
+    run = of.run(12, (12,))
+    seconds = round_costs(run, run.candidates[0])[1].seconds
+    assert seconds.pop(0) == pytest.approx(1)
+    assert seconds == pytest.approx({k: of.round_seconds(0, k, 1) for k in seconds})
+
+
+def test_an_engine_answers_without_a_draft_first_and_last_and_at_the_ends_of_k_in_between(coverage):
+    run = world(coverage, "engine-4", restarts=2).run(12, (12,))
+    turns = list(dict.fromkeys((row.k, row.repeat) for row in run.served))
+    assert turns[:5] == [(0, 0), (1, 0), (1, 1), (8, 0), (8, 1)]
+    assert turns[-1] == (0, 1)
+
+
+def test_an_engines_rounds_are_those_that_its_replay_expects(coverage):
+    run = world(coverage, "engine-0").run(12, (12,))
+    responses, replays = ({r.request: r for r in each} for each in (run.trajectories, run.replays))
+    for row in run.decodes:
+        if row.k:
+            law = law_of(responses[row.request], replays[row.request])
+            expected, found = expected_rounds([law], row.k), counted_rounds([row])
+            assert found.rounds == pytest.approx(expected.rounds)
+            assert found.accepted == pytest.approx(expected.accepted)
+
+
+def test_a_machine_that_drifts_is_slower_by_as_much_at_every_start(coverage):
+    of = world(coverage, "engine-drift", start=0, answer=0, drift=0.5)
+    first, *_, last = of.run(12, (12,)).served
+    steps = [
+        (row.arrivals[-1] - row.arrivals[0]) / (row.output_tokens - 1) for row in (first, last)
+    ]
+    assert steps[1] / steps[0] == pytest.approx(1.5 ** (of.starts - 1))
+
+
+def test_with_prefills_the_true_speed_up_counts_both(coverage):
+    of = world(coverage, "latency", prefills=False)
+    decoding, (rounds, _) = of.speedup(0, 4, 1), of.population.rounds(0, 4)
+    of = world(coverage, "latency")
+    tokens, each = of.population.tokens, of.round_seconds(0, 4, 1)
+    assert decoding == pytest.approx(tokens / (rounds * each))
+    # 4,000 prompts of one target step, a tenth more with a draft.
+    assert of.speedup(0, 4, 1) == pytest.approx((4000 + tokens) / (4400 + rounds * each))
+
+
+def test_as_many_runs_stall_as_asked_for(coverage):
+    run = world(coverage, "stalls", noise=0, stalls=0.5).run(48, (48, 48))
+    plain = [row for row in run.decodes if row.k == 0]
+    stalled = [row.verify_seconds[-1] > row.verify_seconds[0] + 4.9 for row in plain]
+    assert sum(stalled) / len(stalled) == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_prediction_of_the_whole_population_is_the_truth(coverage):

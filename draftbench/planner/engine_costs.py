@@ -27,7 +27,7 @@ from statistics import fmean
 
 import numpy as np
 
-from draftbench.acceptance.intervals import student_quantile
+from draftbench.acceptance.intervals import RESAMPLES, student_quantile
 from draftbench.acceptance.rounds import Floats, Rounds
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
@@ -38,7 +38,6 @@ from draftbench.run_folder.run import Run
 START_DOUBT = 0.02
 # As much is taken to be known of other machines as so many degrees of freedom tell.
 USUAL_FREEDOM = 4
-_DRAWS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +108,13 @@ class RoundCosts:
     def redrawn(self) -> RoundCosts:
         """Every start, and every bend between two, drawn anew [draws]."""
         generator = np.random.Generator(np.random.Philox(key=zlib.crc32(self.name.encode())))
-        wide = np.sqrt(self.freedom / generator.chisquare(self.freedom, _DRAWS))
+        wide = np.sqrt(self.freedom / generator.chisquare(self.freedom, RESAMPLES))
         seconds: dict[int, float | Floats] = {
             k: value
-            * np.exp(self.doubts.get(k, START_DOUBT) * wide * generator.standard_normal(_DRAWS))
+            * np.exp(self.doubts.get(k, START_DOUBT) * wide * generator.standard_normal(RESAMPLES))
             for k, value in sorted(self.seconds.items())
         }
-        bends = generator.standard_normal(_DRAWS)
+        bends = generator.standard_normal(RESAMPLES)
         return _Redrawn(seconds, self.doubts, self.name, self.starts, self.freedom, bends)
 
 
@@ -123,7 +122,7 @@ class RoundCosts:
 class _Redrawn(RoundCosts):
     """Draws of seconds [draws]; `bends` [draws] are standard normal."""
 
-    bends: Floats = field(default_factory=lambda: np.zeros(_DRAWS))
+    bends: Floats = field(default_factory=lambda: np.zeros(RESAMPLES))
 
     def at(self, k: int) -> float | Floats | None:
         if k in self.seconds:

@@ -56,7 +56,7 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
                 rate.figure.name if rate else None,
                 ratio,
                 best=best is not None and each.k == best.k,
-                comparable=each.corrected or not corrected,
+                comparable=each.corrected or not corrected or each.predictor.served is not None,
                 reason=None if each is decided.choice else why_not(each, decided, run),
             )
             for each in own

@@ -181,11 +181,35 @@ def alternatives_of(
     predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
 ) -> tuple[Alternative, ...]:
     """A candidate at every k: predicted, and expected as the decoder's time corrects it."""
-    found = [_timed(predictor, k, measured.get(k)) for k in ks]
+    return corrected(timed(predictor, ks, measured))
+
+
+def timed(
+    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
+) -> tuple[Alternative, ...]:
+    """The same with time factors that do not correct what is expected yet."""
+    return tuple(_timed(predictor, k, measured.get(k)) for k in ks)
+
+
+def corrected(
+    found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
+) -> tuple[Alternative, ...]:
+    """A candidate's alternatives as their common time factor corrects them, and by what its k's
+    have `alike` with those of other drafts.
+    """
     ran = [each for each in found if each.corrected]
     decoding = mean_factor([each.time for each in ran])
     whole = mean_factor([each.end_to_end_time for each in ran])
-    return tuple(_corrected(each, decoding, whole) if each in ran else each for each in found)
+
+    def of(kind: Kind, k: int, factor: float | None) -> float | None:
+        return factor and factor * (alike or {}).get(kind, {}).get(k, 1.0)
+
+    return tuple(
+        _corrected(each, of("expected", each.k, decoding), of("end_to_end", each.k, whole))
+        if each in ran
+        else each
+        for each in found
+    )
 
 
 def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
@@ -268,7 +292,15 @@ class Ranking:
             if (sample := each.speedup(by)) is not None
         ]
         self.alternatives = [each for each, _ in known]
-        self._samples = [sample for _, sample in known]
+        # An engine's other k's cannot be chosen, but one of them may be the best all the same.
+        unstarted = [
+            (each, sample)
+            for each in considered
+            if each.predictor.served and not each.breaks and not each.corrected
+            if each.candidate in measured and (sample := each.speedup(by)) is not None
+        ]
+        self._drawn = [each for each, _ in known + unstarted]
+        self._samples = [sample for _, sample in known + unstarted]
         # Measured requests first: they then spread evenly over the folds.
         ran = [
             request
@@ -276,7 +308,7 @@ class Ranking:
             if each.measured is not None and each.corrected
             for request in each.measured.speedup.requests
         ]
-        judged = [request for sample in self._samples for request in sample.requests]
+        judged = [request for _, sample in known for request in sample.requests]
         self.requests = tuple(dict.fromkeys(ran + judged))
         self._tables = [
             _placed(sample, sample.addends * sample.weights[:, None], self.requests)
@@ -323,8 +355,8 @@ class Ranking:
 
     @cached_property
     def _draws(self) -> Floats:
-        """Speed-ups of plain decoding and every alternative over resampled requests and times
-        [draws, 1 + alternatives].
+        """Speed-ups of plain decoding, every alternative and every k that an engine was not started
+        with over resampled requests and times [draws, 1 + all of them].
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
@@ -336,7 +368,7 @@ class Ranking:
                 for _ in range(RESAMPLES // _AT_ONCE)
             ]
         )
-        factors = [self._factors(each) for each in self.alternatives]
+        factors = [self._factors(each) for each in self._drawn]
         return np.concatenate([np.ones((RESAMPLES, 1)), values * np.stack(factors, axis=1)], axis=1)
 
     def doubt(self, alternative: Alternative) -> tuple[float, float]:
@@ -459,12 +491,14 @@ class Ranking:
             1.0 if each.corrected else one
             for each, one in zip(self.alternatives, doubted, strict=True)
         ]
-        values: Floats = self._values(counts)[0] * share
+        values: Floats = self._values(counts)[0, : len(share)] * share
         return values
 
     def _values(self, counts: Floats) -> Floats:
-        """Speed-ups [draws, alternatives] under request counts [draws, requests]."""
-        values = np.full((len(counts), len(self.alternatives)), -np.inf)
+        """Speed-ups [draws, alternatives and k's not started] under request counts [draws,
+        requests].
+        """
+        values = np.full((len(counts), len(self._samples)), -np.inf)
         for at, (sample, table) in enumerate(zip(self._samples, self._tables, strict=True)):
             speed = sample.combine(counts @ table)
             values[:, at] = np.where(np.isfinite(speed), speed, -np.inf)

@@ -54,7 +54,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     corrected by the time that decoding took over them (`plain_overhead`, `round_overhead`), alike
     for all measured k's of the draft. So `acceptance_luck` of the measured requests is not in it.
     Where no k of the draft was measured on at least five requests it is the prediction; where
-    others of its k's were and this one was not it is None, and this k does not compete.
+    others of its k's were and this one was not this k does not compete, and it is None, on an
+    engine the prediction from its other starts.
     """
 
     alpha: Estimate | None

@@ -1,0 +1,122 @@
+"""Requests and a serving engine of known truth → run folders in memory, as a sweep on an engine
+measures them: the plain server answers first, then servers that draft, each k as a sweep chooses it
+by what was answered before, then the plain one again.
+
+See `coverage.py` for what is true and what is noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+from simulated_runs import Scenario, World, manifest, replay, rounds_of
+
+from draftbench.planner.recommend import next_start
+from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
+from draftbench.run_folder.run import Run, run_of, to_decode
+
+# Seconds until the first token.
+FIRST = 1.0
+
+
+@dataclass(frozen=True)
+class Starts(Scenario):
+    """A sweep on an engine: every server is started `restarts` times, each start faster or slower
+    than the last by `start` (sd), and each of its answers by `answer` besides; the machine slows
+    down by `drift` from one start to the next. Of `decoded` the largest is how many requests every
+    server answers.
+    """
+
+    constant: float = 0.1
+    in_decoder: float = 0.0
+    knees: tuple[float, float] = (3.0, 20.0)
+    ks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
+    start: float = 0.0
+    answer: float = 0.03
+    restarts: int = 1
+    drift: float = 0.0
+
+
+class EngineWorld(World):
+    """One trial's truth, and what an engine answers in it."""
+
+    scenario: Starts
+
+    def run(self, requests: int, decoded: Sequence[int], processes: int | None = None) -> Run:
+        """Ask so many fresh requests of servers that are started `processes` times."""
+        restarts = processes or self.scenario.restarts
+        self.starts = 0
+        asked = manifest(self.scenario)
+        asked = replace(asked, question=replace(asked.question, engine="llama.cpp"))
+        drawn, rates = self.drawn(requests)
+        written = [replace(each, origin="engine", margins=(), argmax=()) for each in drawn]
+        chosen = to_decode(written, max(decoded))
+        records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
+        for at, draft in enumerate(self.drafts):
+            accepted = self.accepted(written, rates, at)
+            records += [replay(draft, each, accepted[each.request]) for each in written]
+            started: list[int] = []
+            while True:
+                run = run_of(asked, records)
+                wanted = (next_start(run, draft, rows) for rows in self.scenario.batches)
+                k = next((k for k in wanted if k and k not in started), None)
+                if k is None:
+                    break
+                started.append(k)
+                for repeat in range(restarts):
+                    records += self._answers(chosen, repeat, at, k, accepted)
+        for repeat in range(1, max(2, restarts)):
+            records += self._answers(chosen, repeat)
+        return run_of(asked, records)
+
+    def _answers(
+        self,
+        responses: Sequence[Trajectory],
+        repeat: int,
+        draft: int | None = None,
+        k: int = 0,
+        accepted: dict[str, list[bool]] | None = None,
+    ) -> list[Served]:
+        """What one start answers, at every load."""
+        (start,) = self.factors(self.scenario.start, 1)
+        start *= (1 + self.scenario.drift) ** self.starts
+        self.starts += 1
+        server, found = f"{draft} {k} {repeat}", []
+        for rows in self.scenario.batches:
+            each = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
+            own = self.factors(self.scenario.answer, len(responses))
+            for response, factor in zip(responses, own, strict=True):
+                tokens, rounds = response.output_tokens - 1, None
+                pieces = [1] * tokens
+                if accepted is not None:
+                    rounds = tuple(rounds_of(accepted[response.request], k))
+                    pieces = [each + 1 for each in rounds]
+                    pieces[-1] = tokens - sum(pieces[:-1])
+                seconds = each * start * factor
+                found.append(
+                    Served(
+                        request=response.request,
+                        sample=0,
+                        candidate=None if draft is None else self.drafts[draft],
+                        k=k,
+                        mode=DraftingMode.GREEDY,
+                        repeat=repeat,
+                        server=server,
+                        process=server,
+                        load="closed",
+                        concurrency=rows,
+                        sent=0.0,
+                        arrivals=tuple(FIRST + seconds * at for at in range(len(pieces) + 1)),
+                        chunks=(1, *pieces),
+                        prompt_tokens=response.prompt_tokens,
+                        cached_tokens=None,
+                        output_tokens=response.output_tokens,
+                        finish=response.finish,
+                        digest="",
+                        proposed=rounds and (k,) * len(rounds),
+                        accepted=rounds,
+                    )
+                )
+        return found
