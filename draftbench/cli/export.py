@@ -25,13 +25,13 @@ def export(
     ] = None,
     engine: str = flag(
         ...,
-        "The engine: vllm, sglang, llamacpp, tensorrt-llm or transformers.",
+        "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
         "ENGINE",
         complete=_engines,
     ),
     engine_version: str | None = flag(
         None,
-        "The engine's version, e.g. 0.26; for llamacpp a build, e.g. b11368.",
+        "The engine's version, e.g. 0.26; for llama.cpp a build, e.g. b11368.",
         "VERSION",
     ),
     target: str | None = flag(
@@ -49,7 +49,7 @@ def export(
     synthetic: bool = flag(
         False,
         "Make the engine accept drafts at the measured rates, so that any draft can be timed "
-        "(vllm, llamacpp; sglang at their mean).",
+        "(vllm, llama.cpp; sglang at their mean).",
     ),
     about: bool = flag(
         False, "Print which versions the engine's rules were read from; needs no RUN."
@@ -61,7 +61,7 @@ def export(
 
     draftbench export results/runs/RUN --engine vllm --draft org/small
     draftbench export results/runs/RUN --engine vllm --costs vllm.yaml
-    draftbench export results/runs/RUN --engine llamacpp
+    draftbench export results/runs/RUN --engine llama.cpp
     draftbench export --engine sglang --about
     """
     from draftbench.export.configurations import configure, known_engine

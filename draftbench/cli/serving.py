@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from draftbench.cli.flags import flag
+from draftbench.cli.flags import flag, one_of
 from draftbench.errors import UsageError
+from draftbench.models.engine_names import DRIVEN, STARTED, engine_called
 
 if TYPE_CHECKING:
     from draftbench.sweep.options import ServingOptions
 
 SERVING = "Serving engine (with --engine or --server)"
-STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
-KNOWN = (*STARTED, "openai")
 in_serving = partial(flag, panel=SERVING)
+
+
+def _engine(text: str) -> str:
+    engine = engine_called(text)
+    one_of("--engine", engine, DRIVEN)
+    return engine
 
 
 def _arrivals(text: str) -> str:
@@ -43,7 +48,8 @@ class ServingFlags:
         None,
         f"Start this engine and measure on it: {', '.join(STARTED)}.",
         "NAME",
-        among=KNOWN,
+        parse=_engine,
+        complete=lambda incomplete: list(DRIVEN),
     )
     server: str | None = in_serving(
         None, "Measure on a running server, with its speculation if it has any.", "URL"

@@ -17,6 +17,7 @@ from draftbench.errors import UsageError, did_you_mean
 from draftbench.export import versions
 from draftbench.export.setting import Setting
 from draftbench.export.versions import Version, too_old, version_of
+from draftbench.models.engine_names import engine_called
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     llama_cpp_draft,
@@ -38,7 +39,7 @@ _BITS = {"int8": 8, "int4": 4}
 # int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in parts.
 _GGUF = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
 # What plays back a measured acceptance; SGLang its mean alone.
-_SYNTHETIC = ("vllm", "llamacpp", "sglang")
+_SYNTHETIC = ("vllm", "llama.cpp", "sglang")
 # What SGLang sets --max-running-requests to as soon as it speculates.
 _SGLANG_REQUESTS = 48
 _COMMENT = textwrap.TextWrapper(
@@ -78,7 +79,7 @@ def known_engine(name: str) -> str:
             "TGI serves no draft model; its `--speculate K` looks up n-grams",
             hint=f"use one of {known}",
         )
-    engine = name.replace(".", "")
+    engine = engine_called(name)
     if engine not in ENGINE_RULES:
         raise UsageError(
             f"unknown engine `{name}`",
@@ -109,7 +110,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     writers = {
         "vllm": _vllm,
         "sglang": _sglang,
-        "llamacpp": _llamacpp,
+        "llama.cpp": _llamacpp,
         "tensorrt-llm": _tensorrt_llm,
         "transformers": _transformers,
     }
@@ -149,7 +150,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         if model in (".", "..") or model.startswith(("~", "./", "../")):
             notes.append(f"`{model}` is a path on the measuring machine: replace it")
     pinned = (setting.target, setting.target_revision), (setting.draft, setting.draft_revision)
-    given = {"llamacpp": 0, "tensorrt-llm": 1}.get(engine, 2)  # to so many of the two
+    given = {"llama.cpp": 0, "tensorrt-llm": 1}.get(engine, 2)  # to so many of the two
     for spec, revision in pinned[given:]:
         if revision:
             notes.append(f"the run measured `{spec}@{revision}`: serve this revision")
@@ -301,8 +302,9 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), setting.lookup[0]
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
-    notes = [ENGINE_RULES["llamacpp"].form if renamed else older]
-    more = ["-np", str(setting.load)]  # 4 without it
+    notes = [ENGINE_RULES["llama.cpp"].form if renamed else older]
+    more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
+    notes.append("--metrics counts rounds, which `draftbench gate --server` judges")
     if setting.survival:
         if version < (versions.RATES_BUILD, 0):
             raise too_old("llama.cpp", f"b{versions.RATES_BUILD}", "acceptance to play back")

@@ -27,7 +27,7 @@ def version_of(engine: str, version: str | None) -> Version:
     """
     if version is None:
         return _NEWEST
-    if engine == "llamacpp":
+    if engine == "llama.cpp":
         build = re.fullmatch(r"b(\d{1,9})", version)
         number = int(build[1]) if build else -1
         if 0 <= number <= _OLD_BUILD or number >= NEW_BUILD:

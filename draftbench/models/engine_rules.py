@@ -297,7 +297,7 @@ ENGINE_RULES = {
             Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
         ),
     ),
-    "llamacpp": EngineRules(
+    "llama.cpp": EngineRules(
         name="llama.cpp",
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         levels=None,

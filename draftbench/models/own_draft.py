@@ -18,7 +18,7 @@ from draftbench.models.engine_rules import ENGINE_RULES
 
 # Where config.json counts the layers, at its top or one part down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-_ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llamacpp tensorrt-llm"
+_ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
 
 
 class Family(NamedTuple):

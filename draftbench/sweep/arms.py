@@ -55,6 +55,8 @@ class Load(NamedTuple):
 
 
 ALONE = Load(1)
+# Seconds since 1970 in the year 5138; as many milliseconds are 1973.
+_TOO_LARGE = 1e11
 
 
 # Methods whose proposals can be had without the engine.
@@ -177,21 +179,30 @@ def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, fl
     seconds = [_seconds(prompt.request.timestamp) for prompt, _ in asked]
     known = [moment for moment in seconds if moment is not None]
     if len(known) < len(seconds):
+        missing = f"{len(seconds) - len(known)} of {len(seconds)}" if known else "the"
         raise TrafficError(
-            f"{len(seconds) - len(known)} of {len(seconds)} requests do not say when they came",
-            hint="`timestamp` is an ISO date or seconds; or take --arrivals poisson:RATE",
+            f"--arrivals log: {missing} requests do not say when they came",
+            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; or take "
+            "--arrivals poisson:RATE",
         )
     begin, scale = min(known), options.serving.time_scale
     return {key: (moment - begin) / scale for key, moment in zip(keys, known, strict=True)}
 
 
 def _seconds(timestamp: str | None) -> float | None:
+    """Seconds since 1970 or another moment; None where there is no time. A number too large for
+    seconds counts milliseconds, microseconds or nanoseconds.
+    """
     if timestamp is None:
         return None
     try:
-        return float(timestamp)
+        number = float(timestamp)
     except ValueError:
         pass
+    else:
+        for _ in range(3):
+            number /= 1000 if abs(number) >= _TOO_LARGE else 1
+        return number if abs(number) < _TOO_LARGE else None
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:

@@ -14,7 +14,6 @@ from draftbench.decoder.device import card_names, device_of, dtype_of, in_words,
 from draftbench.engines.commands import (
     Speculation,
     check_method,
-    runs_elsewhere,
     speculation,
 )
 from draftbench.engines.connect import connect
@@ -53,8 +52,6 @@ from draftbench.traffic import TrafficQuery, load
 
 # Tokenizers of different families disagree on it.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
-# The engines by the names that `models.engine_rules` has for them.
-_NAMES_IN_RULES = {"llama.cpp": "llamacpp"}
 _PROBED_TOKENS = 48
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 
@@ -73,7 +70,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             hint="--replay local measures the acceptance of every level",
         )
     if asked.server is None:
-        _check_starts(options, asked)
+        _check_starts(options, asked, watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {in_words(device)}", always=True)
@@ -154,8 +151,9 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
 
 
-def _check_starts(options: SweepOptions, asked: ServingOptions) -> None:
-    """Look for the models that servers are to be started with, before the first is.
+def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher) -> None:
+    """Look for the models that servers are to be started with, before the first is. Those that a
+    command of the user's starts may see other files.
 
     Raises:
         ModelError: there is none, or not of a kind that the engine serves.
@@ -165,21 +163,19 @@ def _check_starts(options: SweepOptions, asked: ServingOptions) -> None:
     drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
     for drafter in drafters:
         check_method(asked.engine, drafter)
-    # Where the server runs elsewhere its files need not be here, but for what is replayed.
-    elsewhere = runs_elsewhere(asked.command)
-    named = [] if elsewhere else [("--target", options.target)]
-    named += [
-        ("--drafts", drafter.model)
-        for drafter in drafters
-        if drafter.model and (drafter.method == "draft-model" or not elsewhere)
-    ]
-    for flag, spec in named:
+    named = [("--target", options.target, False)]
+    named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
+    for flag, spec, replayed_here in named:
         source = ModelSource(spec)
-        if not (source.local or source.on_hub):
-            raise ModelError(
-                f"{flag}: no model at `{spec}`",
-                hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
-            )
+        if source.local or source.on_hub:
+            continue
+        if asked.command is not None and not replayed_here:
+            watcher.note(f"{flag}: no model at `{spec}` here; --engine-command has to find it")
+            continue
+        raise ModelError(
+            f"{flag}: no model at `{spec}`",
+            hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
+        )
     if asked.engine == "llama.cpp" and not options.target.endswith(".gguf"):
         raise ModelError(
             f"llama.cpp serves .gguf files, and `{options.target}` is none",
@@ -294,7 +290,7 @@ def _check_drafts(
     Raises:
         DraftbenchError: none can, or a draft makes no sense here.
     """
-    rules = ENGINE_RULES.get(_NAMES_IN_RULES.get(engine, engine))
+    rules = ENGINE_RULES.get(engine)
     made = rules.levels if rules is not None else None
     found, refusals = _Checked(), list[DraftbenchError]()
     for spec in options.drafts:

@@ -106,17 +106,42 @@ def test_what_no_server_could_answer_is_refused_before_one_starts(
     assert engine.starts == []
 
 
-def test_files_of_a_container_are_not_looked_for_here(command, engine, embedded, tmp_path):
+@pytest.mark.parametrize(
+    "how", ["docker run image {args}", "sudo docker run image {args}", "./in-a-container.sh {args}"]
+)
+def test_files_of_a_users_command_need_not_be_here_and_are_said_not_to_be(
+    command, engine, embedded, tmp_path, how
+):
     words = ["--target", "/models/t", "--tokenizer", embedded / "target", "--drafts", "ngram"]
-    words += ["--engine-command", "docker run image {args}", "--k", 2, "--out", tmp_path / "run"]
+    words += ["--engine-command", how, "--k", 2, "--out", tmp_path / "run"]
     outcome = command("sweep", *ENGINE, *words, *TRAFFIC)
     assert outcome.code == 0, outcome.err
     assert {start.target for start in engine.starts} == {"/models/t"}
+    assert "no model at `/models/t` here" in outcome.err
+
+
+def test_what_is_replayed_has_to_be_here_whatever_starts_the_server(failing, engine, embedded):
+    words = ["--target", "/models/t", "--tokenizer", embedded / "target", "--drafts", "./gone"]
+    words += ["--engine-command", "docker run image {args}"]
+    assert "--drafts: no model at `./gone`" in failing(2, "sweep", *ENGINE, *words, *TRAFFIC)
+    assert engine.starts == []
 
 
 def test_llama_cpp_serves_files(failing, embedded):
     words = ["--target", embedded / "target", "--drafts", "ngram", "--engine", "llama.cpp"]
     assert "llama.cpp serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "llama-cpp", "LLAMA.CPP"])
+def test_an_engine_is_known_however_its_name_is_written(failing, embedded, name):
+    words = ["--engine", name, "--target", embedded / "target", "--drafts", "ngram"]
+    assert "llama.cpp serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
+
+
+def test_an_engine_that_is_not_known_is_named_with_the_nearest(failing):
+    said = failing(2, "sweep", "--engine", "vlm", "--target", "t", "--drafts", "d", *TRAFFIC)
+    assert "--engine cannot be `vlm`" in said
+    assert "did you mean `vllm`?" in said
 
 
 def test_a_server_that_does_not_answer(failing, monkeypatch):

@@ -60,7 +60,7 @@ def test_sglang_reads_its_flags(setting, changes):
 
 @pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
 def test_llama_server_reads_the_option_for_a_targets_own_draft():
-    words = ["-m", "missing.gguf", *shlex.split(ENGINE_RULES["llamacpp"].own_draft)]
+    words = ["-m", "missing.gguf", *shlex.split(ENGINE_RULES["llama.cpp"].own_draft)]
     assert "failed to open GGUF file" in ran(LLAMA, *words).stderr
 
 

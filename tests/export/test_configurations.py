@@ -39,8 +39,8 @@ def vllm(setting, version=None):
 
 
 def flags(setting, engine, version=None):
-    """A command's flags by name; those without a value are not expected."""
-    words = shlex.split(configure(setting, engine, version).text)
+    """A command's flags by name; but for --metrics, those without a value are not expected."""
+    words = shlex.split(configure(setting, engine, version).text.replace(" --metrics", ""))
     words = words[words.index(next(word for word in words if word.startswith("-m"))) :]
     return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -171,6 +171,19 @@ def test_llamacpp_after_the_renaming(setting):
     assert "divides the context" not in notes(setting(), "llamacpp")
     lookup = flags(setting(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"
+
+
+@pytest.mark.parametrize("version", [None, "before-rename"])
+@pytest.mark.parametrize("draft", ["d", None])
+def test_llama_server_is_asked_for_the_counters_that_a_gate_needs(setting, draft, version):
+    found = configure(setting(draft=draft), "llama.cpp", version)
+    assert "--metrics" in shlex.split(found.text)
+    assert "gate --server" in "".join(found.notes)
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "llama_cpp", "Llama.cpp", "llama-cpp"])
+def test_an_engine_is_known_however_its_name_is_written(setting, name):
+    assert configure(setting(), name).text == configure(setting(), "llama.cpp").text
 
 
 def test_llamacpp_before_the_renaming(setting):
