@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -11,7 +12,7 @@ import msgspec
 from draftbench.acceptance.definitions import survival
 from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import DraftbenchError, UsageError
-from draftbench.planner.recommendation import Configuration, Recommendation
+from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
 from draftbench.run_folder.manifest import Manifest, short_name, unpinned
 from draftbench.run_folder.run import Run
@@ -235,14 +236,12 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     """
     lengths: list[tuple[int, int]] = []
     notes = []
-    for entry, last in zip(answer.schedule, (None, *answer.schedule), strict=False):
-        before = lengths[-1][1] if lengths else k
-        if entry.k is None and (last is None or last.k is not None):
-            notes.append(
-                f"from {entry.concurrency} concurrent requests on the run is undecided: "
-                f"k = {before} is kept"
-            )
-        lengths.append((entry.concurrency, before if entry.k is None else entry.k))
+    for undecided, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
+        entries = list(group)
+        if undecided:
+            k = lengths[-1][1] if lengths else k
+            notes.append(f"{_undecided(answer.schedule, entries)}: k = {k} is kept")
+        lengths += [(entry.concurrency, k if entry.k is None else entry.k) for entry in entries]
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
         return (), tuple(notes)
@@ -252,3 +251,15 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     return tuple(
         (starts[at], starts[at + 1] - 1, length) for at, (_, length) in enumerate(firsts)
     ), tuple(notes)
+
+
+def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
+    """The loads from the first of some entries on, until the next is known or no more were
+    measured.
+    """
+    first, last = entries[0].concurrency, entries[-1].concurrency
+    last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
+    loads = f"{first} to {last} concurrent requests"
+    if first == last:
+        loads = f"{first} concurrent request{'s' if first > 1 else ''}"
+    return f"the run is undecided with {loads}"

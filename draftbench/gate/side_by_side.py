@@ -32,7 +32,7 @@ class RunAnswer(Record, frozen=True):
     decision: Decision  # speculate, do_not_speculate or inconclusive
     draft: str | None  # the best one, at its quantization level
     k: int | None
-    speedup: Estimate | None  # what the decision goes by
+    speedup_deciding: Estimate | None  # what the decision goes by
     alpha: Estimate | None
     mean_accepted_length: Estimate | None  # τ
 
@@ -87,7 +87,7 @@ def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
             decision=answer.decision,
             draft=str(leader.candidate) if leader else None,
             k=leader.k if leader else None,
-            speedup=answer.speedup_deciding,
+            speedup_deciding=answer.speedup_deciding,
             alpha=leader.alpha if leader else None,
             mean_accepted_length=leader.mean_accepted_length if leader else None,
         )

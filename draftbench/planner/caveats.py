@@ -64,7 +64,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     run, timing = evaluator.run, evaluator.source.run
     target = run.facts_of(None)
     found = [
-        *_of_leader(decided),
+        *_of_leader(evaluator, decided),
         *engine_caveats(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
@@ -83,7 +83,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda caveat: not caveat.decisive))
 
 
-def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
+def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     leader = decided.leader
     if leader is None:
         text = "no candidate of known speed keeps the limits"
@@ -92,8 +92,12 @@ def _of_leader(decided: LoadDecision) -> Iterator[Caveat]:
                 "no candidate's speed is known: nothing was timed, or no quantization level has a "
                 "fast kernel here"
             )
+            loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
             if any(each.measured for each in decided.alternatives):
                 text = "no candidate's speed is known: too few requests were decoded"
+            elif loads and decided.concurrency not in loads:
+                measured = ", ".join(map(str, sorted(loads)))
+                text = f"concurrency {decided.concurrency} was not measured, only {measured}"
         yield Caveat("no-speed", text)
         return
     if decided.impossible:

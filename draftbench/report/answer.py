@@ -242,7 +242,7 @@ def speed_ups(answer: Recommendation) -> Section:
     costs = "the rounds of other starts" if answer.engine else "pass timings"
     rows = [
         (
-            "cross-validated, decides",
+            "deciding, cross-validated",
             answer.speedup_deciding,
             "chosen on some, evaluated on others",
         ),

@@ -278,6 +278,9 @@ def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     assert [need["candidate"] for need in plan["memory"]] == ["draft", "distilled", "ngram"]
     assert plan["memory"][2]["draft_weights"] == 0
     assert engine.starts == []
+    shown = " ".join(command("sweep", *words, "--dry-run").out.split())
+    assert "The server without a draft is started again at the end" in shown
+    assert "a grid starts it once." in shown
 
 
 @pytest.mark.parametrize(("asked", "bytes_each"), [("", 2), ("--dtype float32", 4)])

@@ -54,8 +54,23 @@ def test_one_length_for_all_loads_is_no_schedule(answer, steps):
 def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer):
     found, notes = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
     assert found == ((1, 31, 4), (32, 32, 0))
-    assert notes[0] == "from 8 concurrent requests on the run is undecided: k = 4 is kept"
+    assert notes[0] == "the run is undecided with 8 to 31 concurrent requests: k = 4 is kept"
     assert schedule_of(answer((1, None), (8, 2)), 5)[0] == ((1, 7, 5), (8, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (((1, None),), "with 1 concurrent request: k = 5"),
+        (((1, None), (4, None)), "with 1 to 4 concurrent requests: k = 5"),
+        (((1, 2), (4, None)), "with 4 concurrent requests: k = 2"),
+    ],
+)
+def test_loads_that_are_undecided_are_one_range(answer, steps, words):
+    notes = schedule_of(answer(*steps), 5)[1]
+    assert [note for note in notes if "undecided" in note] == [
+        f"the run is undecided {words} is kept"
+    ]
 
 
 def test_a_setting_carries_the_schedule_of_its_run(run, answer):

@@ -6,6 +6,8 @@ import pytest
 from scenes import SMALL, manifest, replay, served, trajectory
 
 from draftbench.gate.side_by_side import side_by_side
+from draftbench.planner.recommend import recommend
+from draftbench.report.answer import speed_ups, times
 from draftbench.report.terminal.compare import render_answers
 from draftbench.run_folder.run import run_of
 
@@ -49,14 +51,24 @@ def test_every_answer_names_its_runner_and_its_load():
         ("b", "vllm", "4 in flight"),
         ("c", "vllm", "poisson:2"),
     ]
-    assert found.answers[0].speedup is None
-    assert [each.speedup.value for each in found.answers[1:]] == pytest.approx([2.0] * 3)
+    assert found.answers[0].speedup_deciding is None
+    assert [each.speedup_deciding.value for each in found.answers[1:]] == pytest.approx([2.0] * 3)
     assert {each.decision for each in found.answers[1:]} == {"speculate"}
     assert {(each.draft, each.k, each.alpha.value) for each in found.answers[1:]} == {
         ("small", 1, 1.0)
     }
     (told,) = [caveat for caveat in found.caveats if "different loads" in caveat]
     assert "active rows" in told
+
+
+def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
+    runs = [decoder_run(), engine_run(), engine_run(NAMES[:5])]
+    answer = recommend(runs[1])
+    answers = side_by_side(["a", "b", "c"], runs)
+    assert answers.answers[1].speedup_deciding == answer.speedup_deciding
+    assert "deciding ×" in render_answers(answers, "table", 100)
+    rows = {row[0]: row[1] for row in speed_ups(answer).rows}
+    assert rows["deciding, cross-validated"] == times(answer.speedup_deciding)
 
 
 def test_settings_are_told_of_every_run():

@@ -8,7 +8,7 @@ from scenes import ALL, SMALL, TARGET
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
-from draftbench.report.answer import crossover
+from draftbench.report.answer import crossover, speed_up
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
 
@@ -92,6 +92,11 @@ def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
     assert level.costs == "64 rows at once were not timed, only 1, 8, 32"
     assert found.schedule[-1] == ScheduleEntry(concurrency=64, k=None, timed=False)
     assert found.decision == "speculate"
+
+
+def test_a_headline_at_a_load_that_was_not_measured_names_those_that_were(loaded):
+    found = recommend(loaded.observed(1, 2), DecisionOptions(concurrency=(64,)))
+    assert speed_up(found) == "Concurrency 64 was not measured, only 1, 8, 32."
 
 
 def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):

@@ -79,7 +79,7 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     # second each 9 / 6 and 9 / 5.5. One configuration scatters by √2 · 1.2% as is usual, of which
     # 2.78 are 4.7%.
     assert section(hand.answer(records), "Every speed-up of the best").rows == [
-        ["cross-validated, decides", "2.00× (1.91–2.10)", "chosen on some, evaluated on others"],
+        ["deciding, cross-validated", "2.00× (1.91–2.10)", "chosen on some, evaluated on others"],
         ["expected", "2.00× (1.91–2.10)", "predicted, corrected by the time measured"],
         ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
         ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],

@@ -99,7 +99,7 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
     for each in found.answers:
         begin = [letters[each.run], each.runner, each.load]
         answers.append([*begin, DECISIONS[each.decision].lower(), str(each.requests)])
-        figures = (each.speedup, each.alpha, each.mean_accepted_length)
+        figures = (each.speedup_deciding, each.alpha, each.mean_accepted_length)
         k = None if each.k is None else str(each.k)
         best.append([begin[0], begin[2], each.draft and shortened(each.draft, 30), k, *figures])
     differing = [
@@ -107,11 +107,14 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         for each in found.question
     ]
     common = f"{found.common_requests} common requests"
-    legend = "± half a 95% interval of that run; τ accepted length. Differences are not computed."
+    legend = (
+        "Deciding: the speed-up that `recommend` prints first, cross-validated. ± half a 95% "
+        "interval of that run; τ accepted length. Differences are not computed."
+    )
     sections = [
         Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
-        Section("Best draft", ["", "load", "draft", "k", "speed-up ×", "α", "τ"], best, [legend]),
+        Section("Best draft", ["", "load", "draft", "k", "deciding ×", "α", "τ"], best, [legend]),
         Section("Caveats", notes=found.caveats),
         Section("Differences in the settings", ["", *letters.values()], differing),
     ]

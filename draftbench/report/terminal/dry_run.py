@@ -366,6 +366,11 @@ def _work_as_table(plan: EngineDryRun) -> Section:
         for name, each in work.items()
     ]
     notes = ["Responses reach their limit; replay of the drafts is not counted."]
+    if plan.most.starts > plan.grid.starts:
+        notes.append(
+            "The server without a draft is started again at the end, to see how the machine "
+            "changed meanwhile; a grid starts it once."
+        )
     if plan.most.seconds is not None:
         notes.append(
             f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
