@@ -108,11 +108,13 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
-    for each in decided.ranking.faster_within_noise(leader):
+    if faster := [each.name for each in decided.ranking.faster_within_noise(leader)]:
+        *some, last = faster
+        names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
         yield Caveat(
             "tie",
-            f"{each.name} is faster than {leader.name} by less than timing noise; the smaller "
-            "draft, then the smaller k, is preferred",
+            f"{names} faster than {leader.name} by less than timing noise; the smaller draft, then "
+            "the smaller k, is preferred",
         )
     if not leader.corrected:
         yield Caveat("not-measured", _unmeasured(decided, leader))

@@ -297,9 +297,9 @@ def loads(answer: Recommendation) -> Section:
         rates = (at.tokens_per_second_plain, at.tokens_per_second)
         if dollars:
             rates = (at.tokens_per_dollar_plain, at.tokens_per_dollar)
-        pace = " → ".join(map(rounded, rates))
+        pace = " → ".join(map(rounded, rates)) if any(rates) else None
         waits = (at.seconds_per_token_plain, at.seconds_per_token)
-        wait = " → ".join(map(milliseconds, waits))
+        wait = " → ".join(map(milliseconds, waits)) if any(waits) else None
         rows.append([str(at.concurrency), words, at.speedup_expected, pace, wait])
         if at.costs:
             unknown = "unknown; " if at.decision is None else "costs "

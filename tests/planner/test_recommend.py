@@ -25,6 +25,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.rank import Alternative
 from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
+from draftbench.records import Candidate
 
 DEAR = {1: 1.0, 2: 1.0}
 PASSES = 4.1
@@ -185,6 +186,19 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
     assert says(found, "big at k = 2 is faster than small at k = 2 by less than timing noise")
     reason = "a tie with small at k = 2 (1.94), which has the smaller draft"
     assert evaluation(found, "big").reason == reason
+
+
+def test_all_that_tie_with_the_choice_are_one_caveat(scene):
+    other = Candidate(draft="other")
+    scene.requests(5, ALL, SMALL, BIG, other)
+    scene.times(TARGET, {1: 0.105, 2: 0.15})
+    for each in (BIG, other):
+        scene.times(TARGET, CHEAP, each)
+        scene.facts(each.draft, weight_bytes=999)
+    scene.facts("small", weight_bytes=100)
+    ties = [caveat.text for caveat in recommend(scene.observed(2)).caveats if caveat.kind == "tie"]
+    assert len(ties) == 1
+    assert ties[0].startswith("big at k = 2 and other at k = 2 are faster than small at k = 2 by")
 
 
 def test_a_measurement_overrules_its_prediction(scene):

@@ -125,6 +125,11 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     assert "tokens/$" in loads(hand.answer(records, batches=(1, 2), asked=asked)).head[3]
 
 
+def test_a_load_that_was_not_timed_has_no_figures(hand):
+    (row,) = loads(hand.answer(hand.perfect(), asked={"concurrency": (8,)})).rows
+    assert row == ["8", "costs unknown", None, None, None]
+
+
 def side(p99: float | None, largest: float) -> Side:
     def of(name: str) -> Distribution:
         return Distribution(of=name, values=100, p50=0.1, p90=0.1, p99=p99, largest=largest)
