@@ -9,7 +9,7 @@ was not decoded is stretched to what such predictions were off by where others w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -29,16 +29,17 @@ from draftbench.planner.predict import (
     longest_context,
     replayed,
 )
-from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, alternatives_of
+from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, corrected, timed
 from draftbench.planner.recommendation import Decision, LargerSweep, Remedy
 from draftbench.planner.settling import OpenInterval, larger_sweep
-from draftbench.planner.time_factors import TimeDoubt, TimeFactor, time_doubt
+from draftbench.planner.time_factors import TimeDoubt, TimeFactor, alike_by_k, time_doubt
 from draftbench.records import SELF, Candidate
 from draftbench.run_folder.run import Run
 
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
 _OVER_TOKENS = 1.25
+_KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
@@ -211,6 +212,8 @@ class Evaluator:
         self.ks = draft_lengths(run)
         self._predictors: dict[Candidate, Predictor] = {}
         self._measured: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
+        self._uncorrected: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
+        self._by_k: dict[int, Mapping[Kind, Mapping[int, float]]] = {}
         self._alternatives: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
         self._doubts: dict[int, TimeDoubt] = {}
         self._decisions: dict[tuple[int, Candidate | None], LoadDecision] = {}
@@ -278,20 +281,40 @@ class Evaluator:
         return tuple(a for each in candidates for a in self._alternatives[concurrency, each])
 
     def _made(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
-        if candidate not in self._predictors:
-            self._predictors[candidate] = replayed(self.run, candidate)
-        predictor = self._predictors[candidate]
-        if not predictor.laws:
-            return ()
-        predictor = predictor.at(concurrency, self.source)
-        measured = self.measured(concurrency)
-        own = {k: ran for (of, k), ran in measured.items() if of == candidate}
-        reached = [k for k in self.ks if predictor.reaches(k)]
-        found = list(alternatives_of(predictor, reached, own))
-        if predictor.bounds:
-            timed = self.source.batches(candidate)
-            low, high = next((a, b) for a, b in pairwise(timed) if a < concurrency < b)
+        found: Sequence[Alternative] = corrected(
+            self._timed(concurrency, candidate), self._alike(concurrency)
+        )
+        if found and found[0].predictor.bounds:
+            batches = self.source.batches(candidate)
+            low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
             fewer, more = self._of(low, [candidate]), self._of(high, [candidate])
             errors = self._doubt_at(concurrency).errors
             found = carried_over(found, fewer, more, self.by, errors)
         return tuple(replace(each, breaks=broken(each, self.options, self.run)) for each in found)
+
+    def _timed(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
+        """A candidate at every k, not corrected yet."""
+        if (concurrency, candidate) not in self._uncorrected:
+            if candidate not in self._predictors:
+                self._predictors[candidate] = replayed(self.run, candidate)
+            predictor = self._predictors[candidate]
+            found: tuple[Alternative, ...] = ()
+            if predictor.laws:
+                predictor = predictor.at(concurrency, self.source)
+                measured = self.measured(concurrency)
+                own = {k: ran for (of, k), ran in measured.items() if of == candidate}
+                found = timed(predictor, [k for k in self.ks if predictor.reaches(k)], own)
+            self._uncorrected[concurrency, candidate] = found
+        return self._uncorrected[concurrency, candidate]
+
+    def _alike(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
+        """What rounds at a k have alike for all drafts that were decoded there."""
+        if concurrency not in self._by_k:
+            drafts = [self._timed(concurrency, each) for each in self._decoded(concurrency)]
+            self._by_k[concurrency] = {
+                kind: alike_by_k(
+                    [{a.k: time for a in own if (time := a.time_factor(kind))} for own in drafts]
+                )
+                for kind in _KINDS
+            }
+        return self._by_k[concurrency]

@@ -20,6 +20,7 @@ from draftbench.planner.time_factors import (
     USUAL_SCATTER,
     Scatter,
     TimeFactor,
+    alike_by_k,
     mean_factor,
     scatter_of,
     stretched,
@@ -83,6 +84,51 @@ def test_a_factor_that_few_requests_are_sure_of_weighs_less():
     sure, unsure = factor(1.0), replace(factor(2.0), error=math.sqrt(3) * USUAL_SCATTER)
     assert mean_factor([sure, None, unsure]) == pytest.approx(2.0 ** (1 / 5))
     assert mean_factor([None]) is None
+
+
+@pytest.mark.parametrize(("drafts", "alike"), [(3, True), (2, False)])
+def test_a_k_that_gains_as_much_with_each_of_three_drafts_keeps_it(scene, drafts, alike):
+    # At k = 1 5% less than the passes, at k = 2 5% more: nothing beyond them on average.
+    candidates = [SMALL, BIG, Candidate(draft="third")][:drafts]
+    scene.requests(6, ALL, *candidates)
+    for each in candidates:
+        scene.times(TARGET, DRAFT, each)
+        scene.decodes(6, 1, 4.8 * 0.95, each)
+        scene.decodes(6, 2, 4.0 * 1.05, each)
+    pooled = 1 / math.sqrt(0.95 * 1.05)
+    factors = (1 / 0.95, 1 / 1.05) if alike else (pooled, pooled)
+    one, two, *_ = alternatives(scene, 1, 2)
+    assert one.expected.value == pytest.approx(8 / 4.8 * factors[0])
+    assert two.expected.value == pytest.approx(8 / 4.0 * factors[1])
+
+
+def logs(*by_k):
+    return {k: factor(math.exp(each)) for k, each in enumerate(by_k, 1)}
+
+
+def test_what_drafts_have_alike_at_a_k_is_shrunk_by_what_each_has_to_itself():
+    # Gains of .03, .02 and .01 at k = 1 and as much less at k = 2: products .0006, .0003 and
+    # .0002, squares .0009, .0004 and .0001. Of a variance of .000367 + .0001 / 3 the k has .000367.
+    found = alike_by_k([logs(each, -each) for each in (0.03, 0.02, 0.01)])
+    shared, squares = 0.0011 / 3, 0.0014 / 3
+    share = shared / (shared + (squares - shared) / 3)
+    assert {k: math.log(each) for k, each in found.items()} == pytest.approx(
+        {1: 0.02 * share, 2: -0.02 * share}
+    )
+
+
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        [],
+        [logs(0.03, -0.03), logs(0.03, -0.03)],
+        [logs(0.03, -0.03), logs(-0.03, 0.03), logs(0.0, 0.0)],
+        [logs(0.03, -0.01, -0.02), logs(0.03, -0.03), logs(0.03)],
+    ],
+    ids=["no draft", "two drafts", "drafts that contradict each other", "one k of three drafts"],
+)
+def test_nothing_is_alike_where_drafts_do_not_show_it(drafts):
+    assert alike_by_k(drafts) == {}
 
 
 def test_the_luck_of_decoded_outputs_is_shown_and_not_expected(scene):
