@@ -6,14 +6,9 @@ import pytest
 from scenes import INT4, SMALL
 
 from draftbench.planner.costs import block_costs
-from draftbench.planner.measured import (
-    Audit,
-    Overheads,
-    audit,
-    measurements,
-    overheads,
-    steady,
-)
+from draftbench.planner.measured import Overheads, measurements, overheads, steady
+from draftbench.planner.recommendation import Audit
+from draftbench.planner.texts import audit
 from draftbench.records import Decode, Sampling
 
 
