@@ -129,8 +129,8 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
         )
     if setting.sampled and written.mode not in (None, setting.mode):
         notes.append(
-            f"{name} drafts `{written.mode}`, the run measured `{setting.mode}`: above temperature "
-            "0 acceptance will differ"
+            f"{name} drafts in the mode `{written.mode}`, the run measured `{setting.mode}`: above "
+            "temperature 0 acceptance will differ"
         )
     if rules.sampling is not None:
         notes.append(f"{rules.sampling} where a request does not say: {_to_send(setting)}")
@@ -449,8 +449,8 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         if setting.sizes:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
             notes.append(
-                f"the vocabularies have {setting.sizes} entries: transformers takes them for "
-                "different ones and translates through text"
+                f"the vocabularies have {setting.sizes} entries: transformers treats them "
+                "as different and translates through text"
             )
     lines += [
         # What is not written here, the checkpoint's generation_config decides.

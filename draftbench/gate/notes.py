@@ -80,7 +80,7 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
         return None
     by = " to ".join(dict.fromkeys((f"{min(changed):+}", f"{max(changed):+}")))
     return (
-        f"{len(changed)} of {len(pairs)} requests are rendered to prompts of another length "
+        f"{len(changed)} of {len(pairs)} requests have prompts of another length than before "
         f"({by} tokens): the chat template or the tokenizer changed"
     )
 

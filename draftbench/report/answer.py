@@ -154,7 +154,9 @@ def certainty(answer: Recommendation) -> list[str]:
     elif margin is not None:
         notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
     elif answer.break_even is not None:
-        notes.append("More acceptance where it already gets tokens right would not make it pay.")
+        notes.append(
+            "Even if every token with a chance of being accepted were accepted, it would not pay."
+        )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -341,7 +343,7 @@ def crossover(answer: Recommendation) -> str:
     if answer.leader is not None:
         draft = shortened(str(answer.leader.candidate), LONGEST_NAME)
     if limit == 0:
-        return f"{draft} clearly pays off at no timed concurrency."
+        return f"{draft} does not clearly pay off at any timed concurrency."
     ranges = [f"{a}" if a == b else f"{a} to {b}" for a, b in answer.crossover_gaps]
     gaps = f", not clearly at {' and '.join(ranges)}" if ranges else ""
     if limit is None:

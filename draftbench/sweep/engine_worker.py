@@ -332,7 +332,7 @@ class EngineWorker:
         cached = cached_share(self.measured.answers.get((arm, load), {}).values())
         if cached > MOST_CACHED:
             self.watcher.note(
-                f"{arm}, {load}: the server had read {cached:.0%} of the prompts before; "
+                f"{arm}, {load}: the server had {cached:.0%} of the prompts in its cache, so the "
                 "time to the first token is too short"
             )
 

@@ -64,7 +64,7 @@ def test_prompts_of_another_length_are_noted_and_pass(run):
     result = judge(old, new)
     assert result.verdict is Verdict.PASS
     assert result.notes[0] == (
-        "40 of 40 requests are rendered to prompts of another length (+3 tokens): "
+        "40 of 40 requests have prompts of another length than before (+3 tokens): "
         "the chat template or the tokenizer changed"
     )
     assert not noted("another length", run(), new)  # lengths of the old are unknown

@@ -141,10 +141,10 @@ def test_prompts_are_echoed_and_warm_up_is_not_of_the_sample(served):
 
 def test_prompts_that_the_server_had_read_before_are_said(served, small):
     served("ngram", on=[FakeServer(cached=50)], controls=False)
-    (said,) = [note for note in small.notes if "before" in note]
-    assert said.startswith("without a draft, one by one: the server had read ")
+    (said,) = [note for note in small.notes if "in its cache" in note]
+    assert said.startswith("without a draft, one by one: the server had ")
     served("ngram", measure="none", out="other")
-    assert sum("before" in note for note in small.notes) == 1
+    assert sum("in its cache" in note for note in small.notes) == 1
 
 
 def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):

@@ -106,7 +106,7 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
             for room in pair.rooms
         ]
         device = format_size(answer.memory_bytes)
-        title = f"Memory: {device} for both models, the target as in its checkpoint"
+        title = f"Memory: {device} for both models, the target as it is stored"
         head = ["draft at", "weights of both", "tokens of cache that fit"]
         second, notes = max(room.second_layout_bytes for room in pair.rooms), []
         if second:
