@@ -33,9 +33,10 @@ from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.run import Run
 
-# Standard deviation of a start's speed where each was started once. Two starts of one server on a
-# quiet machine differed by 1 to 3 %.
-START_DOUBT = 0.02
+# Standard deviation of a start's speed where each was started once. Starts of one server scattered
+# by 2.1 to 2.5 % (25 kinds of llama-server, two starts each), by 3.1 % (a larger model, two starts)
+# and, of vLLM on a busy machine, by 6.5 to 8.7 %.
+START_DOUBT = 0.03
 # As much is taken to be known of other machines as so many degrees of freedom tell.
 USUAL_FREEDOM = 4
 

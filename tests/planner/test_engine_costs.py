@@ -239,7 +239,7 @@ def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted():
 
 def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     # With .30 s at k = 4 the line says .187 at k = 2: 8 tokens in .56 s, in .52 s at k = 1. A bend
-    # may be .014 s (7.6 %), and starts differ by 2 %: k = 2 is better by 2 % in about one of seven.
+    # may be .014 s (7.6 %), and starts differ by 3 %: k = 2 is better by 2 % in about one of seven.
     one, dear = answers(1, 0.5, 0.13, (1, 2, 2, 2, 2)), answers(4, 0.5, 0.30, (1, 5, 3))
     answer = recommend(engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *one, *dear))
     assert (answer.leader.k, answer.decision) == (1, "speculate")
@@ -251,7 +251,7 @@ def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
 
 def test_what_cannot_reach_plain_decoding_is_not_started():
     # At k = 2 the line says .333 s, three times, where eight target steps take .8: .8, better than
-    # .71 and .73. A bend may be .013 s (4 %), and starts differ by 2 %: at most .89.
+    # .71 and .73. A bend may be .013 s (4 %), and starts differ by 3 %: at most about .9.
     plain, one = answers(0, 0.5, 0.1, (1,) * 9), answers(1, 0.5, 0.28, (1, 2, 2, 2, 2))
     dear = answers(4, 0.5, 0.44, (1, 5, 3))
     run = engine_run(*plain, *one, *dear)
