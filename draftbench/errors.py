@@ -38,7 +38,13 @@ class PairError(ModelError):
 
 
 class EngineError(UsageError):
-    """A serving engine that does not start, answer or do what was asked of it."""
+    """A serving engine that does not start, answer or do what was asked of it. `kept` is what of
+    the message may be recorded: not what the engine said, which may quote a request.
+    """
+
+    def __init__(self, message: str, *, hint: str, kept: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kept = message if kept is None else kept
 
 
 class RunFolderError(UsageError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -22,13 +23,19 @@ from typing import Any, TypeVar
 import httpx2
 import msgspec
 
+from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.safe_files import without_controls
 
 TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
-LONGEST_REASON = 300  # characters of a server's own words that are repeated
 MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
+# What servers and the network say of themselves, whatever was asked.
+_KNOWN = re.compile(
+    r"(?i)maximum context length(?: is \d+ tokens)?|exceeds? the available context size"
+    r"|out of memory|loading model|not supported|too many requests|unauthorized|invalid api key"
+    r"|engine ?(?:core|process)? (?:is dead|encountered an issue)|connection refused"
+    r"|connection reset|disconnected without sending a response|name or service not known"
+)
 
 T = TypeVar("T")
 
@@ -56,10 +63,19 @@ class Limits:
 
 
 class AnswerError(EngineError):
-    """A server that did not answer one question as it should, with the kind of fault."""
+    """A server that did not answer one question as it should, with the kind of fault and what it
+    `said`, of which only what no request can hold may be recorded.
+    """
 
-    def __init__(self, fault: Fault, reason: str, *, hint: str) -> None:
-        super().__init__(reason, hint=hint)
+    def __init__(self, fault: Fault, reason: str, *, hint: str, said: str = "") -> None:
+        token = os.environ.get(TOKEN_VARIABLE)  # which some quote
+        said = on_one_line(" ".join(said.split()), [token] if token else [])
+        known = ", ".join(dict.fromkeys(match.group() for match in _KNOWN.finditer(said)))
+        super().__init__(
+            f"{reason}: {said}" if said else reason,
+            hint=hint,
+            kept=f"{reason}: {known}" if known else reason,
+        )
         self.fault = fault
 
 
@@ -207,7 +223,7 @@ class Http:
             raise garbage(f"{url} answers with something else than a stream of events") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             if not begun:
-                raise self._unreachable(self._printable(str(error))) from error
+                raise self._unreachable(str(error)) from error
             raise AnswerError(
                 Fault.CUT, f"{url} broke off its answer", hint="see the server's log"
             ) from error
@@ -215,8 +231,9 @@ class Http:
     def _unreachable(self, reason: str) -> AnswerError:
         return AnswerError(
             Fault.UNREACHABLE,
-            f"cannot reach {self.url}: {reason or 'the connection broke'}",
+            f"cannot reach {self.url}",
             hint="see whether the server runs and listens at this address",
+            said=reason or "the connection broke",
         )
 
     async def _refusal(self, response: httpx2.Response) -> AnswerError:
@@ -232,7 +249,6 @@ class Http:
             raw += piece
             if len(raw) > 64 << 10:
                 break
-        said = self._printable(_message(bytes(raw)))
         hint = {
             401: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
             403: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
@@ -240,13 +256,7 @@ class Http:
             503: "the server is not ready, or has no room for more requests",
         }.get(status, "see the server's log")
         fault = Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED
-        return AnswerError(fault, f"{path} answers {status}: {said}", hint=hint)
-
-    def _printable(self, text: str) -> str:
-        if self._token:
-            text = text.replace(self._token, "…")
-        line = without_controls(" ".join(text.split()))
-        return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "…"
+        return AnswerError(fault, f"{path} answers {status}", hint=hint, said=_message(bytes(raw)))
 
 
 def decoded(raw: bytes, type: type[T]) -> T:
@@ -258,15 +268,17 @@ def decoded(raw: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        reason = without_controls(str(error))[:LONGEST_REASON]
-        said = f"the server answers something that such a server does not: {reason}"
-        raise garbage(said) from error
+        reason = "the server answers something that such a server does not"
+        raise garbage(reason, str(error)) from error
 
 
-def garbage(what: str) -> AnswerError:
+def garbage(what: str, said: str = "") -> AnswerError:
     """An answer that a server of its kind does not give."""
     return AnswerError(
-        Fault.GARBAGE, what, hint="see what runs at this address, and which version of it"
+        Fault.GARBAGE,
+        what,
+        hint="see what runs at this address, and which version of it",
+        said=said,
     )
 
 
@@ -281,11 +293,9 @@ def other_ids(what: str = "the server read other token ids than were sent") -> A
 
 def failure(message: object) -> AnswerError:
     """What a server says in the stream of an answer when it cannot continue."""
-    said = str(message)
-    if token := os.environ.get(TOKEN_VARIABLE):  # which some quote
-        said = said.replace(token, "…")
-    said = without_controls(" ".join(said.split()))[:LONGEST_REASON]
-    return AnswerError(Fault.FAILED, f"the server says: {said}", hint="see the server's log")
+    return AnswerError(
+        Fault.FAILED, "the server says", hint="see the server's log", said=str(message)
+    )
 
 
 def _message(raw: bytes) -> str:
@@ -322,6 +332,6 @@ def _checked(url: str) -> str:
 
 def _no_address(url: str) -> EngineError:
     return EngineError(
-        f"`{without_controls(url)[:LONGEST_REASON]}` is no address of a server",
+        f"`{on_one_line(url)}` is no address of a server",
         hint="an address looks like http://127.0.0.1:8000",
     )

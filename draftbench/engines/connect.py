@@ -8,11 +8,11 @@ from draftbench.engines.client import AnswerError, Fault, Http, Limits
 from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
 from draftbench.engines.openai import Card, Models, OpenAi
+from draftbench.engines.secrets import on_one_line
 from draftbench.engines.sglang import Sglang
 from draftbench.engines.tensorrt_llm import TensorRtLlm
 from draftbench.engines.vllm import Vllm
 from draftbench.errors import EngineError, did_you_mean
-from draftbench.safe_files import without_controls
 
 KINDS: dict[str, type[Server]] = {
     kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, TensorRtLlm, OpenAi)
@@ -44,7 +44,7 @@ def connect(
     """
     if engine is not None and engine not in KINDS:
         raise EngineError(
-            f"unknown engine `{without_controls(engine)}`",
+            f"unknown engine `{on_one_line(engine)}`",
             hint=did_you_mean(engine, KINDS, f"choose one of {', '.join(KINDS)}"),
         )
     http = Http(url, limits=limits, transport=transport)
@@ -76,7 +76,7 @@ def _chosen(url: str, cards: list[Card], target: str | None) -> str | None:
     names = [card.id for card in cards if not card.parent]
     if len(names) < 2 or target in names:
         return target if target in names else next(iter(names), None)
-    listed = without_controls(", ".join(f"`{name}`" for name in names[:5]))
+    listed = ", ".join(f"`{on_one_line(name, most=100)}`" for name in names[:5])
     raise EngineError(
         f"{url} serves {len(names)} models", hint=f"name one of them with --target: {listed}"
     )

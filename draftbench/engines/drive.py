@@ -31,11 +31,15 @@ def drive(
     *,
     concurrency: int | None = None,
     fillers: Sequence[Ask] = (),
+    seconds: float | None = None,
 ) -> Iterator[Answer]:
     """Send requests and yield their answers, in the order in which they end.
 
     With `concurrency` that many are in flight; without, each goes out at its `arrival`. Answers to
     fillers are not yielded. Leaving the iteration ends what is in flight.
+
+    Raises:
+        TimeoutError: it took longer than `seconds`; what was in flight then has ended.
     """
     if concurrency is None and any(ask.arrival is None for ask in asks):
         raise ValueError("an open loop needs a time of arrival for every request")
@@ -45,7 +49,8 @@ def drive(
 
     async def to_the_end() -> None:
         try:
-            await (work.closed(asks, concurrency, fillers) if concurrency else work.open(asks))
+            async with asyncio.timeout(seconds):
+                await (work.closed(asks, concurrency, fillers) if concurrency else work.open(asks))
             answers.put(None)
         except Exception as error:
             answers.put(error)

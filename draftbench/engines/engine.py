@@ -27,6 +27,7 @@ from draftbench.engines.client import (
     other_ids,
 )
 from draftbench.engines.counters import Counters, read_counters
+from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
@@ -82,7 +83,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server tells of itself; `None` where it does not."""
+    """What a server tells of itself, each on one line of bounded length; `None` where it does not
+    tell.
+    """
 
     engine: str
     version: str | None = None
@@ -92,6 +95,13 @@ class ServerFacts:
     method: str | None = None  # of speculation; "none" where the server says that it does not
     k: int | None = None  # tokens that it drafts in a round
     settings: Mapping[str, str] = field(default_factory=dict)  # the like, in the server's words
+
+    def __post_init__(self) -> None:
+        for name in ("version", "model", "method"):
+            if (said := getattr(self, name)) is not None:
+                object.__setattr__(self, name, on_one_line(said))
+        settings = {name: on_one_line(said) for name, said in self.settings.items()}
+        object.__setattr__(self, "settings", settings)
 
 
 @dataclass

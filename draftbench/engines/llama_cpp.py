@@ -39,7 +39,6 @@ from draftbench.engines.engine import (
     one_token,
 )
 from draftbench.records import Amount, Count
-from draftbench.safe_files import without_controls
 
 UNKNOWN = -1  # an id that the stream did not tell
 _FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -177,7 +176,7 @@ class LlamaCpp(Server):
         types = str((written.generation_settings or {}).get("speculative.types", ""))
         methods = [name for name in types.split(",") if name not in ("", "none")]
         told = {"ftype": props.model_ftype, "slots": props.total_slots}
-        settings = {name: without_controls(str(value)) for name, value in told.items() if value}
+        settings = {name: str(value) for name, value in told.items() if value}
         counted = self.counters().by_position
         return ServerFacts(
             engine=self.engine,
@@ -185,7 +184,7 @@ class LlamaCpp(Server):
             model=self.model or props.model_path,
             context_length=(props.default_generation_settings or Settings()).n_ctx,
             prefix_cache=True,
-            method=without_controls(",".join(methods)) or ("none" if types else None),
+            method=",".join(methods) or ("none" if types else None),
             k=len(counted) if counted else None if methods or not types else 0,
             settings=settings,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from draftbench.safe_files import without_controls
+
 HIDDEN = "***"
 
 _WORDS = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|credentials?|auth)"
@@ -18,6 +20,7 @@ _IN_TEXT = (
     re.compile(r"(://)([^\s/@]+)(?=@)"),  # a user and a password in an address
     re.compile(r"()(\b(?:hf_|sk-|gh[pousr]_|github_pat_|nvapi-|AKIA)[\w-]{12,})"),
 )
+LONGEST = 300  # characters of somebody else's words that are repeated
 # A shorter value is hidden only where its name stands beside it: it may be part of any word.
 _SHORTEST = 6
 
@@ -46,6 +49,17 @@ def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozense
     }
     values |= {value for name, value in environment.items() if _NAME.search(name)}
     return frozenset(value for value in values if len(value) >= _SHORTEST)
+
+
+def on_one_line(text: str, known: Iterable[str] = (), most: int = LONGEST) -> str:
+    """What a server or its log says, to be printed: bounded, without control characters and with
+    secrets hidden, the `known` ones among them.
+    """
+    for value in sorted(known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    # Searching for what looks like a secret takes long in a long text.
+    line = hidden_in(without_controls(text[: 4 * most]))
+    return line if len(line) <= most else line[:most] + "…"
 
 
 def hidden_in(text: str, known: Iterable[str] = ()) -> str:

@@ -29,7 +29,6 @@ from draftbench.engines.engine import (
     survivors,
 )
 from draftbench.records import Count
-from draftbench.safe_files import without_controls
 
 # [log-probability, id, text]
 LogProb = tuple[float | None, Id, str | None]
@@ -153,9 +152,9 @@ class Sglang(TokenServer):
             "max_running_requests",
             "speculative_eagle_topk",
         )
-        settings = {n: without_controls(str(v)) for n in names if (v := getattr(stated, n))}
+        settings = {n: str(v) for n in names if (v := getattr(stated, n))}
         if stated.speculative_draft_model_path:
-            settings["speculative_model"] = without_controls(stated.speculative_draft_model_path)
+            settings["speculative_model"] = stated.speculative_draft_model_path
         drafting = stated.speculative_num_draft_tokens
         return ServerFacts(
             engine=self.engine,

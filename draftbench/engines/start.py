@@ -26,17 +26,16 @@ from typing import IO
 
 from draftbench.engines import guardian
 from draftbench.engines.commands import Launch, Speculation, Start, launch, speculation
-from draftbench.engines.secrets import hidden_in, secrets_of, without_secrets
+from draftbench.engines.secrets import on_one_line, secrets_of, without_secrets
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
-from draftbench.safe_files import without_controls, write_whole
+from draftbench.safe_files import write_whole
 
 __all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "started"]
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
-LOG_ENDS = "; its log ends:"
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 64 << 10  # of its end that are read
 _FEW_CORES = 16
@@ -105,8 +104,10 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
             if (how := runner.ended(_POLL_SECONDS)) is None:
                 raise
             # Not its last lines: a server that was asked may have logged a prompt.
-            ended = f"{error.message}; {start.engine} ended ({how}), its log is {runner.log}"
-            raise EngineError(ended, hint=error.hint) from error
+            ended = f"; {start.engine} ended ({how}), its log is {runner.log}"
+            raise EngineError(
+                error.message + ended, hint=error.hint, kept=error.kept + ended
+            ) from error
     finally:
         runner.end()
 
@@ -141,15 +142,18 @@ def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) 
                 hint="start again: each start takes a port that is free",
             )
         if how is not None:
+            ended = f"{start.engine} ended before it answered: {how}"
             raise EngineError(
-                f"{start.engine} ended before it answered: {how}{runner.last_words()}",
+                ended + runner.last_words(),
                 hint=f"its whole log is {runner.log}; {runner.advice()}",
+                kept=ended,
             )
         if time.monotonic() - begun > start.ready_timeout:
+            late = f"{start.engine} did not answer within {start.ready_timeout:g} seconds"
             raise EngineError(
-                f"{start.engine} did not answer within {start.ready_timeout:g} seconds"
-                f"{runner.last_words()}",
+                late + runner.last_words(),
                 hint=f"a longer --ready-timeout waits for it; its whole log is {runner.log}",
+                kept=late,
             )
 
 
@@ -250,9 +254,8 @@ class _Guardian:
         errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))
         cause = next(errors, None)
         told = last if cause is None or cause in last else [cause, "…", *last]
-        shown = [hidden_in(line, known) for line in told]
-        words = "".join(f"\n  {without_controls(line)}" for line in shown)
-        return f"{LOG_ENDS}{words}" if words else "; its log is empty"
+        words = "".join(f"\n  {on_one_line(line, known)}" for line in told)
+        return f"; its log ends:{words}" if words else "; its log is empty"
 
     def end(self) -> None:
         """End the server and wait until it is gone."""

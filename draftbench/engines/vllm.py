@@ -21,7 +21,6 @@ from draftbench.engines.client import AnswerError, Fault
 from draftbench.engines.counters import read_counters
 from draftbench.engines.engine import Ask, Reading, ServerFacts, TokenServer, lead, survivors
 from draftbench.engines.openai import NOTHING_ADDED, Event, OpenAi, Version
-from draftbench.safe_files import without_controls
 
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
@@ -80,11 +79,11 @@ class Vllm(TokenServer, OpenAi):
             if error.fault is not Fault.REFUSED:
                 raise
         else:
-            settings = {name: without_controls(value) for name, value in _TOLD.findall(config)}
+            settings = dict(_TOLD.findall(config))
             if speculation := _SPECULATION.search(config):
                 method, k = speculation[1], int(speculation[3])
                 if speculation[2]:
-                    settings["speculative_model"] = without_controls(speculation[2])
+                    settings["speculative_model"] = speculation[2]
         return ServerFacts(
             engine=self.engine,
             version=self.http.json("/version", type=Version).version,

@@ -21,6 +21,7 @@ from draftbench.models.check_result import (
     Standing,
     TokenDifference,
 )
+from draftbench.records import LOOKUP
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
@@ -140,6 +141,18 @@ def llama_cpp_lookup(size: int, k: int) -> list[str]:
     """The flags of prompt lookup, which takes n-grams of one size."""
     words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(size)]
     return [*words, "--spec-ngram-simple-size-m", str(k)]
+
+
+def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
+    """The smallest k at which an engine proposes anything: prompt lookup of llama.cpp proposes no
+    fewer tokens than its n-gram has.
+    """
+    return shortest if engine == "llama.cpp" and draft == LOOKUP else 1
+
+
+def too_short(fewest: int) -> str:
+    """Why nothing is drafted below the fewest."""
+    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
 
 
 def tensorrt_llm_draft(draft: str, **lengths: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
+from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.corrections import carried_over
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.latency import tail_ratio
@@ -43,8 +44,13 @@ _KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
-    """The limits that an alternative does not keep, or cannot be shown to keep."""
-    found = []
+    """The limits that an alternative does not keep, or cannot be shown to keep; the engine's are
+    among them.
+    """
+    found, question = [], run.manifest.question
+    fewest = fewest_drafted(question.engine, alternative.candidate.draft, question.lookup_shortest)
+    if alternative.k < fewest:
+        found.append(too_short(fewest))
     if (most := limits.max_memory) is not None:
         needed = memory_needed(run, alternative.candidate, alternative.predictor.batch)
         if needed is None:

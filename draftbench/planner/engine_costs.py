@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -147,18 +148,19 @@ def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
         by_load[row.batch][row.k].append(row)
     found = {}
     for concurrency, rows in sorted(by_load.items()):
-        starts = {k: logs for k, each in rows.items() if (logs := _by_start(each))}
+        starts = {k: found_at for k, each in rows.items() if (found_at := _starts(each))}
         if 0 not in starts or len(starts) < 2:
             continue
-        scatter, freedom = _scatter(starts.values())
+        speeds = {k: list(map(_log_seconds, each)) for k, each in starts.items()}
+        scatter, freedom = _scatter(speeds.values())
         found[concurrency] = RoundCosts(
-            {k: math.exp(fmean(logs)) for k, logs in starts.items()},
+            {k: math.exp(fmean(logs)) for k, logs in speeds.items()},
             {
-                k: math.hypot(scatter / math.sqrt(len(logs)), _error(rows[k]))
-                for k, logs in starts.items()
+                k: math.hypot(scatter / math.sqrt(len(each)), _error(list(chain(*each))))
+                for k, each in starts.items()
             },
             f"{candidate} {concurrency}",
-            min(len(logs) for k, logs in starts.items() if k),
+            min(len(each) for k, each in starts.items() if k),
             freedom,
         )
     return found
@@ -183,17 +185,25 @@ def _error(rows: list[Decode]) -> float:
     return error * student_quantile(0.975, len(sums) - 1) / 1.96
 
 
-def _by_start(rows: list[Decode]) -> list[float]:
-    """Logarithm of the seconds of a round in every start that answered enough requests; each repeat
-    of an arm is one, and so is each process that measured it.
+def _starts(rows: list[Decode]) -> list[list[Decode]]:
+    """Every start that answered enough requests; each repeat of an arm is one, and so is each
+    process that measured it.
     """
     by_start: defaultdict[tuple[str, int], list[Decode]] = defaultdict(list)
     for row in rows:
         by_start[row.process, row.repeat].append(row)
-    sums = [_requests(each) for each in by_start.values()]
-    enough = [list(each.values()) for each in sums if len(each) >= FEW_DECODED]
-    totals = [np.sum(each, axis=0).tolist() for each in enough]
-    return [math.log(spent / rounds) for spent, rounds in totals if spent > 0 and rounds]
+    return [
+        own
+        for own in by_start.values()
+        if len(_requests(own)) >= FEW_DECODED
+        and np.sum(list(_requests(own).values()), axis=0).all()
+    ]
+
+
+def _log_seconds(rows: list[Decode]) -> float:
+    """Logarithm of the seconds of a round in one start."""
+    spent, rounds = np.sum(list(_requests(rows).values()), axis=0).tolist()
+    return math.log(spent / rounds)
 
 
 def _scatter(starts: Iterable[Sequence[float]]) -> tuple[float, int]:

@@ -58,10 +58,18 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
                 best=best is not None and each.k == best.k,
                 comparable=each.corrected or not corrected or each.predictor.served is not None,
                 reason=None if each is decided.choice else why_not(each, decided, run),
+                served=_served(run, each),
             )
             for each in own
         ]
     return tuple(found)
+
+
+def _served(run: Run, alternative: Alternative) -> int:
+    """How many requests an engine answered as this configuration, with or without a baseline."""
+    asked = alternative.candidate, alternative.k, alternative.predictor.batch
+    rows = run.decodes if run.served else ()
+    return len({row.request for row in rows if (row.candidate, row.k, row.batch) == asked})
 
 
 def _evaluation(
@@ -74,6 +82,7 @@ def _evaluation(
     best: bool,
     comparable: bool,
     reason: str | None,
+    served: int,
 ) -> Evaluation:
     """The figures of one configuration.
 
@@ -125,6 +134,7 @@ def _evaluation(
         memory_bytes=predictor.memory_bytes,
         reason=reason,
         speedup_end_to_end_expected=expected_end_to_end,
+        requests_served=served,
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=confidence.probability if confidence else None,
         round_overhead=alternative.round_overhead,

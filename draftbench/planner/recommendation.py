@@ -82,6 +82,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     plain_overhead: float | None = None  # the same of the target steps decoded beside them
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
+    requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
 
     @property
     def corrected(self) -> bool:
@@ -319,12 +320,17 @@ class Recommendation(Record, frozen=True):
 
     @property
     def by_candidate(self) -> list[Evaluation]:
-        """One evaluation per candidate: its best k, or its smallest where the speed is unknown; the
-        leader first, the others by their expected or else predicted speed-up, the control last.
+        """One evaluation per candidate: its best k; where the speed is unknown the one that a
+        server drafted, or else the smallest. The leader first, the others by their expected or else
+        predicted speed-up, the control last.
         """
+
+        def known(each: Evaluation) -> tuple[bool, int]:
+            return each.best, each.requests_served
+
         best: dict[Candidate, Evaluation] = {}
         for each in self.evaluations:
-            if each.candidate not in best or (each.best and not best[each.candidate].best):
+            if each.candidate not in best or known(each) > known(best[each.candidate]):
                 best[each.candidate] = each
 
         def order(each: Evaluation) -> tuple[bool, bool, float]:

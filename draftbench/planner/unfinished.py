@@ -63,6 +63,9 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
         if len(keys) < wanted:
             load = "" if concurrency == 1 else f" at concurrency {concurrency}"
             return f"served on {len(keys)} of {wanted} responses at k = {k}{load}"
+    ks = sorted({row.k for row in run.partial if row.candidate == candidate} - {k for k, _ in done})
+    if ks:
+        return f"asked only in part at k = {', '.join(map(str, ks))}, and asked again as a whole"
     running = not any(facts.started for facts in run.engines)
     closed = any(row.candidate is None and row.repeat for row in run.served)
     return None if done or running or closed else "not served"

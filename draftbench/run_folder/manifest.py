@@ -29,7 +29,8 @@ SCHEMA_VERSION = 3
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
 # What can be asked, and limits of numbers far around it.
-DraftLength = Annotated[int, Meta(ge=1, le=64)]
+MOST_DRAFTED = 64
+DraftLength = Annotated[int, Meta(ge=1, le=MOST_DRAFTED)]
 Rows = Annotated[int, Meta(ge=1, le=4096)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
@@ -37,6 +38,10 @@ Real = Annotated[float, Meta(ge=0, le=10**9)]
 Dtype = Annotated[str, Meta(pattern="^(bfloat16|float16|float32)$")]
 Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
+Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
+ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
+# Fields of a question that were not always kept.
+_KEPT_LATER = ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay")
 # Name → value before and after, as text; None where there is none.
 Differences = dict[str, tuple[str | None, str | None]]
 
@@ -67,6 +72,13 @@ class Question(Record, frozen=True):
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start
     arrivals: str = "closed"  # closed, log, or poisson:RATE
+    # None: unknown, in runs that were begun before these were kept, or without an engine.
+    servers: Servers | None = None  # whose they are: started by the sweep, or given
+    engine_command: str | None = None  # that starts it; empty: the engine's usual one
+    spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
+    time_scale: Real | None = None  # times the log's own speed
+    tokenizer: str | None = None  # empty: the target's, or the server's
+    replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
 
 
 class Effort(Record, frozen=True):
@@ -148,12 +160,15 @@ def refuse_newer(raw: bytes, known: int, where: str) -> None:
 
 def differing_question(before: Manifest, after: Manifest) -> Differences:
     """The fields in which two runs ask something else; `key_id` where the hashes of their requests
-    cannot be compared.
+    cannot be compared. What one of them does not know is no difference.
     """
     one, other = (
         {"key_id": manifest.key_id, **msgspec.structs.asdict(manifest.question)}
         for manifest in (before, after)
     )
+    for name in _KEPT_LATER:
+        if None in (one[name], other[name]):
+            del one[name], other[name]
     return _differences(one, other)
 
 
@@ -184,7 +199,10 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
 
 def in_words(differences: Differences) -> list[str]:
     """Each as "name: before → after"."""
-    return [f"{name}: {before} → {after}" for name, (before, after) in differences.items()]
+    return [
+        f"{name}: {before or 'none'} → {after or 'none'}"
+        for name, (before, after) in differences.items()
+    ]
 
 
 def portable(text: str) -> str:

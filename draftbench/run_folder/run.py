@@ -31,7 +31,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.served import decodes_of
+from draftbench.run_folder.served import decodes_of, judged
 
 # Of shorter responses a sweep decodes none, unless there are no longer ones.
 SHORTEST_DECODED = 8
@@ -40,7 +40,8 @@ SHORTEST_DECODED = 8
 @dataclass(frozen=True)
 class Run:
     """Everything a run measured; `path` is its folder, where it was read from one. What an engine
-    `served` is among the decodes too, as far as it can be compared.
+    `served` is among the decodes too, as far as it can be compared; answers of visits that were cut
+    short are `partial`, and nothing is made of them.
     """
 
     manifest: Manifest
@@ -53,6 +54,7 @@ class Run:
     states: tuple[MachineState, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
+    partial: tuple[Served, ...] = ()
     path: Path | None = None
 
     @cached_property
@@ -69,7 +71,8 @@ class Run:
         only an engine can run.
         """
         replayed = [replay.candidate for replay in self.replays]
-        served = [row.candidate for row in self.served if row.candidate is not None]
+        rows = (*self.served, *self.partial)
+        served = [row.candidate for row in rows if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
@@ -88,7 +91,7 @@ def read_run(folder: RunFolder) -> Run:
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     lengths = {(t.request, t.sample): t.output_tokens for t in run.trajectories}
-    for row in (*run.replays, *run.decodes, *run.served):
+    for row in (*run.replays, *run.decodes, *run.served, *run.partial):
         check_that_it_fits(row, lengths.get((row.request, row.sample)), folder)
     return run
 
@@ -129,7 +132,9 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         for r in records
         if isinstance(r, Served)
     }
-    served = tuple(answers.values())
+    served = tuple(judged(answers.values(), trajectories.keys()))
+    counted = {row.server for row in served}
+    partial = (r for r in answers.values() if r.load == "open" and r.server not in counted)
     failures: dict[Candidate | None, Failure] = {}
     for record in records:
         if isinstance(record, Failure) and record.resolved:
@@ -147,6 +152,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         states=tuple(r for r in records if isinstance(r, MachineState)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
+        partial=tuple(partial),
     )
 
 

@@ -11,15 +11,34 @@ answer: a client that waits for a processor sees the pieces late, and then at on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from draftbench.records import Candidate, Decode, Served
 
 # A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
 MOST_CACHED = 0.05
+# The error of an answer whose server did not draft as it was asked to.
+OTHER_DRAFTING = "other drafting"
 # Proposed and accepted tokens of a round.
 Round = tuple[int, int]
+
+
+def judged(rows: Iterable[Served], responses: Collection[tuple[str, int]]) -> list[Served]:
+    """The answers that can be judged: none of servers that drafted otherwise than asked, and at
+    times of arrival those of an arm's last visit in which every response of the run was asked for:
+    where an interruption left some out the load was less.
+    """
+    kept = [row for row in rows if row.error != OTHER_DRAFTING]
+    visits = defaultdict[Any, defaultdict[str, set[tuple[str, int]]]](lambda: defaultdict(set))
+    for row in kept:
+        if row.load == "open":
+            visits[row.candidate, row.k, row.repeat][row.server].add((row.request, row.sample))
+    whole = set[str]()
+    for asked in visits.values():
+        whole.update([server for server, keys in asked.items() if keys.issuperset(responses)][-1:])
+    return [row for row in kept if row.load != "open" or row.server in whole]
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:

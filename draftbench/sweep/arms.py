@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,8 @@ from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import Asked
-from draftbench.records import Candidate, Sampling, Served
+from draftbench.models.engine_rules import fewest_drafted, too_short
+from draftbench.records import Candidate, Failure, Sampling, Served
 from draftbench.run_folder.folder import Key
 from draftbench.sweep.options import ServingOptions, SweepOptions
 
@@ -59,6 +61,8 @@ ALONE = Load(1)
 _TOO_LARGE = 1e11
 
 
+# Servers that take turns under load change after so many requests for each in flight.
+_TURN = 4
 # Methods whose proposals can be had without the engine.
 REPLAYED = ("draft-model", "ngram")
 
@@ -124,10 +128,35 @@ class Serving:
 
 def startable(serving: Serving, options: SweepOptions, candidate: Candidate) -> tuple[int, ...]:
     """The k's asked for at which the engine proposes anything."""
-    lookup = serving.drafters[candidate.draft].method == "ngram"
-    if serving.engine == "llama.cpp" and lookup:  # no fewer tokens than its n-gram has
-        return tuple(k for k in options.ks if k >= options.lookup[1])
-    return options.ks
+    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup[1])
+    return tuple(k for k in options.ks if k >= fewest)
+
+
+def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> Failure | None:
+    """Why no server is started with a candidate that was asked for at too small k's alone."""
+    asked = options.measure not in ("none", "replay") and candidate in serving.levels
+    if serving.server is not None or not asked or startable(serving, options, candidate):
+        return None
+    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup[1])
+    return Failure(
+        candidate=candidate,
+        stage="start",
+        reason=f"replayed only: {too_short(fewest)}",
+        hint=f"ask for it with --k {fewest} or more",
+    )
+
+
+def turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:
+    """Who is asked what next: one arm all of it; of several one after the other the same requests,
+    one by one or enough of them that the load is full.
+    """
+    if len(left) == 1 or load.concurrency is None:
+        yield from ((arm, asked) for arm, asked in left.items() if asked)
+        return
+    size = 1 if load == ALONE else _TURN * load.concurrency
+    rest = {arm: iter(asked) for arm, asked in left.items()}
+    while parts := [(arm, part) for arm, it in rest.items() if (part := list(islice(it, size)))]:
+        yield from parts
 
 
 def closing(serving: Serving, options: SweepOptions) -> list[Arm]:

@@ -13,7 +13,7 @@ import msgspec
 from draftbench.engines.engine import Answer, Server
 from draftbench.errors import EngineError
 from draftbench.measure.trajectories import Asked, ScoredResponse, looping
-from draftbench.records import DraftingMode, EngineFacts, Served, Trajectory
+from draftbench.records import Candidate, DraftingMode, EngineFacts, Replay, Served, Trajectory
 from draftbench.run_folder.folder import Key
 from draftbench.sweep.arms import Arm, Load
 
@@ -84,6 +84,26 @@ def served_of(
         digest=digest,
         first_difference=first,
         error=error,
+    )
+
+
+def replay_of(
+    response: ScoredResponse, candidate: Candidate, best: Sequence[int], context: int
+) -> Replay:
+    """A greedy draft's replay from its best tokens at the positions 1 and after."""
+    request, sample = response.key
+    tokens = response.tokens[1:]
+    accept = [float(one == other) for one, other in zip(best, tokens, strict=False)]
+    return Replay(
+        request=request,
+        sample=sample,
+        candidate=candidate,
+        mode=DraftingMode.GREEDY,
+        draftable=max(0, context - len(response.prompt.tokens)),
+        accept=tuple(accept + [0.0] * (len(tokens) - len(accept))),
+        confidence=(),
+        margin=(),
+        rank=(),
     )
 
 

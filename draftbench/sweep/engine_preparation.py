@@ -5,10 +5,13 @@ refused. The target is never loaded here.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
 from draftbench.engines.commands import (
@@ -17,8 +20,8 @@ from draftbench.engines.commands import (
     speculation,
 )
 from draftbench.engines.connect import connect
-from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Server
+from draftbench.engines.engine import Server
+from draftbench.engines.secrets import hidden_in
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
@@ -30,14 +33,21 @@ from draftbench.errors import (
 from draftbench.measure.prompts import Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.models.compatibility import check_pair, context_of
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request, Sampling
-from draftbench.run_folder.manifest import Manifest, environment, portable, short_name
-from draftbench.safe_files import without_controls
-from draftbench.sweep.arms import REPLAYED, Arm, Serving, arrival_times
+from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
+from draftbench.run_folder.manifest import (
+    MOST_DRAFTED,
+    Manifest,
+    Question,
+    environment,
+    portable,
+    short_name,
+)
+from draftbench.sweep.arms import REPLAYED, Serving, arrival_times
+from draftbench.sweep.engine_check import with_own
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
@@ -52,7 +62,6 @@ from draftbench.traffic import TrafficQuery, load
 
 # Tokenizers of different families disagree on it.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
-_PROBED_TOKENS = 48
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 
 
@@ -79,7 +88,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     server, baseline = _connected(asked, options.target)
     facts = server.facts() if server is not None else None
     if facts is not None and facts.model and options.target:
-        served, named = short_name(without_controls(facts.model)), short_name(options.target)
+        served, named = short_name(facts.model), short_name(options.target)
         if served != named:
             watcher.note(f"the server calls its model {served}: it is taken to be {named}")
     engine = facts.engine if facts is not None else asked.engine
@@ -110,6 +119,9 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     checked = _check_drafts(options, target if configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
+    fewest = fewest_drafted(engine, LOOKUP, options.lookup[1])
+    if Candidate(draft=LOOKUP) in checked.levels and server is None and min(options.ks) < fewest:
+        watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
     vocabulary = sys.maxsize
@@ -129,11 +141,14 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
     candidates = checked.candidates
     if server is not None:
-        serving, candidates = _with_own(serving, server, candidates, prompts, watcher)
-    question = question_of(options, traffic, build, target=called, engine=engine)
+        serving, candidates = with_own(serving, server, candidates, prompts, watcher)
+    if serving.own is not None and serving.own.k <= MOST_DRAFTED:
+        options = replace(options, ks=tuple(sorted({*options.ks, serving.own.k})))
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
-        question=question,
+        question=_on_engine(
+            question_of(options, traffic, build), asked, called, engine, checked.drafters
+        ),
         environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in checked.sources.items()},
     )
@@ -148,6 +163,33 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         manifest=manifest,
         build=build,
         serving=serving,
+    )
+
+
+def _on_engine(
+    question: Question,
+    asked: ServingOptions,
+    target: str,
+    engine: str,
+    drafters: Mapping[str, Speculation],
+) -> Question:
+    """A question with what else the figures of an engine depend on; `target` as a server calls it,
+    where the user did not name it.
+    """
+    given = "given" if asked.baseline is None else "given with a baseline"
+    raw = (json.dumps(d.raw, sort_keys=True) for d in drafters.values() if d.raw is not None)
+    return msgspec.structs.replace(
+        question,
+        target=portable(target),
+        engine=engine,
+        engine_args=hidden_in(portable(asked.args)),
+        arrivals=asked.arrivals,
+        servers="started" if asked.server is None else given,
+        engine_command=hidden_in(portable(asked.command or "")),
+        spec_files=tuple(hidden_in(portable(text)) for text in raw),
+        time_scale=asked.time_scale,
+        tokenizer=portable(asked.tokenizer or ""),
+        replay=asked.replay,
     )
 
 
@@ -384,59 +426,3 @@ def _warm_up(
     others = others or [Request(id="", source="", prompt=PROBE)]
     made = (text.prompt(request, 1, context) for request in others)
     return tuple(prompt.tokens for prompt in made if prompt is not None)
-
-
-def _with_own(
-    serving: Serving,
-    server: Server,
-    candidates: dict[Candidate, None],
-    prompts: Sequence[Prompt],
-    watcher: Watcher,
-) -> tuple[Serving, dict[Candidate, None]]:
-    """With what the user's server drafts with, if it drafts: as it tells, or as one answer shows.
-
-    Raises:
-        EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
-            a baseline stands beside it.
-    """
-    facts = serving.facts
-    assert facts is not None
-    prompt = prompts[0]
-    probe = Ask(("", 0), prompt.tokens, min(prompt.limit, _PROBED_TOKENS), Sampling())
-    answer = next(iter(drive(server, [probe], concurrency=1)))
-    if answer.error is not None:
-        raise EngineError(
-            f"the server at {server.url} does not answer: {answer.error} {answer.reason}",
-            hint="send it a request by hand, and look at its log",
-        )
-    drafts = facts.method not in (None, "none") or bool(answer.proposed) or bool(answer.drafted)
-    if not drafts:
-        if serving.baseline is not None:
-            raise EngineError(
-                f"the server at {server.url} does not draft",
-                hint="--server is the one with speculation, --baseline-server the one without",
-            )
-        return serving, candidates
-    counted = server.counters()
-    k = facts.k or max(answer.proposed or (), default=0) or len(counted.by_position or ())
-    if not k and counted.drafted == 0:
-        raise EngineError(
-            f"the server is set to draft ({facts.method}) and drafts nothing",
-            hint="its log says why; most often the draft's vocabulary is not the target's",
-        )
-    if not k:
-        raise EngineError(
-            "the server drafts, but does not say how many tokens per round",
-            hint="switch its metrics on (llama-server: --metrics)",
-        )
-    models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
-    method = facts.method or "draft"
-    model = facts.settings.get("speculative_model")
-    name = (
-        LOOKUP if method == "ngram" else short_name(model or serving.options.drafts_with or method)
-    )
-    if model is None and len(models) == 1 and name != LOOKUP:
-        name = models[0]  # the one draft that the user names
-    own = Arm(next((c for c in candidates if c.draft == name), Candidate(draft=name)), k)
-    watcher.note(f"the server drafts {k} tokens a round ({method})")
-    return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from draftbench.engines.commands import Start
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import LOG_ENDS, Running, started
+from draftbench.engines.start import Running, started
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
@@ -48,16 +48,32 @@ from draftbench.records import (
     EngineFacts,
     Failure,
     Observation,
-    Replay,
     Sampling,
 )
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.run_folder.manifest import portable
-from draftbench.run_folder.served import MOST_CACHED, cached_share
-from draftbench.sweep.arms import ALONE, Arm, Load, arrival_times, closing, loads_of, sampling_of
-from draftbench.sweep.engine_answers import near_ties, response_of, served_of
+from draftbench.run_folder.served import MOST_CACHED, OTHER_DRAFTING, cached_share
+from draftbench.sweep.arms import (
+    ALONE,
+    Arm,
+    Load,
+    arrival_times,
+    closing,
+    left_out,
+    loads_of,
+    sampling_of,
+    turns,
+)
+from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
+from draftbench.sweep.engine_check import (
+    check_drafting,
+    contradiction,
+    drafted_nothing,
+    facts_of,
+    other_drafting,
+    refuse_another,
+)
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -68,8 +84,6 @@ ECHOED = 5
 WARM_UP_TOKENS = 16
 # So many answers in a row that never came end a visit: the server is gone, or hangs.
 MOST_LOST = 3
-# Servers that take turns under load change after so many requests for each in flight.
-_TURN = 4
 
 
 class Visit(NamedTuple):
@@ -100,7 +114,11 @@ class EngineWorker:
         self.measured, self.folder, self.keep, self.watcher = measured, folder, keep, watcher
         self.deadline: float | None = None
         self.machine = Watch(uuid.uuid4().hex[:8])
-        self._visit([self.serving.writer])
+        try:
+            self._visit([self.serving.writer])
+        except (EngineError, ModelError) as error:
+            self._keep([failure(None, error, "serve")])
+            raise
         if not measured.responses:
             raise TrafficError(
                 "the server answered no request",
@@ -121,9 +139,13 @@ class EngineWorker:
         except Exception as error:
             if isinstance(error, RunFolderError):
                 raise
+            if isinstance(error, EngineError):
+                self.watcher.note(f"{candidate}: {error.message}")
             failed.append(failure(candidate, error))
         finally:
             gc.collect()
+        if refused := left_out(self.serving, self.options, candidate):
+            failed.append(refused)
         for arms in self.measured.turns(candidate):
             try:
                 self._visit(arms)
@@ -145,12 +167,9 @@ class EngineWorker:
             self._keep([gone])
 
     def _failure(self, arms: Sequence[Arm], error: DraftbenchError) -> Failure:
-        """What is recorded of a visit that failed: the first line, since a server's log follows,
-        which may hold anything.
-        """
+        """What is recorded of a visit that failed; what the server said is only shown."""
         self.watcher.note(f"{arms[-1]}: {error.message}")
-        first = EngineError(error.message.partition(LOG_ENDS)[0].splitlines()[0], hint=error.hint)
-        return failure(arms[-1].candidate, first, "serve")
+        return failure(arms[-1].candidate, error, "serve")
 
     def _visit(self, arms: Sequence[Arm]) -> None:
         """Ask some servers what they are still to answer, in turns where there are several."""
@@ -158,19 +177,18 @@ class EngineWorker:
             return
         process = uuid.uuid4().hex[:8]
         with ExitStack() as stack:
-            opened = {arm: self._open(stack, arm, process) for arm in arms}
             self.deadline = None
-            if self.options.cell_timeout is not None:
-                self.deadline = time.monotonic() + self.options.cell_timeout
+            opened = {arm: self._open(stack, arm, process) for arm in arms}
             wrong = Counter[str]()
             loads = chain(*(loads_of(self.serving, self.options, arm) for arm in arms))
             for load in dict.fromkeys(loads):
                 left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
                 self.watcher.stage(f"{arms[-1]}, {load}", sum(map(len, left.values())))
-                for arm, asked in _turns(left, load):
+                for arm, asked in turns(left, load):
                     wrong += self._ask(arm, load, asked, opened[arm])
                 for arm in arms:
                     self._say_what_was_cached(arm, load)
+                    self._check_that_it_drafted(arm, load, opened[arm])
             plain = next((visit.server for arm, visit in opened.items() if arm.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -200,9 +218,11 @@ class EngineWorker:
             own = serving.baseline if plain and serving.baseline else serving.server
             visit = Visit(own, self._facts(own, arm, process))
         server = visit.server
+        if self.deadline is None and self.options.cell_timeout is not None:
+            self.deadline = time.monotonic() + self.options.cell_timeout
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
-        self._warm_up(server)
+        self._warm_up(server, arm)
         if visit.facts.prefix_cache:
             server.flush()
         return visit
@@ -221,70 +241,59 @@ class EngineWorker:
         self.keep([], [PrivateStart(server=name, command=running.whole_command)])
         server = connect(running.url, start.engine)
         stack.callback(server.close)
-        return Visit(server, self._facts(server, arm, process, name, running))
+        return Visit(server, self._facts(server, arm, process, start, running, name))
 
     def _facts(
         self,
         server: Server,
         arm: Arm,
         process: str,
-        name: str | None = None,
+        start: Start | None = None,
         running: Running | None = None,
+        name: str = "",
     ) -> EngineFacts:
         """What a server tells of itself, kept.
 
         Raises:
             RunFolderError: this run was measured on another one.
+            EngineError: it drafts otherwise than its arm asks.
         """
         told = server.facts()
-        facts = EngineFacts(
-            server=name or uuid.uuid4().hex[:8],
-            process=process,
-            engine=told.engine,
-            version=told.version,
-            model=told.model and portable(told.model),
-            candidate=arm.candidate,
-            k=arm.k,
-            started=running is not None,
-            command=portable(running.command) if running else None,
-            settings={**told.settings, **(running.settings if running else {})},
-            context_length=told.context_length,
-            prefix_cache=told.prefix_cache,
-            ready_seconds=running.ready_seconds if running else None,
-        )
-        self._refuse_another(facts)
+        facts = facts_of(told, arm, name or uuid.uuid4().hex[:8], process, running)
+        refuse_another(self.measured.engines, facts)
+        check_drafting(told, arm, start.speculation if start else None)
         self._keep([facts])
         return facts
 
-    def _refuse_another(self, facts: EngineFacts) -> None:
-        """Raise a RunFolderError where this run was measured on another engine, version or model,
-        or this arm at another k. A server that replays a draft serves that one.
-        """
-        for kept in self.measured.engines:
-            if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
-                continue
-            same_arm = kept.candidate == facts.candidate
-            for what, before, now in (
-                ("engine", kept.engine, facts.engine),
-                ("version", kept.version, facts.version),
-                ("model", kept.model, facts.model),
-                ("k", kept.k if same_arm and not facts.started else facts.k, facts.k),
-            ):
-                if before != now:
-                    raise RunFolderError(
-                        f"this run was measured with {what} {before}, and the server has {now}",
-                        hint="bring the old one back, or take another --out",
-                    )
+    def _warm_up(self, server: Server, arm: Arm) -> None:
+        """Answers that are not kept, with as many requests in flight as there will be.
 
-    def _warm_up(self, server: Server) -> None:
-        """Answers that are not kept, with as many requests in flight as there will be."""
+        Raises:
+            EngineError: the server drafts otherwise than its arm asks.
+            ModelError: its time is up.
+        """
         most, prompts = max(self.options.batches), self.serving.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)
         ]
-        for _ in drive(server, asks, concurrency=most):
-            pass
+        for answer in self._driven(server, asks, most):
+            if what := contradiction(answer, arm.k):
+                raise other_drafting(arm, what)
+
+    def _driven(
+        self,
+        server: Server,
+        asks: Sequence[Ask],
+        concurrency: int | None,
+        fillers: Sequence[Ask] = (),
+    ) -> Iterator[Answer]:
+        """Answers as they come. Raises: ModelError, its time is up."""
+        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        try:
+            yield from drive(server, asks, concurrency=concurrency, fillers=fillers, seconds=left)
+        except TimeoutError as error:
+            raise timed_out(self.options.cell_timeout) from error
 
     def _ask(self, arm: Arm, load: Load, asked: Sequence[Asked], visit: Visit) -> Counter[str]:
         """Send requests, and keep every answer as it comes; gives what went wrong, by kind.
@@ -312,20 +321,44 @@ class EngineWorker:
         fillers = list(asks.values()) if (load.concurrency or 1) > 1 else []
         by_key = {(prompt.request.id, sample): (prompt, sample) for prompt, sample in asked}
         lost = 0
-        answers = drive(server, list(asks.values()), concurrency=load.concurrency, fillers=fillers)
-        for answer in answers:
+        for answer in self._driven(server, list(asks.values()), load.concurrency, fillers):
             error = self._take(answer, arm, load, by_key[answer.ask.key], visit.facts)
             self.watcher.advance()
+            if error == OTHER_DRAFTING:
+                self._take_back(arm, visit)
+                raise other_drafting(arm, contradiction(answer, arm.k) or "")
             wrong.update([error] if error else [])
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
                 raise EngineError(
                     f"the server does not answer any more ({answer.error}: {answer.reason})",
                     hint="what it answered is kept; the same command asks for the rest",
+                    kept=f"the server does not answer any more ({answer.error})",
                 )
-            if self.deadline is not None and time.monotonic() > self.deadline:
-                raise timed_out(self.options.cell_timeout)
         return wrong
+
+    def _check_that_it_drafted(self, arm: Arm, load: Load, visit: Visit) -> None:
+        """Raise an EngineError where a server that should draft proposed nothing."""
+        if arm.candidate is None:
+            return
+        answers = self.measured.answers.get((arm, load), {}).values()
+        rows = [row for row in answers if row.server == visit.facts.server]
+        along = self.measured.replays.get(arm.candidate, {})
+        if drafted_nothing(rows, along, visit.server.counters().drafted):
+            self._take_back(arm, visit)
+            raise other_drafting(arm, "it drafted nothing")
+
+    def _take_back(self, arm: Arm, visit: Visit) -> None:
+        """The answers of a server that does not draft as its arm asks are no measurements."""
+        self._keep(
+            [
+                msgspec.structs.replace(row, error=OTHER_DRAFTING)
+                for (who, _), answers in self.measured.answers.items()
+                if who == arm
+                for row in answers.values()
+                if row.server == visit.facts.server
+            ]
+        )
 
     def _say_what_was_cached(self, arm: Arm, load: Load) -> None:
         """Prompts that a server had read before cost it less than they will."""
@@ -344,6 +377,8 @@ class EngineWorker:
         error = answer.error.value if answer.error else None
         if error is None and answer.output_tokens == 0:
             error = "empty"
+        if error is None and contradiction(answer, arm.k):
+            error = OTHER_DRAFTING
         response = self.measured.responses.get(key)
         written: list[ScoredResponse] = []
         if response is None and error is None and arm == self.serving.writer and load == ALONE:
@@ -432,7 +467,7 @@ class EngineWorker:
                     ids = [*response.prompt.tokens, *response.tokens][:context]
                     first = len(response.prompt.tokens) + 1
                     best = server.best_tokens(ids, first) if first < len(ids) else []
-                    self._keep([_replay_of(response, candidate, best, context)])
+                    self._keep([replay_of(response, candidate, best, context)])
                     self.watcher.advance()
 
     def _judge(self, plain: Server) -> None:
@@ -462,36 +497,3 @@ class EngineWorker:
         state = self.machine.look()
         self.keep(records if state is None else [*records, state], private)
         self.measured.add(records)
-
-
-def _replay_of(
-    response: ScoredResponse, candidate: Candidate, best: Sequence[int], context: int
-) -> Replay:
-    """A greedy draft's replay from its best tokens at the positions 1 and after."""
-    request, sample = response.key
-    tokens = response.tokens[1:]
-    accept = [float(one == other) for one, other in zip(best, tokens, strict=False)]
-    return Replay(
-        request=request,
-        sample=sample,
-        candidate=candidate,
-        mode=DraftingMode.GREEDY,
-        draftable=max(0, context - len(response.prompt.tokens)),
-        accept=tuple(accept + [0.0] * (len(tokens) - len(accept))),
-        confidence=(),
-        margin=(),
-        rank=(),
-    )
-
-
-def _turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:
-    """Who is asked what next: one arm all of it; of several one after the other the same requests,
-    one by one or enough of them that the load is full.
-    """
-    if len(left) == 1 or load.concurrency is None:
-        yield from left.items()
-        return
-    size = 1 if load == ALONE else _TURN * load.concurrency
-    rest = {arm: iter(asked) for arm, asked in left.items()}
-    while parts := [(arm, part) for arm, it in rest.items() if (part := list(islice(it, size)))]:
-        yield from parts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from draftbench.errors import DraftbenchError, ModelError
+from draftbench.errors import DraftbenchError, EngineError, ModelError
 from draftbench.records import Candidate, Failure
 from draftbench.run_folder.manifest import portable
 
@@ -34,7 +34,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory",
 def failure(candidate: Candidate | None, error: Exception, stage: str = "measure") -> Failure:
     """The record of a candidate that could not be measured."""
     reason, hint = describe(error)
-    return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=hint)
+    return Failure(candidate=candidate, stage=stage, reason=portable(reason), hint=portable(hint))
 
 
 def timed_out(limit: float | None) -> ModelError:
@@ -61,7 +61,8 @@ def describe(error: Exception) -> tuple[str, str]:
         reason = f"out of memory: {words}" if words else "out of memory"
         return reason, "a smaller draft or quantization may fit"
     if isinstance(error, DraftbenchError):
-        return error.message, error.hint
+        message = error.kept if isinstance(error, EngineError) else error.message
+        return message, error.hint
     if words:
         return words, "the same command tries this candidate again"
     last = traceback.extract_tb(error.__traceback__)[-1:]

@@ -304,19 +304,11 @@ def _check_drafts(
     return found
 
 
-def question_of(
-    options: SweepOptions,
-    traffic: Traffic,
-    build: Build,
-    *,
-    target: str | None = None,
-    engine: str | None = None,
-) -> Question:
-    """What the run asks; `target` as a server calls it, where the user did not name it."""
-    serving = options.serving
+def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
+    """What the run asks, whoever runs the target."""
     chosen = "".join(request.id for request in traffic.requests)
     return Question(
-        target=portable(target or options.target),
+        target=portable(options.target),
         target_quant=options.target_quant,
         dtype=str(build.dtype).removeprefix("torch."),
         device=build.device,
@@ -334,7 +326,4 @@ def question_of(
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         batches=options.batches,
-        engine=engine,
-        engine_args=hidden_in(portable(serving.args)) if serving else "",
-        arrivals=serving.arrivals if serving else "closed",
     )

@@ -7,7 +7,7 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -85,6 +85,7 @@ class Measured:
     timed_models: set[Candidate | None] = field(default_factory=set)
     engines: list[EngineFacts] = field(default_factory=list)
     answers: dict[tuple[Arm, Load], dict[Key, Served]] = field(default_factory=dict)
+    faults: list[Served] = field(default_factory=list)
 
     @classmethod
     def read(cls, prepared: Prepared, folder: RunFolder) -> Measured:
@@ -116,6 +117,7 @@ class Measured:
             *(replay for along in self.replays.values() for replay in along.values()),
             *(row for rows in self.decodes.values() for row in rows),
             *(row for rows in self.answers.values() for row in rows.values()),
+            *self.faults,
         ]
 
     def add(self, records: Iterable[Observation]) -> None:
@@ -132,16 +134,29 @@ class Measured:
                     self.decodes.setdefault(record.block, []).append(record)
                 case EngineFacts():
                     self.engines.append(record)
-                case Served(error=None):
-                    self.answers.setdefault(arm_of(record), {})[record.request, record.sample] = (
-                        record
-                    )
+                case Served():
+                    self._add_answer(record)
                 case ModelFacts():
                     self.facts.setdefault(record.candidate, []).append(record)
                 case Failure(resolved=True):
                     self.failures.pop(record.candidate, None)
                 case Failure():
                     self.failures[record.candidate] = record
+
+    def _add_answer(self, row: Served) -> None:
+        """An answer, or what became of one. Of an arm that is asked at times of arrival those of
+        one visit stand together: fewer requests at a time are less load.
+        """
+        where = arm_of(row)
+        answers, key = self.answers.get(where, {}), (row.request, row.sample)
+        if where[1].concurrency is None and any(a.server != row.server for a in answers.values()):
+            answers.clear()
+        if row.error is None:
+            self.answers.setdefault(where, {})[key] = row
+            return
+        self.faults.append(row)
+        if key in answers and answers[key].server == row.server:  # it was no measurement
+            del answers[key]
 
     def forget(self, candidate: Candidate) -> None:
         """Let go of the measurements of a candidate that is done."""
@@ -258,7 +273,7 @@ class Measured:
 
     def unserved(self, arm: Arm) -> dict[Load, list[Asked]]:
         """What an arm is still to answer: the writer every request one by one, an open loop all of
-        them, other loads as many as are decoded.
+        them at once or none, other loads as many as are decoded.
         """
         serving, options = self.prepared.serving, self.prepared.options
         assert serving is not None
@@ -267,15 +282,17 @@ class Measured:
         chosen = {(t.request, t.sample) for t in to_decode(known, options.measure_requests)}
         missing = {}
         for load in loads_of(serving, options, arm):
-            done: Container[Key] = self.answers.get((arm, load), {})
+            done: Set[Key] = self.answers.get((arm, load), {}).keys()
             asked = everything
             if arm == serving.writer and load == ALONE:
-                done = self.responses
+                done = done & self.responses.keys()
             elif load.concurrency is None:
                 asked = [each for each in everything if _key(each) in self.responses]
             else:
                 asked = [each for each in everything if _key(each) in chosen]
             missing[load] = [each for each in asked if _key(each) not in done]
+            if load.concurrency is None and missing[load]:
+                missing[load] = asked
         return {load: asked for load, asked in missing.items() if asked}
 
     def _ks(self, candidate: Candidate, batch: int) -> list[int]:

@@ -2,9 +2,9 @@
 
 python scripted_engine.py BEHAVIOUR… [--port N …]
 
-`loading` never gets ready, `exits` prints and ends, `worker` ends after a worker of its own failed
-for want of memory, `deaf` ignores SIGTERM, `family` has a child in its process group and one
-outside it, both deaf. It answers its own command line.
+`loading` never gets ready, `exits` prints and ends, `chatty` ends with a long line, `worker` ends
+after a worker of its own failed for want of memory, `deaf` ignores SIGTERM, `family` has a child in
+its process group and one outside it, both deaf. It answers its own command line.
 """
 
 import json
@@ -35,6 +35,8 @@ def main():
         say("api_key: ['X'], hub hf_abcdefghijklmnopqrstuv, \x1b[31mred\x1b[0m \x07 bell\n")
         say(f"environment {os.environ.get('HF_TOKEN')}\n")
         sys.exit("no kernel image is available")
+    if "chatty" in sys.argv:
+        sys.exit("z" * 10_000)
     if "worker" in sys.argv:
         say("(API) WARNING 11-23 a low limit causes `OSError: [Errno 24] Too many open files`\n")
         say("(Worker) ERROR 11-23 ValueError: Available memory on node 0 is less than asked\n")

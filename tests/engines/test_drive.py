@@ -95,6 +95,16 @@ def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual)
     assert (good.error, good.sent) == (None, pytest.approx(4.0))
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, None])
+def test_what_is_in_flight_ends_when_the_time_is_up(virtual, concurrency):
+    server = virtual([[(1.0, 1)], [(50.0, 1)]])
+    answers, given = [], asks(4, arrival=0.0)
+    with pytest.raises(TimeoutError):
+        answers.extend(drive(server, given, concurrency=concurrency, seconds=5.0))
+    assert server.seen["now"] == 0
+    assert server.http.loop.time() == pytest.approx(1000.0 + 5.0)
+
+
 def test_leaving_the_loop_ends_what_is_in_flight(virtual):
     server = virtual([[(1.0, 1)], [(50.0, 1)]])
     for _ in drive(server, asks(4), concurrency=2):

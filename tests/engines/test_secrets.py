@@ -2,8 +2,9 @@ import shlex
 
 import pytest
 
-from draftbench.engines.client import failure
-from draftbench.engines.secrets import hidden_in, secrets_of, without_secrets
+from draftbench.engines.client import AnswerError, Fault, failure
+from draftbench.engines.secrets import hidden_in, on_one_line, secrets_of, without_secrets
+from draftbench.sweep.failures import describe
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,41 @@ def test_what_looks_like_a_secret_in_a_log_is_hidden(line, shown):
     assert hidden_in(line) == shown
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("a\x1b[31m b\x07", "a\ufffd[31m b\ufffd"),
+        ("key of-the-command, api_key=X", "key ***, api_key=***"),
+        ("x" * 301, "x" * 300 + "…"),
+        ("bearer " + "y" * 10**6, "bearer ***"),
+    ],
+)
+def test_what_a_server_says_is_one_short_line_without_controls_and_secrets(said, shown):
+    assert on_one_line(said, ["of-the-command"]) == shown
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("cannot read `zebra-quartz`", "/completion answers 400"),
+        (
+            "zebra exceeds the available context size, try increasing it",
+            "/completion answers 400: exceeds the available context size",
+        ),
+        (
+            "This model's maximum context length is 512 tokens; zebra",
+            "/completion answers 400: maximum context length is 512 tokens",
+        ),
+    ],
+)
+def test_only_what_servers_say_of_themselves_may_be_recorded(said, kept):
+    error = AnswerError(Fault.REFUSED, "/completion answers 400", hint="see its log", said=said)
+    assert error.message == f"/completion answers 400: {said}"
+    assert describe(error) == (kept, "see its log")
+
+
 def test_a_token_that_a_server_quotes_in_its_answer_is_not_repeated(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_API_KEY", "topsecret")
     error = failure({"message": "the key topsecret is not known"})
     assert "topsecret" not in error.message
-    assert "the key … is not known" in error.message
+    assert "the key *** is not known" in error.message

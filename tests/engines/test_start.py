@@ -165,6 +165,13 @@ def test_a_server_that_ends_at_once_shows_the_end_of_its_log_without_secrets(eng
     assert "--engine-command" in caught.value.hint
 
 
+def test_a_long_line_of_the_log_is_shown_in_part_and_none_of_the_log_is_recorded(engine):
+    with pytest.raises(EngineError) as caught, engine("chatty"):
+        pass
+    assert caught.value.message.splitlines()[-1] == "  " + "z" * 300 + "…"
+    assert caught.value.kept == "llama.cpp ended before it answered: exit code 1"
+
+
 def test_the_first_error_is_shown_where_those_that_it_caused_fill_the_end_of_the_log(engine):
     with pytest.raises(EngineError) as caught, engine("worker"):
         pass

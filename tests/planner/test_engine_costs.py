@@ -303,6 +303,8 @@ def test_a_start_that_answered_few_requests_is_none():
     costs = round_costs(engine_run(*rows), SMALL)[1]
     assert costs.seconds[1] == pytest.approx(0.12)
     assert costs.starts == 1
+    # Requests that were left out with their start say nothing of how far requests differ.
+    assert costs.doubts[1] == pytest.approx(START_DOUBT)
 
 
 def test_under_five_answered_requests_tell_no_costs():

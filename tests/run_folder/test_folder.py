@@ -39,13 +39,13 @@ def test_the_same_question_opens_the_folder_again(folder):
     ("changes", "words"),
     [
         ({"ks": (1, 2, 3)}, "other settings (ks: 1, 2 → 1, 2, 3)"),
-        ({"temperature": 0.5, "drafts": ()}, "(drafts: small → ; temperature: None → 0.5)"),
+        ({"temperature": 0.5, "drafts": ()}, "(drafts: small → none; temperature: none → 0.5)"),
         ({"key_id": "k", "traffic_digest": "e"}, "(key_id: key → k; traffic_digest: d → e)"),
         ({"threads": 2}, "another environment (threads: 1 → 2)"),
         ({"packages": {"torch": "2.13"}}, "another environment (torch: 2.12 → 2.13)"),
-        ({"packages": {}}, "torch: 2.12 → None"),
+        ({"packages": {}}, "torch: 2.12 → none"),
         ({"draftbench": "0.2.0"}, "draftbench: 0.1.0 → 0.2.0"),
-        ({"accelerator": "GPU"}, "accelerator: None → GPU"),
+        ({"accelerator": "GPU"}, "accelerator: none → GPU"),
     ],
 )
 def test_another_question_machine_or_library_is_refused_with_what_differs(folder, changes, words):

@@ -10,11 +10,21 @@ from types import SimpleNamespace
 
 import pytest
 import scenes
+from sweep.engine import FakeEngine, fake_drive
 
 import draftbench
 from draftbench.records import DraftingMode
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import SweepOptions, prepare, run, worker
+from draftbench.sweep import (
+    SweepOptions,
+    engine_check,
+    engine_preparation,
+    engine_worker,
+    prepare,
+    run,
+    worker,
+)
+from draftbench.sweep.options import ServingOptions
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
@@ -84,3 +94,28 @@ def small(monkeypatch, tmp_path):
         notes=notes,
         models=EMBEDDED,
     )
+
+
+@pytest.fixture
+def served(small, monkeypatch, tmp_path):
+    """A sweep on servers of this process; `on` is the engine or the user's servers."""
+    for module in (engine_worker, engine_check):
+        monkeypatch.setattr(module, "drive", fake_drive)
+
+    def sweep(*drafts, on=None, out="run", ks=(2, 4, 8), **changes):
+        on = on if on is not None else FakeEngine()
+        serving = dict(changes.pop("serving", {}))
+        if isinstance(on, FakeEngine):
+            monkeypatch.setattr(engine_worker, "started", on.started)
+            monkeypatch.setattr(engine_worker, "connect", on.connect)
+            serving.setdefault("engine", "vllm")
+        else:
+            urls = dict(zip(("http://spec", "http://plain"), on, strict=False))
+            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: urls[url])
+            names = dict(zip(("server", "baseline"), urls, strict=False))
+            serving |= {**names, "engine": None}
+        changes = {"measure": "best", "measure_requests": 2, **changes}
+        folder = small.sweep(*drafts, out=out, ks=ks, serving=ServingOptions(**serving), **changes)
+        return SimpleNamespace(run=read_run(folder), folder=folder, engine=on)
+
+    return sweep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ class FakeServer:
     lives: int = 10**6
     returns_ids: bool = True
     cached: int = 0
+    dtype: str = "float32"
     engine: str = "vllm"
     url: str = "http://fake"
     asked: list = field(default_factory=list)
@@ -49,7 +51,7 @@ class FakeServer:
             prefix_cache=False,
             method=method,
             k=self.k or None,
-            settings={"dtype": "float32"},
+            settings={"dtype": self.dtype},
         )
 
     def answer(self, ask):
@@ -120,9 +122,21 @@ class FakeServer:
         pass
 
 
-def fake_drive(server, asks, *, concurrency, fillers=(), **more):
+def rows_of(run, k, repeat=0, load="closed", concurrency=1):
+    return [
+        row
+        for row in run.served
+        if (row.k, row.repeat, row.load, row.concurrency) == (k, repeat, load, concurrency)
+    ]
+
+
+def fake_drive(server, asks, *, concurrency, fillers=(), seconds=None):
+    begun = time.monotonic()
     for ask in asks:
-        yield server.answer(ask)
+        answer = server.answer(ask)
+        if seconds is not None and time.monotonic() - begun > seconds:
+            raise TimeoutError
+        yield answer
 
 
 class FakeEngine:
@@ -137,6 +151,8 @@ class FakeEngine:
         k = start.speculation.k if start.speculation else 0
         server = self.make(start, len(self.starts)) or FakeServer()
         server.k = k
+        if start.speculation is not None:
+            server.method = server.method or start.speculation.method
         self.servers.append(server)
         yield SimpleNamespace(
             url=f"http://{len(self.servers) - 1}",

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
-from sweep.engine import FakeEngine, FakeServer, fake_drive, writes
+from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 
 from draftbench.acceptance.summary import acceptance_report
-from draftbench.engines.client import Fault
+from draftbench.engines.client import AnswerError, Fault
 from draftbench.errors import EngineError, RunFolderError
-from draftbench.records import Candidate, DraftingMode
+from draftbench.planner.recommend import recommend
+from draftbench.planner.unfinished import unfinished
+from draftbench.records import Candidate, DraftingMode, Served
 from draftbench.run_folder.folder import PrivateStart, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_preparation, engine_worker
-from draftbench.sweep.options import ServingOptions
+from draftbench.sweep import engine_worker
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
-
-
-@pytest.fixture
-def served(small, monkeypatch, tmp_path):
-    """A sweep on servers of this process; `on` is the engine or the user's servers."""
-    for module in (engine_worker, engine_preparation):
-        monkeypatch.setattr(module, "drive", fake_drive)
-
-    def sweep(*drafts, on=None, out="run", ks=(2, 4, 8), **changes):
-        on = on if on is not None else FakeEngine()
-        serving = dict(changes.pop("serving", {}))
-        if isinstance(on, FakeEngine):
-            monkeypatch.setattr(engine_worker, "started", on.started)
-            monkeypatch.setattr(engine_worker, "connect", on.connect)
-            serving.setdefault("engine", "vllm")
-        else:
-            urls = dict(zip(("http://spec", "http://plain"), on, strict=False))
-            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: urls[url])
-            names = dict(zip(("server", "baseline"), urls, strict=False))
-            serving |= {**names, "engine": None}
-        changes = {"measure": "best", "measure_requests": 2, **changes}
-        folder = small.sweep(*drafts, out=out, ks=ks, serving=ServingOptions(**serving), **changes)
-        return SimpleNamespace(run=read_run(folder), folder=folder, engine=on)
-
-    return sweep
-
-
-def rows_of(run, k, repeat=0, load="closed", concurrency=1):
-    return [
-        row
-        for row in run.served
-        if (row.k, row.repeat, row.load, row.concurrency) == (k, repeat, load, concurrency)
-    ]
 
 
 def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(served):
@@ -319,6 +287,76 @@ def test_requests_are_sent_at_poisson_times(served):
         assert times[0] == 0 < times[1]
 
 
+@dataclass
+class Mortal(FakeServer):
+    """Gone after so many measured answers."""
+
+    most: int = 1
+
+    def answer(self, ask):
+        if ask.key[0] and sum(bool(asked.key[0]) for asked in self.asked) >= self.most:
+            self.lives = 0
+        return super().answer(ask)
+
+
+def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
+    """The requests that were left alone would meet less load."""
+    sweep = {"measure": "all", "ks": (2, 4), "serving": {"arrivals": "poisson:2"}, "requests": 5}
+    engine = FakeEngine(lambda start, n: Mortal() if n == 2 else None)
+    first = served("ngram", on=engine, **sweep)
+    assert engine.arms == [0, 2, 4, 0]
+    # What was answered is kept, and nothing is made of it.
+    before = list(first.folder.records(Served))
+    kept = [row for row in before if row.k == 2]
+    assert [row.error for row in kept] == [None, *["unreachable"] * engine_worker.MOST_LOST]
+    assert rows_of(first.run, 2, load="open") == []
+    assert {row.k for row in first.run.partial} == {2}
+    assert {row.k for row in first.run.decodes} == {0, 4}
+    assert "ngram asked only in part at k = 2" in unfinished(replace(first.run, failures=()))
+    resumed = FakeEngine()
+    again = served("ngram", on=resumed, **sweep)
+    assert resumed.arms == [2]
+    assert [ask.arrival for ask in resumed.servers[0].asked if ask.key[0]] == [
+        ask.arrival for ask in engine.servers[2].asked if ask.key[0]
+    ]
+    assert len(rows_of(again.run, 2, load="open")) == 5
+    assert list(again.folder.records(Served))[: len(before)] == before
+    assert unfinished(again.run) is None
+
+
+def test_of_two_servers_only_the_one_that_was_cut_is_asked_again(served):
+    sweep = {"serving": {"arrivals": "poisson:2"}, "requests": 5, "controls": False}
+    spec, plain = Mortal(k=4, method="ngram", most=2), FakeServer()
+    served("ngram", on=[spec, plain], **sweep)
+    spec, plain = FakeServer(k=4, method="ngram"), FakeServer()
+    run = served("ngram", on=[spec, plain], **sweep).run
+    assert [ask for ask in plain.asked if ask.arrival is not None] == []
+    assert len([ask for ask in spec.asked if ask.arrival is not None]) == 5
+    assert len(rows_of(run, 4, load="open")) == len(rows_of(run, 0, repeat=1, load="open")) == 5
+
+
+def test_of_several_whole_visits_the_last_counts(served):
+    """One in which a request was refused is whole, since it came; it is asked again all the same,
+    with the others.
+    """
+
+    class Refusing(FakeServer):
+        def answer(self, ask):
+            answer = super().answer(ask)
+            refused = self.k and sum(bool(asked.key[0]) for asked in self.asked) == 2
+            return replace(answer, error=Fault.REFUSED, reason="429") if refused else answer
+
+    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "poisson:2"}, "requests": 5}
+    first = served("ngram", on=FakeEngine(lambda *_: Refusing()), **sweep).run
+    errors = [row.error for row in rows_of(first, 2, load="open")]
+    assert (len(errors), errors.count("refused")) == (5, 1)
+    again = served("ngram", **sweep)
+    assert again.engine.arms == [2]
+    rows = rows_of(again.run, 2, load="open")
+    assert [row.error for row in rows] == [None] * 5
+    assert len({row.server for row in rows}) == 1
+
+
 def test_what_only_an_engine_drafts_is_served_and_not_replayed(served):
     found = served("suffix", measure="all", ks=(2, 4), controls=False)
     assert found.run.replays == ()
@@ -352,26 +390,85 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     assert again.run.failures == ()
 
 
-def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch):
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, measured):
+    """Warming up is part of it: a server that is ready may never answer."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(engine_worker.time, "monotonic", lambda: clock.now)
 
     class Slow(FakeServer):
         def answer(self, ask):
-            clock.now += 100.0 if self.k == 2 and ask.key[0] else 0.0
+            clock.now += 100.0 if self.k == 2 and bool(ask.key[0]) is measured else 0.0
             return super().answer(ask)
 
     engine = FakeEngine(lambda *_: Slow())
     found = served("ngram", on=engine, measure="all", ks=(2, 4), cell_timeout=50.0)
     assert engine.arms == [0, 2, 4, 0]
-    assert [len(rows_of(found.run, k)) for k in (2, 4)] == [1, 2]
+    assert [len(rows_of(found.run, k)) for k in (2, 4)] == [0, 2]
     assert ["--cell-timeout" in failure.reason for failure in found.run.failures] == [True]
+
+
+@pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.TIMEOUT])
+def test_what_a_server_says_is_shown_and_not_recorded(served, small, fault):
+    """It may quote a prompt."""
+
+    class Quoting(FakeServer):
+        def answer(self, ask):
+            return replace(super().answer(ask), error=fault, reason="cannot read `my secret`")
+
+    engine = FakeEngine(lambda start, n: Quoting() if start.speculation else None)
+    many = {"requests": 3, "measure_requests": 3}
+    found = served("ngram", on=engine, measure="all", ks=(2,), **many)
+    assert [failure.reason for failure in found.run.failures] == [
+        f"the server does not answer any more ({fault.value})"
+    ]
+    assert any("my secret" in note for note in small.notes)
+    for path in (found.folder.path / "observations").iterdir():
+        assert "my secret" not in path.read_text()
+
+
+def test_what_a_server_says_while_it_is_asked_to_score_is_not_recorded(served, small):
+    class Quoting(FakeServer):
+        def best_tokens(self, ids, start):
+            raise AnswerError(
+                Fault.REFUSED, "/v1/completions answers 400", hint="see its log", said="my secret"
+            )
+
+    draft = str(small.models / "draft")
+    sweep = {"measure": "none", "controls": False, "serving": {"replay": "engine"}}
+    run = served(draft, on=FakeEngine(lambda *_: Quoting()), **sweep).run
+    assert [failure.reason for failure in run.failures] == ["/v1/completions answers 400"]
+    assert any("answers 400: my secret" in note for note in small.notes)
+
+
+def test_a_draft_that_the_engine_cannot_use_at_the_asked_k_is_said_and_recorded(served, small):
+    """llama.cpp's lookup of 2-grams proposes 2 tokens or more."""
+    gguf = {
+        "engine": "llama.cpp",
+        "command": "docker run i",
+        "tokenizer": str(small.models / "target"),
+    }
+    sweep = {"measure": "all", "controls": False, "serving": gguf, "target": "org/t.gguf"}
+    said = "llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has (2)"
+    found = served("ngram", ks=(1,), **sweep)
+    assert found.engine.arms == [0, 0]
+    (failed,) = found.run.failures
+    assert (failed.candidate, failed.reason) == (LOOKUP, f"replayed only: {said}")
+    assert failed.hint == "ask for it with --k 2 or more"
+    found = served("ngram", ks=(1, 2), out="more", **sweep)
+    assert found.engine.arms == [0, 2, 0]
+    assert found.run.failures == ()
+    assert small.notes.count(f"ngram is not started below k = 2: {said}") == 2
+    reasons = {each.k: each.reason for each in recommend(found.run).evaluations}
+    assert reasons[1] == said
+    assert reasons[2] != said
 
 
 def test_what_a_server_wrote_into_its_log_is_not_shared(served, small):
     def make(start, number):
         if start.speculation:
-            raise EngineError("vllm ended; its log ends:\n  prompt: my secret", hint="see its log")
+            said = "vllm ended; its log ends:\n  prompt: my secret"
+            raise EngineError(said, hint="see its log", kept="vllm ended")
 
     run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
     assert [failure.reason for failure in run.failures] == ["vllm ended"]

@@ -1,0 +1,249 @@
+"""What a server is and drafts with, by what it tells of itself and by what its answers count, and
+whether that is what a run was begun with and an arm asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from draftbench.engines.commands import Method, Speculation
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
+from draftbench.engines.start import Running
+from draftbench.errors import EngineError, RunFolderError
+from draftbench.measure.prompts import Prompt
+from draftbench.records import (
+    LOOKUP,
+    Candidate,
+    EngineFacts,
+    LookupReplay,
+    Replay,
+    Sampling,
+    Served,
+)
+from draftbench.run_folder.folder import Key
+from draftbench.run_folder.manifest import portable, short_name
+from draftbench.sweep.arms import Arm, Serving
+from draftbench.sweep.options import Watcher
+
+_PROBES, _PROBED_TOKENS = 5, 48
+# Words in a server's name of how it drafts, the more special ones first, and what is asked for by
+# them. SGLang calls a layer of the target's EAGLE.
+_METHODS: dict[str, tuple[Method, ...]] = {
+    "ngram": ("ngram",),
+    "eagle": ("eagle3", "mtp"),
+    "mtp": ("mtp",),
+    "nextn": ("mtp",),
+    "suffix": ("suffix",),
+    "dflash": ("dflash",),
+    "draft": ("draft-model",),
+    "standalone": ("draft-model",),
+}
+# Where fewer tokens were written a server may have had no room to propose any.
+_ROOM = 4
+
+
+def facts_of(
+    told: ServerFacts, arm: Arm, server: str, process: str, running: Running | None = None
+) -> EngineFacts:
+    """What is kept of a server by what it tells; `running` is one that was started."""
+    return EngineFacts(
+        server=server,
+        process=process,
+        engine=told.engine,
+        version=told.version,
+        model=told.model and portable(told.model),
+        candidate=arm.candidate,
+        k=arm.k,
+        started=running is not None,
+        command=portable(running.command) if running else None,
+        settings={**told.settings, **(running.settings if running else {})},
+        context_length=told.context_length,
+        prefix_cache=told.prefix_cache,
+        ready_seconds=running.ready_seconds if running else None,
+    )
+
+
+def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
+    """Raise a RunFolderError where a run was measured on another engine, version or model, or this
+    arm on a server with other settings. One that replays a draft serves that draft.
+    """
+    for kept in known:
+        if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
+            continue
+        for what in ("engine", "version", "model"):
+            _refuse(what, getattr(kept, what), getattr(facts, what))
+        if (kept.candidate, kept.k) != (facts.candidate, facts.k):
+            continue
+        for name in sorted(kept.settings.keys() & facts.settings.keys()):
+            _refuse(name, kept.settings[name], facts.settings[name])
+        if kept.prefix_cache is not None and facts.prefix_cache is not None:
+            switch = {True: "on", False: "off"}
+            _refuse("prefix cache", switch[kept.prefix_cache], switch[facts.prefix_cache])
+
+
+def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None) -> None:
+    """`refuse_another` for the user's server, if there is one, which must draft with what it
+    drafted with when the run was begun.
+    """
+    if serving is None or serving.facts is None:
+        return
+    arm = serving.own or Arm(None, 0)
+    given = [facts for facts in known if not facts.started]
+    drafted = [facts for facts in given if facts.candidate is not None]
+    # Beside a baseline the server that drafts may not have been asked yet.
+    for kept in drafted or (given if serving.baseline is None else ()):
+        _refuse("draft", _drafting(kept.candidate, kept.k), _drafting(arm.candidate, arm.k))
+    refuse_another(known, facts_of(serving.facts, arm, "", ""))
+
+
+def _drafting(candidate: Candidate | None, k: int) -> str:
+    return "none" if candidate is None else f"{candidate} at k = {k}"
+
+
+def _refuse(what: str, before: str | None, now: str | None) -> None:
+    if before != now:
+        raise RunFolderError(
+            f"this run was measured with {what} {before}, and the server has {now}",
+            hint="bring the old one back, or take another --out",
+        )
+
+
+def with_own(
+    serving: Serving,
+    server: Server,
+    candidates: dict[Candidate, None],
+    prompts: Sequence[Prompt],
+    watcher: Watcher,
+) -> tuple[Serving, dict[Candidate, None]]:
+    """With what the user's server drafts with, if it drafts: as it tells, or as answers to the
+    first requests show. How long they are does not depend on the requests' own limits, at which
+    some servers draft less.
+
+    Raises:
+        EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
+            a baseline stands beside it.
+    """
+    facts = serving.facts
+    assert facts is not None
+    k, most = facts.k or 0, 0
+    drafts = k > 0 or facts.method not in (None, "none")
+    for prompt in prompts[:_PROBES]:
+        room = serving.target.context_length - len(prompt.tokens)
+        probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
+        (answer,) = drive(server, [probe], concurrency=1)
+        if answer.error is not None:
+            raise EngineError(
+                f"the server at {server.url} does not answer: {answer.error} {answer.reason}",
+                hint="send it a request by hand, and look at its log",
+            )
+        most = max(most, drafted_at_once(answer))
+        drafts = drafts or most > 0 or bool(answer.drafted)
+        if drafts:
+            k = k or len(server.counters().by_position or ())
+        if k or (facts.method == "none" and not drafts):
+            break
+    if not drafts:
+        if serving.baseline is not None:
+            raise EngineError(
+                f"the server at {server.url} does not draft",
+                hint="--server is the one with speculation, --baseline-server the one without",
+            )
+        return serving, candidates
+    if not (k or most) and server.counters().drafted == 0:
+        hint = "its log says why; most often the draft's vocabulary is not the target's"
+        if "ngram" in (facts.method or ""):
+            hint = "prompt lookup found nothing to repeat in the first requests: take others"
+        raise EngineError(
+            f"the server is set to draft ({facts.method}) and drafts nothing", hint=hint
+        )
+    if not (k or most):
+        raise EngineError(
+            "the server drafts, but does not say how many tokens per round",
+            hint="switch its metrics on (llama-server: --metrics)",
+        )
+    models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
+    method = facts.method or "draft"
+    model = facts.settings.get("speculative_model")
+    name = (
+        LOOKUP if method == "ngram" else short_name(model or serving.options.drafts_with or method)
+    )
+    if model is None and len(models) == 1 and name != LOOKUP:
+        name = models[0]  # the one draft that the user names
+    candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
+    own = Arm(candidate, k or most)
+    inferred = "" if k else "; it does not say how many, these are the most that it was seen to"
+    watcher.note(f"the server drafts {own.k} tokens a round ({method}){inferred}")
+    return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]
+
+
+def check_drafting(told: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:
+    """Compare how a server says that it drafts with its arm; `drafter` is what it was started with.
+
+    Raises:
+        EngineError: it says otherwise.
+    """
+    drafts = told.method not in (None, "none") or bool(told.k)
+    if arm.candidate is None:
+        if drafts:
+            said = told.method or f"{told.k} tokens a round"
+            raise other_drafting(arm, f"it says that it drafts ({said})")
+        return
+    if not arm.k:  # it serves the draft alone
+        return
+    if told.method == "none" or (told.method is None and told.k == 0):
+        raise other_drafting(arm, "it says that it does not draft")
+    if told.k and told.k != arm.k:
+        raise other_drafting(arm, f"it says that it drafts {told.k} tokens a round")
+    if drafter is None or drafter.method == "raw":
+        return
+    for method in (told.method or "").lower().split(","):
+        meant = next((names for word, names in _METHODS.items() if word in method), None)
+        if meant is not None and drafter.method not in meant:
+            raise other_drafting(arm, f"it says that it drafts by {method}")
+    model = told.settings.get("speculative_model")
+    if model and drafter.model and short_name(model) != short_name(drafter.model):
+        raise other_drafting(arm, f"it says that it drafts with {short_name(model)}")
+
+
+def other_drafting(arm: Arm, what: str) -> EngineError:
+    """A server that does not draft as its arm asks."""
+    return EngineError(
+        f"the server was asked as `{arm}`, and {what}",
+        hint="see what its command and --engine-args say of speculation; what it answered so is "
+        "kept, and not counted",
+    )
+
+
+def contradiction(answer: Answer, k: int) -> str | None:
+    """What an answer drafted though its arm does not, in words; None where nothing is known to."""
+    most = drafted_at_once(answer)
+    if not k:
+        return "it drafted" if most or answer.drafted else None
+    return f"it drafted {most} tokens in a round" if most > k else None
+
+
+def drafted_at_once(answer: Answer) -> int:
+    """The most tokens that a round of an answer is known to have proposed, 0 if none is."""
+    accepted = [at for at, count in enumerate(answer.by_position or (), start=1) if count]
+    mean = math.ceil((answer.drafted or 0) / answer.rounds) if answer.rounds else 0
+    return max([mean, *(answer.proposed or ()), *accepted])
+
+
+def drafted_nothing(
+    rows: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
+) -> bool:
+    """Whether a server proposed nothing in answers that had room for it; where none of them tells,
+    by how many tokens it `counted` since it started. Prompt lookup may find nothing, as its replay
+    then shows. What is unknown is no.
+    """
+    roomy = [row for row in rows if row.output_tokens >= _ROOM]
+    sums = [sum(row.proposed) if row.proposed is not None else row.drafted for row in roomy]
+    told = [drafted for drafted in sums if drafted is not None]
+    if not roomy or (any(told) if told else counted != 0):
+        return False
+    found = [along[key] for row in roomy if (key := (row.request, row.sample)) in along]
+    lookups = [replay.proposed for replay in found if isinstance(replay, LookupReplay)]
+    return not lookups or any(map(any, lookups))

@@ -1,0 +1,269 @@
+"""A sweep on an engine measures on the server that it was begun with, drafting as each arm asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from sweep.engine import FakeEngine, FakeServer, rows_of
+
+from draftbench.engines.counters import Counters
+from draftbench.errors import EngineError, RunFolderError
+from draftbench.planner.recommend import recommend
+from draftbench.records import Candidate, Failure, Served
+from draftbench.run_folder.folder import RunFolder
+
+LOOKUP = Candidate(draft="ngram")
+
+
+def cut(folder):
+    """The run as if it had been killed after its first answer."""
+    log = folder.path / "observations" / "served.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"command": "docker run i {args}"}, r"engine_command: none → docker run i \{args\}"),
+        ({"args": "--dtype float16"}, "engine_args: none → --dtype float16"),
+        ({"time_scale": 2.0}, "time_scale: 1.0 → 2.0"),
+        ({"replay": "engine"}, "replay: local → engine"),
+        ({"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
+    ],
+)
+def test_a_run_is_not_continued_with_other_settings_of_the_engine(served, small, changed, words):
+    cut(served("ngram", measure="all", ks=(2,)).folder)
+    changed = {
+        name: str(small.models / "target") if value == "TARGET" else value
+        for name, value in changed.items()
+    }
+    engine = FakeEngine()
+    with pytest.raises(RunFolderError, match=words) as caught:
+        served("ngram", on=engine, measure="all", ks=(2,), serving=changed)
+    assert "--out" in caught.value.hint
+    assert engine.starts == []
+
+
+def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_path):
+    file = tmp_path / "spec.json"
+    file.write_text('{"method": "ngram", "prompt_lookup_max": 4}')
+    sweep = {"measure": "all", "ks": (2,), "controls": False}
+    cut(served(f"spec:{file}", **sweep).folder)
+    file.write_text('{"method": "ngram", "prompt_lookup_max": 3}')
+    with pytest.raises(RunFolderError, match=r"spec_files: .*4.* → .*3"):
+        served(f"spec:{file}", **sweep)
+
+
+def test_what_an_older_run_did_not_keep_refuses_nothing(served):
+    folder = served("ngram", measure="all", ks=(2,)).folder
+    cut(folder)
+    head = folder.path / "run.json"
+    manifest = json.loads(head.read_text())
+    for name in ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay"):
+        del manifest["question"][name]
+    head.write_text(json.dumps(manifest))
+    engine = FakeEngine()
+    served("ngram", on=engine, measure="all", ks=(2,), serving={"command": "docker run i"})
+    assert engine.arms == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ({"k": 8, "method": "ngram"}, "draft ngram at k = 4, and the server has ngram at k = 8"),
+        ({"k": 4, "method": "suffix"}, "draft ngram at k = 4, and the server has suffix at k = 4"),
+        ({}, "draft ngram at k = 4, and the server has none"),
+        ({"k": 4, "method": "ngram", "dtype": "float16"}, "dtype float32, and .* float16"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, words, whole):
+    """Not where nothing is left to be asked either: its drafts would be taken for measured."""
+    sweep = {"controls": False, "ks": (4, 8)}
+    folder = served("ngram", on=[FakeServer(k=4, method="ngram")], **sweep).folder
+    if not whole:
+        cut(folder)
+    with pytest.raises(RunFolderError, match=words):
+        served("ngram", on=[FakeServer(**on)], **sweep)
+
+
+def test_a_baseline_is_not_put_beside_a_server_that_was_measured_alone(served):
+    served("ngram", on=[FakeServer(k=4, method="ngram")])
+    with pytest.raises(RunFolderError, match="servers: given → given with a baseline"):
+        served("ngram", on=[FakeServer(k=4, method="ngram"), FakeServer()])
+
+
+class Told(FakeServer):
+    """Drafts as it is asked to, and says of itself what it is told to say."""
+
+    says: dict = {}  # noqa: RUF012
+
+    def facts(self):
+        return replace(super().facts(), **self.says)
+
+
+def saying(**says):
+    return type("Saying", (Told,), {"says": says})
+
+
+def answers_of(folder):
+    return [row for row in folder.records(Served) if row.error is None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (saying(method="ngram-simple"), r"it says that it drafts \(ngram-simple\)"),
+        (saying(method=None, k=4), r"it says that it drafts \(4 tokens a round\)"),
+    ],
+)
+def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
+    served, tmp_path, kind, words
+):
+    with pytest.raises(EngineError, match=f"asked as `without a draft`, and {words}"):
+        served("ngram", on=FakeEngine(lambda start, n: kind()), measure="all", ks=(2,))
+    folder = RunFolder(tmp_path / "run")
+    (failed,) = folder.records(Failure)
+    assert (failed.candidate, failed.stage) == (None, "serve")
+    assert failed.reason.startswith("the server was asked as `without a draft`")
+    assert "--engine-args" in failed.hint
+    assert list(folder.records(Served)) == []
+
+
+class Betraying(FakeServer):
+    """Drafts in its answers from one of them on, whatever it was asked for and says."""
+
+    after: int = 0
+    drafts: int = 3
+
+    def answer(self, ask):
+        answer = super().answer(ask)
+        measured = sum(bool(asked.key[0]) for asked in self.asked)
+        if measured <= self.after or not ask.key[0]:
+            return answer
+        return replace(answer, proposed=(self.drafts,), accepted=(0,))
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
+    served, tmp_path, after
+):
+    """Nor do the answers that it gave before it was found out."""
+    kind = type("After", (Betraying,), {"after": after})
+    with pytest.raises(EngineError, match="asked as `without a draft`, and it drafted"):
+        served("ngram", on=FakeEngine(lambda *_: kind()), measure="all", ks=(2,))
+    folder = RunFolder(tmp_path / "run")
+    errors = [row.error for row in folder.records(Served)]
+    assert errors == [None] * after + ["other drafting"] * (1 + after)
+    assert [failed.stage for failed in folder.records(Failure)] == ["serve"]
+    run = served("ngram", measure="all", ks=(2,)).run
+    assert len(rows_of(run, 0)) == len(rows_of(run, 2)) == 2
+    assert run.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (saying(method="none", k=0), "it says that it does not draft"),
+        (saying(k=3), "it says that it drafts 3 tokens a round"),
+        (saying(method="eagle3"), "it says that it drafts by eagle3"),
+        (saying(method="ngram-simple,draft-simple"), "it says that it drafts by draft-simple"),
+        (type("Eager", (Betraying,), {}), "it drafted 3 tokens in a round"),
+    ],
+)
+def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, kind, words):
+    engine = FakeEngine(lambda start, n: kind() if start.speculation else None)
+    found = served("ngram", on=engine, measure="all", ks=(2,))
+    (failed,) = found.run.failures
+    assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
+    assert failed.reason == f"the server was asked as `ngram: k = 2`, and {words}"
+    assert rows_of(found.run, 2) == []
+    assert [row for row in found.run.decodes if row.k] == []
+
+
+def test_an_arm_with_another_draft_model_is_a_failure(served, small):
+    kind = saying(settings={"speculative_model": "/models/foreign"})
+    engine = FakeEngine(lambda start, n: kind() if start.speculation else None)
+    draft = str(small.models / "draft")
+    run = served(draft, on=engine, measure="all", ks=(2,), controls=False).run
+    assert [failed.reason.partition(", and ")[2] for failed in run.failures] == [
+        "it says that it drafts with foreign"
+    ]
+
+
+class Silent(FakeServer):
+    """Says that it drafts, and proposes nothing: in each answer, or by its counter alone."""
+
+    tells: bool = True
+
+    def answer(self, ask):
+        nothing = () if self.k and self.tells else None
+        return replace(super().answer(ask), proposed=nothing, accepted=nothing)
+
+    def counters(self):
+        return Counters(drafted=0)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
+    kind = type("Tells", (Silent,), {"tells": tells})
+    draft = str(small.models / "draft")
+    engine = FakeEngine(lambda *_: kind())
+    found = served(draft, on=engine, measure="all", ks=(2,), controls=False)
+    (failed,) = found.run.failures
+    assert failed.reason.endswith("`draft: k = 2`, and it drafted nothing")
+    assert rows_of(found.run, 2) == []
+    kept = [row for row in found.folder.records(Served) if row.k]
+    assert [row.error for row in kept] == [None, None, "other drafting", "other drafting"]
+    again = served(draft, measure="all", ks=(2,), controls=False)
+    assert (again.engine.arms, again.run.failures) == ([2], ())
+    assert len(rows_of(again.run, 2)) == 2
+
+
+def test_prompt_lookup_that_finds_nothing_is_measured(served):
+    """The texts of these servers count up: replay shows that there is nothing to repeat."""
+    run = served("ngram", on=FakeEngine(lambda *_: Silent()), measure="all", ks=(2,)).run
+    assert run.failures == ()
+    assert len(rows_of(run, 2)) == 2
+
+
+class Coy(FakeServer):
+    """Drafts 4 tokens a round and does not say so; its first answer is too short to show it."""
+
+    def facts(self):
+        return replace(super().facts(), method=None, k=None)
+
+    def answer(self, ask):
+        answer = super().answer(ask)
+        first = sum(asked.key == ("", 0) for asked in self.asked) == 1
+        return replace(answer, proposed=(1,), accepted=(0,)) if first else answer
+
+
+def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):
+    run = served("ngram", on=[Coy(k=4)], controls=False).run
+    assert {row.k for row in run.served} == {4}
+    assert any("does not say how many" in note for note in small.notes)
+
+
+def test_a_k_that_neither_facts_nor_answers_show_is_an_error(served):
+    class Sums(Silent):
+        def answer(self, ask):
+            return replace(super().answer(ask), drafted=9, kept=3)
+
+        def facts(self):
+            return replace(super().facts(), k=None)
+
+        def counters(self):
+            return Counters()
+
+    with pytest.raises(EngineError, match="does not say how many tokens per round"):
+        served("ngram", on=[Sums(k=4, method="draft-simple")])
+
+
+def test_what_a_server_drafts_is_listed_at_its_k(served):
+    """Though no speed is known, and its k was not among those that were asked about."""
+    run = served("ngram", on=[FakeServer(k=4, method="ngram")], controls=False, ks=(1, 2)).run
+    (listed,) = recommend(run).by_candidate
+    assert (str(listed.candidate), listed.k, listed.requests_served) == ("ngram", 4, 2)
