@@ -84,6 +84,11 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     asked, tested = baseline.question, baseline.tested
     serving = None
     if new.server is not None:
+        if timed and new.baseline_server is None:
+            raise UsageError(
+                "times of a server are compared with those without its speculation",
+                hint="give the address of such a server with --baseline-server, or drop that limit",
+            )
         serving = ServingOptions(
             server=new.server,
             baseline=new.baseline_server,

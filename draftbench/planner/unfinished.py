@@ -108,7 +108,9 @@ def _expected(run: Run) -> list[Candidate]:
     """
     question, specs = run.manifest.question, run.manifest.specs or {}
     built_in = [draft for draft in question.drafts if draft in (LOOKUP, SELF)]
-    if run.manifest.effort is not None and run.manifest.effort.controls:
+    # Of a running server that is asked about its own draft alone nothing is replayed.
+    replays = question.engine is None or bool(question.drafts)
+    if replays and run.manifest.effort is not None and run.manifest.effort.controls:
         controls = (LOOKUP, SELF) if question.engine is None else (LOOKUP,)
         built_in = list(dict.fromkeys((*built_in, *controls)))
     known = (*run.candidates, *(f.candidate for f in run.failures if f.candidate is not None))

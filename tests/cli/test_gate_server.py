@@ -144,6 +144,14 @@ def test_the_baselines_load_is_measured_and_another_is_refused_by_name(command, 
     assert "concurrency was 2, is 4" in outcome.err
 
 
+def test_times_need_a_server_without_speculation_before_anything_is_asked(command, saved, tmp_path):
+    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+        outcome = gated(command, saved, tmp_path, server, "--max-drop", "speedup:5%")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--baseline-server" in outcome.err
+    assert server.bodies == []
+
+
 def test_what_only_one_side_knows_did_not_change_and_threads_of_the_client_are_not_said(
     command, saved, tmp_path
 ):

@@ -39,6 +39,13 @@ def test_missing_responses_replays_and_candidates_are_named(scene):
     assert "no replay of ngram, big, big:int4" in found
 
 
+def test_of_a_running_server_without_drafts_to_replay_no_control_is_missing(scene):
+    scene.requests(3, ALL)
+    effort = Effort(measure="best", measure_requests=3, controls=True)
+    assert said(scene, effort=effort, engine="vllm", drafts=(), specs={}) == ""
+    assert "ngram" in said(scene, effort=effort, engine="vllm", drafts=("small",), specs={})
+
+
 def test_on_an_engine_prompt_lookup_is_the_only_control(scene):
     scene.requests(2, ALL)
     effort = Effort(measure="replay", measure_requests=3, controls=True)
