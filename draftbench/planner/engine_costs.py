@@ -132,7 +132,8 @@ class _Redrawn(RoundCosts):
         if not self.started:
             return None
         value, bend = self._between(k)
-        drawn: Floats = np.asarray(value + bend * self.bends)
+        least = self.seconds[max(each for each in self.seconds if each < k)]
+        drawn: Floats = np.maximum(value + bend * self.bends, least)
         return drawn
 
 

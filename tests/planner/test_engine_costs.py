@@ -76,6 +76,16 @@ def test_a_started_k_is_as_doubtful_as_its_start_and_others_for_bends_too():
     assert draws[4].std() == pytest.approx(np.hypot(0.1 / 1.8, START_DOUBT), rel=0.2)
 
 
+@pytest.mark.parametrize("seconds", [{0: 0.1, 4: 10.0}, {0: 0.1, 2: 0.2, 3: 9.0}])
+def test_no_draw_takes_less_than_a_round_of_the_started_k_below(seconds):
+    """However large a bend may be, up to all that a round takes."""
+    drawn = RoundCosts(seconds, dict.fromkeys(seconds, 0.02)).redrawn
+    for k in range(1, 9):
+        below = max(each for each in seconds if each < k)
+        if k not in seconds:
+            assert (drawn.at(k) >= drawn.at(below)).all()
+
+
 def engine_run(*rows, accept=(1.0,) * 8):
     question = {"engine": "vllm", "ks": (1, 2, 4)}
     responses = [
