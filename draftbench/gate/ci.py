@@ -45,6 +45,8 @@ def describe_texts(texts: TextCheck) -> str:
     """Whether speculation changes what is written, in a line."""
     whose = "the baseline's without it" if texts.against_baseline else "those without it"
     words = [f"{texts.differ} of {texts.requests} answers with speculation differ from {whose}"]
+    if texts.near_ties:
+        words[0] += f" ({texts.near_ties} more at a near tie)"
     if texts.differ:
         words.append("for causes unknown" if texts.unknown else "not at a near tie")
         if 0 < texts.unknown < texts.differ:

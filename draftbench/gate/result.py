@@ -57,6 +57,7 @@ class TextCheck(Record, frozen=True):
     requests: int  # compared
     differ: int  # of these
     unknown: int  # of these, where no margin says whether it is a near tie
+    near_ties: int  # that differ at a near tie alone, not counted among these
     plain_requests: int  # answered without speculation twice
     plain_differ: int  # of these
     baseline_differ: int | None  # in the baseline; None: unknown

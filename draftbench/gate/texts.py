@@ -53,6 +53,7 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
         requests=len(seen),
         differ=sum(match in _DIFFERENT for match, _, _ in seen),
         unknown=sum(match == "unknown" for match, _, _ in seen),
+        near_ties=sum(match == "near tie" for match, _, _ in seen),
         plain_requests=len(plain),
         plain_differ=sum(match in _DIFFERENT for match in plain),
         baseline_differ=sum(match in _DIFFERENT for match in before) if before else None,

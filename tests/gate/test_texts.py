@@ -132,6 +132,12 @@ def test_the_finding_stands_in_every_form_of_the_verdict(texts):
     ("drafted", "known", "words"),
     [
         ([], True, "0 of 40 answers with speculation differ from those without it: pass"),
+        (
+            ["near tie"] * 2,
+            True,
+            "0 of 40 answers with speculation differ from those without it (2 "
+            "more at a near tie): pass",
+        ),
         (["unknown"], True, "for causes unknown, without speculation 0 of 40 when"),
         (["other"], True, "not at a near tie, without speculation 0 of 40 when"),
         (["other"], False, "not at a near tie, without speculation it was not asked twice"),
