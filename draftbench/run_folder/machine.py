@@ -20,8 +20,8 @@ _PROC, _CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
 
 
 class _Counters(NamedTuple):
-    """Clock and counters at one moment; `own` (this process and its children) and `busy` are
-    seconds of all cores together.
+    """Clock and counters at one moment; `own` (this process and all that it started) and `busy`
+    are seconds of all cores together.
     """
 
     clock: float
@@ -65,7 +65,9 @@ class Watch:
 
 
 def _counters() -> _Counters:
-    clock, own = time.monotonic(), os.times()
+    clock, times = time.monotonic(), os.times()
+    ended = times.children_user + times.children_system
+    own = times.user + times.system + ended + _seconds_of_descendants()
     busy = throttled = None
     with contextlib.suppress(OSError, ValueError, IndexError):
         # All cores' time that was neither idle nor waiting for a disk (`man 5 proc_stat`).
@@ -74,9 +76,16 @@ def _counters() -> _Counters:
     with contextlib.suppress(OSError, ValueError):
         files = list(_CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
         throttled = sum(int(file.read_text()) for file in files) if files else None
-    return _Counters(
-        clock,
-        own.user + own.system + own.children_user + own.children_system,
-        busy,
-        throttled,
-    )
+    return _Counters(clock, own, busy, throttled)
+
+
+def _seconds_of_descendants() -> float:
+    """Of those that still run (a server, say): the system counts a child's only once it ended."""
+    import psutil  # takes longer to import than most commands would
+
+    seconds = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +53,22 @@ def test_others_are_what_was_busy_beyond_this_process(scene):
     state = watch.look()
     assert (state.seconds, state.others) == (20.0, 0.5)
     assert (state.throttled, state.process) == (2, "p")
+
+
+def test_a_child_that_still_runs_is_no_other_process():
+    """A server counts before it ended and once, not all at once when it does."""
+    watch = Watch("p")
+    before = machine._counters().own
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.6)
+        during = machine._counters().own
+    finally:
+        child.kill()
+        child.wait()
+    assert during - before > 0.2
+    assert machine._counters().own >= during
+    assert watch.look(at_least=0.0) is not None
 
 
 def test_two_looks_in_a_row_are_one(scene):
