@@ -493,7 +493,9 @@ class EngineWorker:
         return self.serving.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Keep what was measured, and what else the machine did meanwhile."""
-        state = self.machine.look()
+        """Keep what was measured, and what else the machine did meanwhile: of a server that runs
+        without us that cannot be told apart.
+        """
+        state = self.machine.look() if self.serving.server is None else None
         self.keep(records if state is None else [*records, state], private)
         self.measured.add(records)

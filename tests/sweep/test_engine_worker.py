@@ -13,7 +13,7 @@ from draftbench.engines.client import AnswerError, Fault
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import Candidate, DraftingMode, Served
+from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_worker
@@ -242,6 +242,16 @@ def test_two_servers_of_the_users_take_turns_request_by_request(served):
     assert len(rows_of(found.run, 4)) == len(rows_of(found.run, 0, repeat=1)) == 2
     assert len({row.process for row in rows_of(found.run, 4) + rows_of(found.run, 0, 1)}) == 1
     assert rows_of(found.run, 4)[0].candidate == LOOKUP
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_what_else_the_machine_did_is_kept_where_our_own_servers_can_be_told_apart(
+    served, monkeypatch, theirs
+):
+    state = MachineState(at=1.0, seconds=20.0, others=0.5, throttled=None, process="p")
+    monkeypatch.setattr(engine_worker, "Watch", lambda _: SimpleNamespace(look=lambda: state))
+    found = served("ngram", on=[FakeServer(k=4, method="ngram")]) if theirs else served("ngram")
+    assert bool(found.run.states) is not theirs
 
 
 def test_one_server_that_drafts_writes_the_responses_itself(served):
