@@ -493,8 +493,8 @@ class EngineWorker:
         return self.serving.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Keep what was measured, and what else the machine did meanwhile: of a server that runs
-        without us that cannot be told apart.
+        """Keep what was measured, and what else the machine did meanwhile, unless a server of the
+        user's is part of that.
         """
         state = self.machine.look() if self.serving.server is None else None
         self.keep(records if state is None else [*records, state], private)
