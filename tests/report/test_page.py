@@ -274,7 +274,7 @@ def by_k(known):
 def by_concurrency(known):
     answers = (
         "qwen0.5:int4, k = 5",
-        "qwen0.5:int8, k = 2",
+        "qwen0.5:int8, k = 3",
         "inconclusive (best: qwen0.5:int8, k = 1)",
     )
     return [

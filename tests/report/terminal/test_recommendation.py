@@ -77,7 +77,7 @@ def test_the_screen_of_a_kept_run(answers):
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.65×, 3.16 tokens per round at the cost of 1.91",
         "  target steps.",
-        "k by concurrency with qwen0.5:int4: 1 → 5, 2 → 3, 3 → 2, 5 → 1, 7 → undecided",
+        "k by concurrency with qwen0.5:int4: 1 → 5, 2 → 3, 4 → 2, 5 → 1, 6 → undecided",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",
