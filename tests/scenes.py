@@ -301,7 +301,7 @@ def sheet(name: str = "big", size: int = 20_000_000, **changes: Any) -> ModelShe
         "dtype": "bfloat16",
         "parameters": size // 2,
         "weight_bytes": {"none": size, "int4": size // 4},
-        "second_layout_bytes": 0,
+        "second_layout_bytes": {"none": 0},
         "kv_bytes_per_token": 1000,
         "context": 4096,
     }

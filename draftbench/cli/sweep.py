@@ -399,6 +399,7 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
         cells=cells,
         timed=options.measure != "replay",
         processes=options.processes,
+        one_layout=options.one_layout,
     )
     output.write(render(dry_run(prepared.manifest, plan), output.style, width()))
     return 0

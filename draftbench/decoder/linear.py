@@ -28,16 +28,16 @@ ROWS_FROM = 8 << 20
 SEVERAL = 8
 # Up to so many rows oneDNN's product is made at its exact size.
 EXACT_SIZE_ROWS = 32
-# What 16 bits may lose of a weight: the step of float16's smallest numbers, halved. bfloat16 has
-# smaller ones, of which a sum of products notices nothing.
-LOST = 2.0**-25
+# What 16 bits may lose of a weight: half the step of float16's smallest numbers, and little of the
+# largest weight. bfloat16 has smaller numbers, of which a sum with others notices nothing.
+LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
 # How a layer holds its weights: float16 numbers; oneDNN's packed copy; rows as they came; these
 # and blocks.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
-# How this CPU multiplies int8 weights: by 8-bit activations, by the two 7-bit halves of more exact
-# ones, or as numbers.
+# How this CPU multiplies int8 weights: by 8-bit activations, by 14-bit ones in two halves, or as
+# numbers.
 INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"
-INT8_HALVES, INT8_WEIGHT_ONLY = "int8 by FBGEMM in halves", "int8 weight-only"
+INT8_HALVES, INT8_WEIGHT_ONLY = "int8 by FBGEMM in 14 bits", "int8 weight-only"
 
 
 def has_onednn() -> bool:
@@ -92,7 +92,9 @@ def fits_16_bits(weight: Tensor) -> bool:
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_fbgemm():
         return False
     pieces = weight.split(1024)
-    return all(bool(((p.half().float() - p).abs_() <= LOST).all()) for p in pieces)
+    largest = max((float(piece.abs().amax()) for piece in pieces if piece.numel()), default=0.0)
+    lost = min(LOST, LOST_OF_LARGEST * largest)
+    return all(bool(((p.half().float() - p).abs_() <= lost).all()) for p in pieces)
 
 
 def unquantized_linear(

@@ -336,7 +336,9 @@ class LlamaModel:
         table = embedding.weight.detach().to(device)
         weight = table if tied else head.weight.detach()
         self.logits = take(weight, head.bias, copied=tied)
-        shared = tied and getattr(self.linears[-1], "address", 0) is not None
+        output = self.linears[-1]
+        rows = isinstance(output, nn.Linear) or getattr(output, "address", None) is not None
+        shared = tied and rows
         self.embedding = table if shared or not fits_16_bits(table) else table.half()
 
     def tensors(self) -> Iterator[Tensor]:

@@ -39,6 +39,8 @@ from draftbench.memory import INT4_GROUP
 INT8_KERNEL_ROWS = 16
 INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
 INT4_KERNEL_ROWS_ELSE = 4
+# Where the 4-bit weights have no copy for passes over several tokens.
+INT4_ALONE = "int4 alone"
 # Of smaller matrices the weight-only kernel takes less for a token than making integers of the
 # token does.
 INTEGERS_FROM = 600_000
@@ -75,7 +77,7 @@ def make_linear(
         weight: [out, in] on its final device.
         bias: [out] or None.
         simulate: round the weights instead of using a kernel.
-        two_layouts: unquantized weights may be held twice.
+        two_layouts: weights may be held twice, for one token and for several.
         copied: the weight is no piece of a mapped file.
     """
     if level == "none" or not fits_level(weight, level):
@@ -85,7 +87,7 @@ def make_linear(
     if weight.device.type == "cuda":
         return Int4CudaLinear(weight, bias)
     if level == "int4":
-        return Int4Linear(weight, bias)
+        return Int4Linear(weight, bias, two_layouts=two_layouts)
     way = int8_way()
     if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
         return Int8WeightOnlyLinear(weight, bias)
@@ -267,10 +269,10 @@ class Int4Linear(ProductLinear):
     """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
     Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
-    (prompts, replay, verification): the 4-bit kernel takes as long again for every row.
+    (prompts, replay, verification): the 4-bit kernel takes as long again for every few rows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, two_layouts: bool = True) -> None:
         super().__init__(weight)
         codes, scale, offset = int4_grid(weight)
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
@@ -278,15 +280,21 @@ class Int4Linear(ProductLinear):
         )
         scale_and_offset = torch.stack([scale, offset], dim=2).transpose(0, 1).contiguous()
         kernel = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-        exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-        self.wide, by_copy = _wide_copy(exact.reshape(weight.shape))
-        kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
-        kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
         self.weight_bytes = packed.numel() + 2 * scale_and_offset.numel()
+        self.layout, self.second_layout_bytes = INT4_ALONE, 0
 
         def by_codes(x: Tensor) -> Tensor:
             # The kernel refuses rows that do not follow each other in memory.
             return kernel(x.to(torch.bfloat16).contiguous(), packed, INT4_GROUP, scale_and_offset)
+
+        by_copy: Product = by_codes
+        kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
+        kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
+        if two_layouts:
+            exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
+            wide, by_copy = _wide_copy(exact.reshape(weight.shape))
+            self.layout = f"int4 up to {kernel_rows} rows, then {wide}".replace("torch.", "")
+            self.second_layout_bytes = weight.numel() * wide.itemsize
 
         def product(x: Tensor) -> Tensor:
             multiply = by_codes if x.shape[0] <= kernel_rows else by_copy
@@ -296,20 +304,21 @@ class Int4Linear(ProductLinear):
         self.by_codes, self.by_copy, self.product = by_codes, by_copy, product
 
 
-def _wide_copy(weight: Tensor) -> tuple[str, Product]:
+def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     """The type in which float32 weights are kept beside their 4-bit codes, and their product with
     rows of any type.
     """
     if multiplies_bfloat16():
         multiply = in_blocks(weight.bfloat16(), None)
-        return "bfloat16", lambda x: multiply(x.to(torch.bfloat16))
-    if has_fbgemm():
-        name, multiply = "float16", in_16_bits(weight, None)
+        return torch.bfloat16, lambda x: multiply(x.to(torch.bfloat16))
+    wide = torch.float32
+    if has_fbgemm() and weight.abs().amax() <= torch.finfo(torch.float16).max:
+        wide, multiply = torch.float16, in_16_bits(weight, None)
     elif has_onednn():
-        name, multiply = "float32", in_blocks(weight, None)
+        multiply = in_blocks(weight, None)
     else:
-        name, multiply = "float32", partial(functional.linear, weight=weight)
-    return name, lambda x: multiply(x.float())
+        multiply = partial(functional.linear, weight=weight)
+    return wide, lambda x: multiply(x.float())
 
 
 class Int4CudaLinear(ProductLinear):

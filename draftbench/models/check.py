@@ -16,7 +16,8 @@ from torch import nn
 
 from draftbench.decoder.any_transformer import rewind_obstacle
 from draftbench.decoder.device import device_of
-from draftbench.decoder.linear import ROWS_FROM
+from draftbench.decoder.linear import ROWS_FROM, has_fbgemm, multiplies_bfloat16
+from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
 from draftbench.memory import CGROUP, LEVELS, kv_bytes_per_token, matrix_bytes
@@ -153,7 +154,7 @@ def _examined(
     files = stored_bytes(source) if stored else None
     itemsize = dtype.itemsize
     # The decoder multiplies 16-bit weights in float32 as they are on a CPU.
-    if not (unpacked or torch.cuda.is_available()):
+    if has_fbgemm() and not (unpacked or torch.cuda.is_available()):
         itemsize = min(itemsize, loaded.itemsize)
     sheet = ModelSheet(
         name=source.name,
@@ -166,19 +167,48 @@ def _examined(
             level: _bytes_at(skeleton, level, itemsize) if files is None else files
             for level in LEVELS
         },
-        second_layout_bytes=_second_layout(skeleton, itemsize) if files is None else 0,
+        second_layout_bytes=_second_layouts(skeleton, itemsize, stored),
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_of(source),
     )
     return sheet, obstacles, caveats
 
 
-def _second_layout(skeleton: nn.Module, itemsize: int) -> int:
-    """Bytes that a CPU holds twice: of large matrices whose weights need 32 bits."""
-    if itemsize < torch.float32.itemsize or torch.cuda.is_available():
-        return 0
-    layers = [layer.weight for layer in skeleton.modules() if isinstance(layer, nn.Linear)]
-    return sum(weight.nbytes for weight in layers if weight.nbytes >= ROWS_FROM)
+def _second_layouts(skeleton: Any, itemsize: int, stored: str | None) -> dict[str, int]:
+    """Bytes that a CPU holds twice, by level: of large matrices whose weights need 32 bits, and of
+    4-bit ones a copy for passes over several tokens. A checkpoint that is stored quantized has the
+    first kind where it is unpacked.
+    """
+    kept = format_of(stored) if stored else None
+    if torch.cuda.is_available() or (kept and kept.computes):
+        return dict.fromkeys(LEVELS, 0)
+    wide, none, int4 = torch.float32.itemsize, 0, 0
+    needs_32_bits = stored is not None or itemsize == wide
+    copy = 2 if multiplies_bfloat16() or has_fbgemm() else wide
+    for outputs, inputs in _multiplied(skeleton):
+        rows = wide * outputs * inputs
+        twice = rows if needs_32_bits and rows >= ROWS_FROM else 0
+        fits = fits_level(torch.empty(outputs, inputs, device="meta"), "int4")
+        none, int4 = none + twice, int4 + (copy * outputs * inputs if fits else twice)
+    if stored is not None:
+        return dict.fromkeys(LEVELS, none)
+    return dict.fromkeys(LEVELS, 0) | {"none": none, "int4": int4}
+
+
+def _multiplied(skeleton: Any) -> list[tuple[int, int]]:
+    """(outputs, inputs) of the matrices as draftbench multiplies them: those of a Llama-shaped
+    model that read the same are joined.
+    """
+    joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
+    joined |= {"up_proj": "gate_proj"} if joined else {}
+    found: dict[str, tuple[int, int]] = {}
+    for name, layer in skeleton.named_modules():
+        if isinstance(layer, nn.Linear):
+            parent, _, own = name.rpartition(".")
+            into = f"{parent}.{joined.get(own, own)}"
+            before = found.get(into, (0, 0))[0]
+            found[into] = (before + layer.out_features, layer.in_features)
+    return list(found.values())
 
 
 def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
@@ -211,7 +241,7 @@ def _rooms(
     for level in LEVELS if stored[1] is None else [stored[1]]:
         theirs = draft.bytes_at(level)
         left = memory_bytes - ours - theirs
-        twice = target.second_layout_bytes + draft.second_layout_bytes * (level == "none")
+        twice = target.second_layout_at("none") + draft.second_layout_at(level)
         room = Room(
             level=level,
             weight_bytes=ours + theirs,

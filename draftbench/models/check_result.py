@@ -80,7 +80,7 @@ class ModelSheet:
     level with their scales, all else as in the checkpoint. A tied output head counts once
     unquantized, and as a separate layer at a level. A checkpoint that is stored quantized takes
     the same at all of them, and at its own level, which is not listed. `second_layout_bytes` are
-    those of unquantized weights that draftbench holds twice on a CPU.
+    those of weights that draftbench holds twice on a CPU, at most, by the same levels.
     """
 
     name: str
@@ -90,13 +90,17 @@ class ModelSheet:
     dtype: str
     parameters: int
     weight_bytes: dict[str, int]
-    second_layout_bytes: int
+    second_layout_bytes: dict[str, int]
     kv_bytes_per_token: int
     context: int | None  # tokens; None is no limit
 
     def bytes_at(self, level: str) -> int:
         """Bytes of the weights at a level, which may be that of a checkpoint stored quantized."""
         return self.weight_bytes.get(level, self.weight_bytes["none"])
+
+    def second_layout_at(self, level: str) -> int:
+        """Bytes of the second layout at a level, likewise."""
+        return self.second_layout_bytes.get(level, self.second_layout_bytes["none"])
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,13 @@ from draftbench.decoder.linear import (
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
     PackedLinear,
+    has_fbgemm,
+    has_onednn,
     int8_way,
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
-from draftbench.decoder.quantized_linear import Int4Linear
+from draftbench.decoder.quantized_linear import INT4_ALONE
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token, memory_left
@@ -57,7 +59,7 @@ _INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
 INT8_WORDS = {
     INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
     INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
-    INT8_HALVES: f"FBGEMM, activations in two halves of 7 bits, {_INTEGERS}",
+    INT8_HALVES: f"FBGEMM, activations in 14 bits, {_INTEGERS}",
     INT8_WEIGHT_ONLY: WEIGHT_ONLY,
 }
 
@@ -96,10 +98,12 @@ LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # On two cores with AVX2, from `scripts/bench_layouts.py`.
-ONE_LAYOUT = (
-    "its weights are held in one layout, for want of memory or because of `--one-layout`: a pass "
-    "over several tokens takes up to 1.7 steps here, with two about 1.2"
+_ONCE = (
+    "its weights are held in one layout, for want of memory or because of `--one-layout`: on two "
+    "cores with AVX2"
 )
+ONE_LAYOUT = f"{_ONCE} a pass over several tokens then took up to 1.7 steps instead of 1.2"
+ONE_LAYOUT_INT4 = f"{_ONCE} a pass over five tokens then took 1.4, a prompt 2 times as long"
 # Dimensions of a tensor with the weights of all experts of a layer.
 _STACKED = 3
 
@@ -122,10 +126,14 @@ def kernel_of(level: str, device: str) -> str | None:
         on_gpu = CUDA_LEVELS[level]
         return on_gpu.kernel if not on_gpu.least or capability(device) >= on_gpu.least else None
     if level == "none":
-        return "oneDNN, packed"
+        packed = "oneDNN, packed" if has_onednn() else "PyTorch"
+        if multiplies_bfloat16() or not has_fbgemm():
+            return packed
+        return f"FBGEMM, weights in 16 bits; {packed}, for those that need 32"
     if level == "int8":
         return INT8_WORDS[int8_way()]
-    return WEIGHT_ONLY if level == "int4" else None
+    wide = "a copy in 16 or 32 bits for passes over several tokens"
+    return f"{WEIGHT_ONLY}; {wide}" if level == "int4" else None
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:
@@ -343,6 +351,8 @@ def _caveats(
     layouts = {getattr(layer, "layout", None) for layer in linears(runner)}
     if IN_ROWS in layouts:
         caveats.append(ONE_LAYOUT)
+    if INT4_ALONE in layouts:
+        caveats.append(ONE_LAYOUT_INT4)
     if level == "none":
         checkpoint = getattr(source.config.get_text_config(), "dtype", None)
         narrow = checkpoint in (torch.bfloat16, torch.float16)
@@ -363,12 +373,6 @@ def _caveats(
             raise ModelError(
                 f"quantization `{level}` touched no layer of `{source.name}`",
                 hint="its layers' sizes do not divide into the level's groups; use another level",
-            )
-        twin = next((layer for layer in linears(runner) if isinstance(layer, Int4Linear)), None)
-        if twin is not None:
-            caveats.append(
-                f"beside int4 weights the runner keeps {twin.wide} ones, not counted in its "
-                "memory: an engine has no such copy"
             )
         if share < 1.0:
             caveats.append(f"{level} covers {share:.0%} of the linear weights")
@@ -403,8 +407,9 @@ def _counted(runner: Runner) -> tuple[int, int, float]:
         size = layer.in_features * layer.out_features
         multiplied += size
         address = None
+        second += getattr(layer, "second_layout_bytes", 0)
         if isinstance(layer, PackedLinear):
-            address, second = layer.address, second + layer.second_layout_bytes
+            address = layer.address
         elif isinstance(layer, nn.Linear) and type(layer.weight.data) is Tensor:
             address = layer.weight.data_ptr()
         else:

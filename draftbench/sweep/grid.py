@@ -100,7 +100,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
 def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[Candidate]) -> None:
     """A model whose files changed since it was measured is another one under the same name, and
-    passes with one layout of the weights are not timed beside some with two.
+    what passes with two layouts of the weights gave is not continued with one.
     """
     latest = {candidate: facts[-1] for candidate, facts in measured.facts.items()}
     prints = {
@@ -113,10 +113,10 @@ def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[
                 f"{who} changed since this run measured it",
                 hint="bring the old files back, or measure the new ones with another --out",
             )
-    timed = measured.timed_models.intersection((None, *left), latest)
-    twice = any(latest[candidate].second_layout_bytes for candidate in timed)
+    used = [each for each in (None, *left) if each in latest and measured.used(each)]
+    twice = any(latest[candidate].second_layout_bytes for candidate in used)
     if left and prepared.options.one_layout and twice:
         raise RunFolderError(
-            "this run was timed with two layouts of the weights, and `--one-layout` asks for one",
+            "this run has held weights in two layouts so far, and `--one-layout` asks for one",
             hint="leave `--one-layout` out, or use another --out",
         )

@@ -110,6 +110,12 @@ class Measured:
                 check_that_it_fits(along[key], tokens, folder)
         return found
 
+    def used(self, candidate: Candidate | None) -> bool:
+        """Whether anything was measured with a draft at its level, or with the target (None)."""
+        if candidate is None:
+            return bool(self.responses) or None in self.timed_models
+        return candidate in self.timed_models or bool(self.replays.get(candidate))
+
     def kept(self) -> list[AnyObservation]:
         """The responses, then what was replayed and decoded on them."""
         return [

@@ -212,13 +212,15 @@ class Worker:
         self.measured.add(records)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        """Keep them, once. A model must not be timed with two kernels."""
+        """Keep them, once. A model must not be measured with two kernels: they take different times
+        and round differently.
+        """
         candidate, kept = facts.candidate, self.measured.facts.get(facts.candidate, [])
-        timed = kept[-1].runner if kept and candidate in self.measured.timed_models else None
-        if timed not in (None, facts.runner):
+        before = kept[-1].runner if kept and self.measured.used(candidate) else None
+        if before not in (None, facts.runner):
             who = f"the draft `{candidate.draft}`" if candidate else "the target"
             raise ModelError(
-                f"{who} runs as `{facts.runner}` now and was timed as `{timed}`",
+                f"{who} runs as `{facts.runner}` now and was measured as `{before}`",
                 hint="give it the memory and the options that it had, or use another --out",
             )
         if facts not in kept:

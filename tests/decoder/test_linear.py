@@ -390,8 +390,38 @@ def test_16_bits_hold_a_checkpoint_of_16_bits_and_multiply_it_in_float32(stored)
 )
 def test_one_weight_beyond_16_bits_keeps_32_for_all(value, fits):
     weight = torch.zeros(3000, 64)
-    weight[2999, 63] = value
+    weight[0, 0], weight[2999, 63] = 1.0, value
     assert fits_16_bits(weight) is (fits and has_fbgemm())
+
+
+@needs_fbgemm
+@pytest.mark.parametrize(
+    ("size", "fits"), [(1.0, True), (2e-3, True), (1e-6, False), (1e-9, False)]
+)
+def test_16_bits_lose_little_of_the_largest_weight(size, fits):
+    """bfloat16 numbers, of which float16 keeps fewer digits the smaller they are."""
+    weight = (size * torch.randn(300, 64)).bfloat16().float()
+    assert fits_16_bits(weight) is fits
+    assert fits_16_bits(torch.zeros(300, 64))
+
+
+def test_int4_without_a_copy_is_its_kernel_at_every_length():
+    weight, x, _ = matrices()
+    twice, once = (Int4Linear(weight, None, two_layouts=two) for two in (True, False))
+    assert (once.layout, once.second_layout_bytes) == ("int4 alone", 0)
+    assert twice.second_layout_bytes in (2 * weight.numel(), 4 * weight.numel())
+    assert twice.layout.startswith("int4 up to ")
+    assert torch.equal(once(x), once.by_codes(x).to(x.dtype))
+    torch.testing.assert_close(twice(x), once(x), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("size", [1.0, 3e4, 1e6])
+def test_int4s_copy_holds_weights_of_any_size(size):
+    weight, x, exact = matrices()
+    got = Int4Linear(weight.float() * size, None)(x).float() / size
+    assert (got - exact).norm() / exact.norm() == pytest.approx(
+        EXPECTED_ERROR[Int4Linear], rel=0.15
+    )
 
 
 @pytest.mark.parametrize("copied", [True, False])

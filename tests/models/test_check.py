@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import MambaConfig, ViTConfig
 
+from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
 from draftbench.models.check import check_models, memory_here
@@ -14,6 +15,8 @@ from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS
 
 PLENTY = 10**12
+# A weight of int4's copy for passes over several tokens.
+WIDE_COPY = 2 if multiplies_bfloat16() or has_fbgemm() else 4
 
 
 def pair_of(target, draft, memory=PLENTY):
@@ -73,12 +76,31 @@ def test_a_cpu_may_hold_unquantized_weights_twice(workshop, monkeypatch):
     for on_gpu in (False, True):
         monkeypatch.setattr(check.torch.cuda, "is_available", lambda on_gpu=on_gpu: on_gpu)
         level[on_gpu] = {r.level: r.second_layout_bytes for r in pair_of(source, source).rooms}
-    # Seven matrices in each of two layers and the head, of weights that need 32 bits.
-    twice = 4 * (2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64) + 300 * 64)
-    assert level[False] == {"none": 2 * twice, "fp8": twice, "int8": twice, "int4": twice}
+    # Seven matrices in each of two layers and the head, of weights that need 32 bits; at int4 the
+    # head's 300 outputs do not fit and stay as they are.
+    layers, head = 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64), 300 * 64
+    twice, copy = 4 * (layers + head), WIDE_COPY * layers + 4 * head
+    assert level[False] == {"none": 2 * twice, "fp8": twice, "int8": twice, "int4": twice + copy}
     assert set(level[True].values()) == {0}
-    narrow = workshop.source("narrow", dtype="bfloat16")
-    assert {room.second_layout_bytes for room in pair_of(narrow, narrow).rooms} == {0}
+    monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
+    narrow = workshop.weighted("narrow", tie_word_embeddings=False)
+    rooms = {room.level: room.second_layout_bytes for room in pair_of(narrow, narrow).rooms}
+    wide = 0 if has_fbgemm() else 4 * (layers + head)
+    assert rooms == {
+        "none": 2 * wide,
+        "fp8": wide,
+        "int8": wide,
+        "int4": wide + WIDE_COPY * layers + (wide and 4 * head),
+    }
+
+
+def test_matrices_that_are_joined_are_as_large_as_they_are_together(workshop, monkeypatch):
+    """By hand: query, key and value of 64 + 32 + 32 outputs, gate and up of 128 + 128."""
+    monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
+    source = workshop.source("model")
+    monkeypatch.setattr(check, "ROWS_FROM", 4 * 256 * 64)
+    rooms = {room.level: room.second_layout_bytes for room in pair_of(source, source).rooms}
+    assert rooms["fp8"] == 4 * (2 * 256 * 64 + 300 * 64)
 
 
 def test_a_draft_as_large_as_the_target_is_a_caveat(workshop):

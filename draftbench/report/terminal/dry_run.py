@@ -38,7 +38,8 @@ class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
     `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's and without a
     draft. `scored_together` is how many tokens of cache the target's responses take side by side;
-    `timed` whether passes are; both are done in each of so many `processes`.
+    `timed` whether passes are; both are done in each of so many `processes`. With `one_layout`
+    weights are held once.
     """
 
     candidates: Sequence[Candidate]
@@ -50,6 +51,7 @@ class Plan:
     scored_together: int = 0
     timed: bool = True
     processes: int = 1
+    one_layout: bool = False
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -62,8 +64,8 @@ class Pass(msgspec.Struct, frozen=True):
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that measuring a candidate takes: `target_weights`, `draft_weights`, the `cache` of
-    both models, and all `together`; beside them at most `second_layout` on a CPU, for unquantized
-    weights that are packed for passes over several tokens.
+    both models, and all `together`; beside them at most `second_layout` on a CPU, for weights that
+    are held once more for passes over several tokens.
     """
 
     candidate: str
@@ -170,14 +172,14 @@ def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> 
     if candidate.draft == SELF:
         sheet, draft = plan.target, 0
     cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
-    packed = plan.target.second_layout_bytes * (level == "none")
+    twice = plan.target.second_layout_at(level)
     if sheet and draft:
-        packed += sheet.second_layout_bytes * (candidate.quant == "none")
+        twice += sheet.second_layout_at(candidate.quant)
     return Need(
         candidate=str(candidate),
         target_weights=target,
         draft_weights=draft,
-        second_layout=packed,
+        second_layout=0 if plan.one_layout else twice,
         cache=cache,
         together=target + draft + cache,
     )
@@ -391,8 +393,8 @@ def _memory(plan: DryRun) -> Section:
     second = max((need.second_layout for need in plan.memory), default=0)
     if second:
         notes.append(
-            f"On a CPU up to {format_size(second)} more: a second layout of unquantized weights "
-            "(none with --one-layout)."
+            f"On a CPU up to {format_size(second)} more: weights are held once more for passes "
+            "over several tokens (not with --one-layout)."
         )
     title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
     return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)

@@ -12,7 +12,9 @@ from draftbench.report.terminal.dry_run import Plan, dry_run, render
 
 
 def counted(name, size):
-    return sheet(name, size, second_layout_bytes=size, kv_bytes_per_token=1_000_000)
+    return sheet(
+        name, size, second_layout_bytes={"none": size, "int4": 0}, kv_bytes_per_token=1_000_000
+    )
 
 
 @pytest.fixture
@@ -120,6 +122,12 @@ def test_json_has_seconds_and_bytes_as_numbers(planned):
         "cache": 3_200_000_000,
         "together": 5_450_000_000,
     }
+
+
+def test_with_one_layout_no_weights_are_held_once_more(planned):
+    notes = {one: render(planned(one_layout=one), "table", 120) for one in (False, True)}
+    assert "held once more" in notes[False]
+    assert "held once more" not in notes[True]
 
 
 def test_markdown_has_a_table_for_each_part(planned):
