@@ -65,7 +65,7 @@ def charts_of(run: Run, answer: Recommendation) -> dict[str, Chart]:
     charts = (
         _by_candidate(answer),
         *_by_k(answer),
-        _by_concurrency(answer),
+        _by_concurrency(run, answer),
         _by_group(run, answer),
     )
     return {chart.name: chart for chart in charts if chart is not None}
@@ -196,7 +196,7 @@ def _curves(
     return plot
 
 
-def _by_concurrency(answer: Recommendation) -> Chart | None:
+def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     """The speed-up of each concurrency's leader, where more than one is known."""
     levels = sorted(answer.levels, key=lambda level: level.concurrency)
     known = [(level, speed) for level in levels if (speed := level.speedup_expected) is not None]
@@ -205,7 +205,8 @@ def _by_concurrency(answer: Recommendation) -> Chart | None:
     ends = [1.0, *(end for _, speed in known for end in (speed.low, speed.high))]
     # Room for the words above the highest.
     ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
-    label = "concurrency (active decoding rows)"
+    load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
+    label = f"concurrency ({load})"
     rows = doublings_axis(label, [level.concurrency for level, _ in known])
     plot = Plot(rows, values_axis(_SPEED_UP, ends))
     plot.threshold(1.0)

@@ -49,7 +49,7 @@ def test_every_command_that_decides_has_the_same_flags(command, name):
     ("words", "decided"),
     [
         ([], ("qwen0.5:int4", 5)),
-        (["--concurrency", "4"], ("qwen0.5:int8", 2)),
+        (["--concurrency", "4"], ("qwen0.5:int8", 3)),
         (["--min-speedup", "9"], None),
         (["--max-memory", "1GB"], None),
     ],

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import msgspec
@@ -81,6 +82,13 @@ def test_the_leader_of_each_concurrency_is_named_by_its_k(hand, drawn, whole):
     assert "k = 2" in words(whole["speedup-by-concurrency"])
     assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])
     assert "speedup-by-concurrency" not in drawn(hand.perfect())
+
+
+def test_the_load_of_an_engine_is_its_requests_in_flight(reference):
+    question = msgspec.structs.replace(reference.manifest.question, engine="vllm")
+    manifest = msgspec.structs.replace(reference.manifest, question=question)
+    chart = charts_of(replace(reference, manifest=manifest), recommend(reference))
+    assert "concurrency (requests in flight)" in words(chart["speedup-by-concurrency"])
 
 
 def test_a_run_without_times_draws_acceptance_alone(hand, drawn):
