@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.rounds import counted_rounds
 from draftbench.errors import IncomparableError
 from draftbench.gate.judge import samples_of
 from draftbench.gate.limits import Limit
@@ -126,6 +127,9 @@ def _figures(
     a, b = (predictor_of(run, candidate) for run in runs)
     replays = [replay for predictor in (a, b) for _, replay in predictor.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
+    # Without replays on both sides the engines' own counts are compared, as the gate does.
+    counted = not (a.replays and b.replays)
+    shared = [_served_ks(run, candidate) for run in runs]
     modes = [run.manifest.question.mode for run in runs]
     # Prompt lookup has no drafting mode.
     two_modes = modes[0] != modes[1] and not windows
@@ -134,13 +138,19 @@ def _figures(
     if any(rates):
         yield _counted("α", (None, None), rates, obstacle)
     # A common k (A's best, else B's, else A's largest; none that prompt lookup was not replayed
-    # for), then the best of each run where they differ.
+    # for), then the best of each run where they differ. Of rounds that an engine counted, one that
+    # both runs served.
     best_a, best_b = (best.get(candidate) for best in bests)
     common = min([best_a or best_b or max(draft_lengths(runs[0])), *windows])
+    if counted and (both := shared[0] & shared[1]):
+        common = next((k for k in (best_a, best_b) if k in both), max(both))
     lengths = [(common, common)]
     if best_a and best_b and best_a != best_b:
         lengths.append((best_a, best_b))
     for k_a, k_b in lengths:
+        if counted:
+            yield _served(runs, candidate, (k_a, k_b), obstacle)
+            continue
         samples = (
             tokens_per_round(a.trajectories, a.rounds(k_a)),
             tokens_per_round(b.trajectories, b.rounds(k_b)),
@@ -162,6 +172,39 @@ def _figures(
         apart = (obstacle or timed_apart) if all(sides) else _ONE
         change = FigureChange("S measured", k, k, s_a, s_b, obstacle=apart)
         yield _speed(runs, candidate, k, change)
+
+
+def _served_ks(run: Run, candidate: Candidate) -> set[int]:
+    return {row.k for row in run.decodes if row.candidate == candidate}
+
+
+def _served(
+    runs: tuple[Run, Run], candidate: Candidate, ks: tuple[int, int], obstacle: str | None
+) -> FigureChange:
+    """The change of tokens per round as the engines counted them; unknown at a k that a run did
+    not measure.
+    """
+    rows = [
+        [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
+        for run, k in zip(runs, ks, strict=True)
+    ]
+    loads = [{row.batch for row in side} for side in rows]
+    arrivals = [run.manifest.question.arrivals for run in runs]
+    common = loads[0] & loads[1]
+    if all(loads) and (not common or arrivals[0] != arrivals[1]):
+        obstacle = obstacle or "not comparable: counted at different loads"
+    samples = []
+    for run, side, own in zip(runs, rows, loads, strict=True):
+        at_load = [row for row in side if row.batch == min(common or own)]
+        along = {(t.request, t.sample): t for t in run.trajectories}
+        samples.append(
+            tokens_per_round(
+                [along[row.request, row.sample] for row in at_load], counted_rounds(at_load)
+            )
+            if at_load
+            else None
+        )
+    return _counted("tokens per round", ks, (samples[0], samples[1]), obstacle)
 
 
 def _timed_with(run: Run) -> str:

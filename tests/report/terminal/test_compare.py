@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from scenes import manifest, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError
@@ -19,6 +20,7 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.pin import make_baseline
 from draftbench.records import Candidate, DraftingMode
 from draftbench.report.terminal.compare import render
+from draftbench.run_folder.run import run_of
 
 SIX = 6
 SMALL = Candidate(draft="small")
@@ -279,3 +281,54 @@ def test_each_format_holds_the_comparison(run_a, run_b):
     figure = json.loads(render(found, "json", 80))["candidates"][0]["figures"][0]
     assert figure["difference"]["value"] == -0.5
     assert "### small\n\n|  | k | A | B |" in render(found, "markdown", 80)
+
+
+def test_without_replays_the_rounds_that_engines_counted_are_paired():
+    # 8 tokens in 4 rounds on every common request; B also has two that take 8 rounds and 3.
+    asked = {"a": 4, "b": 4, "c": 4, "d": 4, "e": 4}
+    change = figures(on_an_engine(asked), on_an_engine(asked | {"f": 0, "g": 5}))[TOKENS]
+    assert (change.a.value, change.b.value) == (2.0, pytest.approx(56 / 31))
+    assert (change.requests, change.difference) == (5, Estimate(0.0, 0.0, 0.0))
+    # On the common ones 6 rounds and 3 in place of 4 and 4.
+    change = figures(on_an_engine(asked), on_an_engine(asked | {"a": 2, "b": 5}))[TOKENS]
+    assert change.difference.value == pytest.approx(40 / 21 - 2)
+    assert change.difference.low < 0 < change.difference.high
+
+
+def test_a_k_that_an_engine_was_not_asked_at_has_no_counted_rounds():
+    asked = dict.fromkeys("abcde", 4)
+    change = figures(on_an_engine(asked), on_an_engine(asked, k=1))[TOKENS]
+    assert (change.a.value, change.b, change.obstacle) == (2.0, None, "only one run has it")
+
+
+def test_rounds_counted_at_two_loads_are_not_subtracted():
+    asked = dict.fromkeys("abcde", 4)
+    change = figures(on_an_engine(asked), on_an_engine(asked, concurrency=4))[TOKENS]
+    assert change.obstacle == "not comparable: counted at different loads"
+    assert change.difference is None
+
+
+def on_an_engine(kept, k=2, **fields):
+    """A run of a server that drafts: of each request's 8 tokens after the first so many were
+    drafted.
+    """
+    rows = [
+        trajectory(request, 9, origin="engine", margins=(), argmax=(), digest=request)
+        for request in kept
+    ]
+    for request, count in kept.items():
+        sums = {"kept": count, "drafted": k * (8 - count)}
+        for draft, drafted in ((None, {}), (SMALL, sums)):
+            seconds = (0.1 * (n + 1) for n in range(9))
+            rows.append(
+                served(
+                    draft,
+                    k if draft else 0,
+                    *seconds,
+                    request=request,
+                    digest=request,
+                    **drafted,
+                    **fields,
+                )
+            )
+    return run_of(manifest(engine="vllm", ks=(1, 2)), rows)
