@@ -311,6 +311,13 @@ class ModelFacts(Observation, frozen=True):
     second_layout_bytes: Count = 0
 
 
+# Settings of a server that follow from how it drafts, in the words of its engine.
+DRAFTING_SETTINGS = {
+    *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
+    *("enforce_eager", "enable_chunked_prefill"),
+}
+
+
 class EngineFacts(Observation, frozen=True):
     """One start of a serving engine, or one server of the user's that was driven, as far as it
     tells what it is. `candidate` None and `k` 0 is a server that does not speculate, a candidate at

@@ -121,9 +121,14 @@ class Serving:
             stop_command=self.options.stop_command,
             concurrency=max(options.batches),
             context_length=self.context_length,
-            threads=options.threads or server_threads(),
+            threads=threads_of_servers(options),
             ready_timeout=self.options.ready_timeout,
         )
+
+
+def threads_of_servers(options: SweepOptions) -> int | None:
+    """Threads of every server that is started; None: as many as it takes."""
+    return options.threads or server_threads()
 
 
 def startable(serving: Serving, options: SweepOptions, candidate: Candidate) -> tuple[int, ...]:

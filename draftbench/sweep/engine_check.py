@@ -15,6 +15,7 @@ from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.measure.prompts import Prompt
 from draftbench.records import (
+    DRAFTING_SETTINGS,
     LOOKUP,
     Candidate,
     EngineFacts,
@@ -67,21 +68,41 @@ def facts_of(
 
 
 def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
-    """Raise a RunFolderError where a run was measured on another engine, version or model, or this
-    arm on a server with other settings. One that replays a draft serves that draft.
+    """Raise a RunFolderError where a run was measured on another engine, version or model, this
+    arm on a server with other settings, or another start with others of what all starts share. One
+    that replays a draft serves that draft.
     """
     for kept in known:
         if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
             continue
         for what in ("engine", "version", "model"):
             _refuse(what, getattr(kept, what), getattr(facts, what))
+        both = kept.settings.keys() & facts.settings.keys()
+        if kept.started and facts.started:
+            for name in sorted(both - DRAFTING_SETTINGS):
+                _refuse(name, kept.settings[name], facts.settings[name])
+            if None not in (kept.context_length, facts.context_length):
+                _refuse("context length", str(kept.context_length), str(facts.context_length))
         if (kept.candidate, kept.k) != (facts.candidate, facts.k):
             continue
-        for name in sorted(kept.settings.keys() & facts.settings.keys()):
+        for name in sorted(both):
             _refuse(name, kept.settings[name], facts.settings[name])
         if kept.prefix_cache is not None and facts.prefix_cache is not None:
             switch = {True: "on", False: "off"}
             _refuse("prefix cache", switch[kept.prefix_cache], switch[facts.prefix_cache])
+
+
+def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None) -> None:
+    """Raise a RunFolderError where servers were started with others; None: as many as one takes."""
+    for before in (kept.settings.get("threads") for kept in known if kept.started):
+        now = None if threads is None else str(threads)
+        if before != now:
+            given = "no --threads" if before is None else f"--threads {before}"
+            raise RunFolderError(
+                f"the servers of this run were started with {before or 'all'} threads each, and "
+                f"would now be with {now or 'all'}",
+                hint=f"give {given} as before, or take another --out",
+            )
 
 
 def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None) -> None:

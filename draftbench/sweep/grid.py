@@ -14,7 +14,8 @@ from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
-from draftbench.sweep.engine_check import refuse_another_server
+from draftbench.sweep.arms import threads_of_servers
+from draftbench.sweep.engine_check import refuse_another_server, refuse_other_threads
 from draftbench.sweep.engine_worker import EngineWorker
 from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
@@ -58,6 +59,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         measured = Measured.read(prepared, folder)
         watcher.kept(measured.kept())
         refuse_another_server(measured.engines, prepared.serving)
+        refuse_other_threads(measured.engines, threads_of_servers(prepared.options))
         left = measured.left()
         _refuse_other_models(prepared, measured, left)
         known = list(measured.failures.values())

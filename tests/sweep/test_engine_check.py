@@ -13,6 +13,8 @@ from draftbench.errors import EngineError, RunFolderError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, Served
 from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.manifest import cores_here
+from draftbench.sweep import arms
 
 LOOKUP = Candidate(draft="ngram")
 
@@ -87,6 +89,35 @@ def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, wo
         cut(folder)
     with pytest.raises(RunFolderError, match=words):
         served("ngram", on=[FakeServer(**on)], **sweep)
+
+
+@pytest.mark.parametrize(("threads", "usual"), [(cores_here(), 7), (None, 3)])
+def test_a_run_is_not_continued_with_other_threads_of_its_servers(
+    served, monkeypatch, threads, usual
+):
+    """Neither at another k, nor with what this machine takes by itself."""
+    sweep = {"measure": "all", "ks": (2, 4)}
+    monkeypatch.setattr(arms, "server_threads", lambda: 7)
+    folder = served("ngram", threads=None, **sweep).folder
+    log = folder.path / "observations" / "served.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"k":4' not in line))
+    monkeypatch.setattr(arms, "server_threads", lambda: usual)
+    engine = FakeEngine()
+    with pytest.raises(
+        RunFolderError, match=f"with 7 threads each.* with {threads or 3}"
+    ) as caught:
+        served("ngram", on=engine, threads=threads, **sweep)
+    assert "--threads 7 as before" in caught.value.hint
+    assert engine.starts == []
+
+
+def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
+    """A draft's server too computes as the one without it does."""
+    kind = FakeEngine(lambda start, n: FakeServer(dtype="float16" if n == 2 else "float32"))
+    with pytest.raises(RunFolderError, match="dtype float32, and the server has float16"):
+        served("ngram", on=kind, measure="all", ks=(2,))
+    assert {row.k for row in RunFolder(tmp_path / "run").records(Served)} == {0}
 
 
 def test_a_baseline_is_not_put_beside_a_server_that_was_measured_alone(served):
