@@ -182,7 +182,11 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     if missing:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)
-    counts = [("few-requests", len(replayed.requests), replayed.equal_requests, "replayed")]
+    counts = []
+    # Of drafts that only an engine runs there are no other requests than the decoded ones.
+    if run.replays or not (leader and leader.measured):
+        word = "replayed" if run.replays else "answered"
+        counts.append(("few-requests", len(replayed.requests), replayed.equal_requests, word))
     if leader and leader.measured:
         # By their number: as many as a sweep decodes unasked are enough, whatever their lengths.
         decoded = len(leader.measured.speedup.requests)

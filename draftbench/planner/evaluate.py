@@ -96,7 +96,7 @@ def _evaluation(
     decoded = None
     if measured:
         decoded = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
-    # Hazards are the same for every request: of what cannot be replayed only its starts have τ.
+    # Of what cannot be replayed only its starts have τ: the engine's own.
     replayed = (prediction.trajectories, prediction.rounds) if predictor.replays else decoded
 
     def figure(of: Callable[..., Sample], rows: tuple[Any, Rounds] | None) -> Estimate | None:

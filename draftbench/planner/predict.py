@@ -26,9 +26,7 @@ from draftbench.acceptance.rounds import (
     HazardLaw,
     ResponseLaw,
     Rounds,
-    counted_rounds,
     expected_rounds,
-    hazards_of,
     law_of,
     replays_of,
 )
@@ -36,6 +34,7 @@ from draftbench.memory import Footprint
 from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
 from draftbench.planner.engine_costs import RoundCosts
+from draftbench.planner.hazards import ServedRounds, served_rounds
 from draftbench.planner.measured import SPEEDUP, Key, Overheads
 from draftbench.records import LOOKUP, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
@@ -61,8 +60,8 @@ class Predictor:
     note: str | None = None
     served: RoundCosts | None = None
     bounds: tuple[BlockCosts, ...] = ()
-    # The responses of a draft that has no replays, since only an engine runs it.
-    along: tuple[Trajectory, ...] = ()
+    # Those of a draft that has no replays, since only an engine runs it.
+    counted: ServedRounds | None = None
     # The rounds by k, the same at every batch size.
     _rounds: dict[int, Rounds] = field(default_factory=dict)
 
@@ -73,7 +72,8 @@ class Predictor:
             ValueError: nothing was replayed, or k is beyond what was.
         """
         if k not in self._rounds:
-            self._rounds[k] = expected_rounds(self.laws, k)
+            known = self.counted
+            self._rounds[k] = known.rounds(k) if known else expected_rounds(self.laws, k)
         return self._rounds[k]
 
     @property
@@ -104,7 +104,9 @@ class Predictor:
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The responses that the candidate was replayed on, or served."""
-        return tuple(trajectory for trajectory, _ in self.replays) or self.along
+        if self.counted is not None:
+            return self.counted.along
+        return tuple(trajectory for trajectory, _ in self.replays)
 
     @cached_property
     def prompts(self) -> Floats:
@@ -216,9 +218,9 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
     """
     replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
     laws: tuple[ResponseLaw, ...] = tuple(law_of(t, replay) for t, replay in replays)
-    along: tuple[Trajectory, ...] = ()
-    if not replays:
-        along, laws = _by_hazards(run, candidate)
+    counted = None if replays else served_rounds(run, candidate)
+    if counted is not None:
+        laws = counted.laws()
     return Predictor(
         candidate=candidate,
         replays=replays,
@@ -226,24 +228,8 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
         costs=None,
         overheads=Overheads(),
         memory_bytes=_memory(run, candidate),
-        along=along,
+        counted=counted,
     )
-
-
-def _by_hazards(
-    run: Run, candidate: Candidate
-) -> tuple[tuple[Trajectory, ...], tuple[ResponseLaw, ...]]:
-    """The responses that an engine served with a draft, and the law by its largest k, where its
-    rounds show the hazards of every smaller k.
-    """
-    rows = [row for row in run.decodes if row.candidate == candidate]
-    largest = max((row.k for row in rows), default=0)
-    if not largest:
-        return (), ()
-    hazards = hazards_of(counted_rounds([row for row in rows if row.k == largest]))
-    served = {(row.request, row.sample) for row in rows}
-    along = tuple(t for t in run.trajectories if (t.request, t.sample) in served)
-    return along, tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in along)
 
 
 def draft_lengths(run: Run) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ class Alternative:
 
     @cached_property
     def tokens_per_round(self) -> float | None:
-        """Over all requests, from replay."""
+        """Over all requests, as predicted."""
         return tokens_per_round(self.prediction.trajectories, self.prediction.rounds).value
 
     @property
@@ -164,9 +164,9 @@ class Alternative:
         """Tokens per round as decoded over those that replay expects of the same responses, less 1.
 
         Other than 0 where outputs part from the replayed ones or drafts are sampled. It corrects
-        nothing.
+        nothing. None without replays.
         """
-        if self.measured is None:
+        if self.measured is None or not self.predictor.replays:
             return None
         ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
         own = [(t.request, t.sample) in self.measured.keys for t in replayed.trajectories]

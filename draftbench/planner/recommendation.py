@@ -89,6 +89,14 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
         """Whether enough requests were decoded to correct the prediction."""
         return self.requests_measured >= FEW_DECODED
 
+    @property
+    def replayed(self) -> bool:
+        """Whether acceptance comes from replay: of a draft that only an engine runs what was
+        measured is not compared with it, and what was not has no tokens per round.
+        """
+        told = self.acceptance_luck if self.requests_measured else self.tokens_per_round
+        return told is not None
+
 
 class CheckedPrediction(Configuration, frozen=True, kw_only=True):
     """One measured configuration: `error` is predicted over measured speed-up less 1."""

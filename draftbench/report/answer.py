@@ -241,7 +241,9 @@ def speed_ups(answer: Recommendation) -> Section:
     if error is not None and abs(error) >= 0.0005:
         measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
     requests = counted(answer.requests, "request")
-    costs = "the rounds of other starts" if answer.engine else "pass timings"
+    source = "the rounds of other starts" if answer.engine else "pass timings"
+    if leader.replayed:
+        source = f"replay and {source}"
     rows = [
         (
             "deciding, cross-validated",
@@ -249,7 +251,7 @@ def speed_ups(answer: Recommendation) -> Section:
             "chosen on some, evaluated on others",
         ),
         ("expected", leader.speedup_expected, "predicted, corrected by the time measured"),
-        ("predicted", leader.speedup_predicted, f"{requests}, from replay and {costs}"),
+        ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),
         ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),
         ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),

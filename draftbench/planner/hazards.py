@@ -1,0 +1,96 @@
+"""The rounds of a draft that only an engine runs (EAGLE, MTP, a running server's own): by hazards,
+which all responses together tell at the largest k that they were served at.
+
+Hazards that are the same for every request would hide how much requests differ: resampled over
+requests, no figure would change. So each response also carries what it changes the hazards by: to
+first order h = survived / reached becomes larger by (its survived − h · its reached) / reached, and
+every count of rounds by that times its derivative. Summed over all responses this is 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from draftbench.acceptance.rounds import (
+    Floats,
+    HazardLaw,
+    Rounds,
+    counted_rounds,
+    expected_rounds,
+    hazards_of,
+)
+from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.run_folder.run import Run
+
+# Half the difference of hazards that a derivative is taken over.
+_STEP = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class ServedRounds:
+    """The responses that an engine served with a draft, the hazards of each draft position, and
+    what each response changes them by [responses, positions].
+    """
+
+    along: tuple[Trajectory, ...]
+    hazards: Floats
+    influence: Floats
+
+    def laws(self, hazards: Floats | None = None) -> tuple[HazardLaw, ...]:
+        """The law of every response, by these hazards or by other ones."""
+        by = self.hazards if hazards is None else hazards
+        return tuple(HazardLaw(t.output_tokens, t.limit, by) for t in self.along)
+
+    def rounds(self, k: int) -> Rounds:
+        """Expected rounds of every response; its share in the doubt of the hazards is among them.
+
+        Raises:
+            ValueError: k is beyond the hazards.
+        """
+        found = expected_rounds(self.laws(), k)
+        responses = Counter(t.request for t in self.along)
+        # A request is the mean of its responses, and counts as often as it occurs.
+        weights = np.array([t.weight / responses[t.request] for t in self.along])
+        counts = {
+            each.name: getattr(found, each.name) for each in fields(Rounds) if each.name != "k"
+        }
+        for position in range(k):
+            step = np.zeros(len(self.hazards))
+            step[position] = _STEP
+            more, less = (
+                expected_rounds(self.laws(self.hazards + sign * step), k) for sign in (1, -1)
+            )
+            share = self.influence[:, position] / weights
+            for name in counts:
+                slope = weights @ (getattr(more, name) - getattr(less, name)) / (2 * _STEP)
+                counts[name] = counts[name] + np.multiply.outer(share, slope)
+        return replace(found, **counts)
+
+
+def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
+    """By the largest k that an engine served a candidate at; None where it did not."""
+    rows = [row for row in run.decodes if row.candidate == candidate]
+    largest = max((row.k for row in rows), default=0)
+    if not largest:
+        return None
+    served = {(row.request, row.sample) for row in rows}
+    along = tuple(t for t in run.trajectories if (t.request, t.sample) in served)
+    counted = [row for row in rows if row.k == largest]
+    hazards = hazards_of(counted_rounds(counted))
+    return ServedRounds(along, hazards, _influence(along, counted, hazards))
+
+
+def _influence(along: Sequence[Trajectory], counted: Sequence[Decode], hazards: Floats) -> Floats:
+    """What each response changes the hazards by [responses, positions]."""
+    at = {(t.request, t.sample): row for row, t in enumerate(along)}
+    rounds = counted_rounds(counted)
+    reached = rounds.reached.sum(axis=0)
+    beyond = np.zeros((len(along), len(hazards)))
+    rows = [at[row.request, row.sample] for row in counted]
+    np.add.at(beyond, rows, rounds.survived - hazards * rounds.reached)
+    found: Floats = np.divide(beyond, reached, out=np.zeros_like(beyond), where=reached > 0)
+    return found
