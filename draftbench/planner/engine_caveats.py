@@ -13,6 +13,7 @@ from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.recommendation import Caveat
 from draftbench.planner.texts import audit
+from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
 
@@ -24,10 +25,40 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     """None of a run of the built-in decoder."""
     run = evaluator.run
     if run.manifest.question.engine is not None:
+        yield from _of_two_servers(run)
         yield from _of_untimed(run, decided)
         yield from _of_other_acceptance(run, decided)
         yield from _of_texts(run)
         yield from _of_cached_prompts(evaluator, decided)
+
+
+def _of_two_servers(run: Run) -> Iterator[Caveat]:
+    """The user's servers, with speculation and without, as far as both tell how they are set up."""
+    given = [facts for facts in run.engines if not facts.started]
+    plain, drafting = (
+        [_settings(facts) for facts in given if (facts.candidate is None) is without]
+        for without in (True, False)
+    )
+    if not plain or not drafting:
+        return
+    one, other = drafting[-1], plain[-1]
+    differing = [n for n in one if n in other and one[n] != other[n]]
+    if differing:
+        named = ", ".join(f"{name} {one[name]} and {other[name]}" for name in differing)
+        yield Caveat(
+            "other-server",
+            f"the servers with speculation and without differ in more than their drafting ({named})"
+            ": the speed-up is of both",
+            decisive=True,
+            short=f"the two servers differ in {', '.join(differing)}",
+        )
+
+
+def _settings(facts: EngineFacts) -> dict[str, str]:
+    """What servers that are compared should have in common."""
+    told = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+    shared = {name: str(value) for name, value in told.items() if value is not None}
+    return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
 
 
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:

@@ -20,7 +20,7 @@ from draftbench.engines.commands import (
     speculation,
 )
 from draftbench.engines.connect import connect
-from draftbench.engines.engine import Server
+from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import (
     DraftbenchError,
@@ -63,6 +63,10 @@ from draftbench.traffic import TrafficQuery, load
 # Tokenizers of different families disagree on it.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
+# Settings that tell two models of one name apart.
+_OF_WEIGHTS = ("ftype", "quantization")
+# How many requests a server answers at a time, in its engine's words, and the flag for it.
+_SLOTS = {"slots": "-np", "max_running_requests": "--max-running-requests"}
 
 
 def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
@@ -85,7 +89,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     watcher.note(f"device: {in_words(device)}", always=True)
     # What is replayed here is not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
-    server, baseline = _connected(asked, options.target)
+    server, baseline = _connected(asked, options)
     facts = server.facts() if server is not None else None
     if facts is not None and facts.model and options.target:
         served, named = short_name(facts.model), short_name(options.target)
@@ -142,6 +146,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     candidates = checked.candidates
     if server is not None:
         serving, candidates = with_own(serving, server, candidates, prompts, watcher)
+        if not candidates:
+            raise UsageError(
+                f"the server at {server.url} does not draft, and no draft is given",
+                hint="name drafts to replay with --drafts, or give a server that speculates",
+            )
     if serving.own is not None and serving.own.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.own.k})))
     manifest = Manifest(
@@ -233,25 +242,30 @@ def _configured(source: ModelSource) -> bool:
         return False
 
 
-def _connected(asked: ServingOptions, target: str) -> tuple[Server | None, Server | None]:
-    """The user's servers; the one without speculation must serve the same model.
+def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | None, Server | None]:
+    """The user's servers; the one without speculation must serve the same weights.
 
     Raises:
-        EngineError: one does not answer, or they are not the same but for their drafting.
+        EngineError: one does not answer or takes too few requests at a time, or they are not the
+            same model and engine.
     """
     if asked.server is None:
         return None, None
-    server = connect(asked.server, asked.engine, target=target)
+    server = connect(asked.server, asked.engine, target=options.target)
+    ours = server.facts()
+    _check_slots(server, ours, options)
     if asked.baseline is None:
         return server, None
-    baseline = connect(asked.baseline, asked.engine, target=target)
-    ours, theirs = server.facts(), baseline.facts()
+    baseline = connect(asked.baseline, asked.engine, target=options.target)
+    theirs = baseline.facts()
+    _check_slots(baseline, theirs, options)
     for what, one, other in (
         ("engine", ours.engine, theirs.engine),
         ("version", ours.version, theirs.version),
         ("model", ours.model, theirs.model),
+        *((name, ours.settings.get(name), theirs.settings.get(name)) for name in _OF_WEIGHTS),
     ):
-        if one != other:
+        if one != other and (what not in _OF_WEIGHTS or None not in (one, other)):
             raise EngineError(
                 f"the two servers differ in more than their drafting: {what} {one} and {other}",
                 hint="--baseline-server is the same engine and model without speculation",
@@ -262,6 +276,21 @@ def _connected(asked: ServingOptions, target: str) -> tuple[Server | None, Serve
             hint="start it without speculation, or exchange the two addresses",
         )
     return server, baseline
+
+
+def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
+    """Raise an EngineError where a server says that it answers fewer requests at a time than there
+    are to be in flight: the rest would wait, and the load that was asked for never exist.
+    """
+    most = max(options.batches)
+    for name, flag in _SLOTS.items():
+        slots = facts.settings.get(name, "")
+        if slots.isdecimal() and int(slots) < most:
+            raise EngineError(
+                f"the server at {server.url} answers {slots} at a time, and {most} requests are "
+                "to be in flight",
+                hint=f"start it with `{flag} {most}`, or ask for --concurrency {slots} or less",
+            )
 
 
 @dataclass(frozen=True)

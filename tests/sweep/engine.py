@@ -37,6 +37,7 @@ class FakeServer:
     dtype: str = "float32"
     engine: str = "vllm"
     url: str = "http://fake"
+    settings: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)
     echoed: list = field(default_factory=list)
     questions: list = field(default_factory=list)
@@ -51,7 +52,7 @@ class FakeServer:
             prefix_cache=False,
             method=method,
             k=self.k or None,
-            settings={"dtype": self.dtype},
+            settings={"dtype": self.dtype} | self.settings,
         )
 
     def answer(self, ask):

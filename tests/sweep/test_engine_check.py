@@ -9,7 +9,7 @@ import pytest
 from sweep.engine import FakeEngine, FakeServer, rows_of
 
 from draftbench.engines.counters import Counters
-from draftbench.errors import EngineError, RunFolderError
+from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, Served
 from draftbench.run_folder.folder import RunFolder
@@ -118,6 +118,58 @@ def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
     with pytest.raises(RunFolderError, match="dtype float32, and the server has float16"):
         served("ngram", on=kind, measure="all", ks=(2,))
     assert {row.k for row in RunFolder(tmp_path / "run").records(Served)} == {0}
+
+
+def test_two_servers_of_other_weights_are_no_speed_up(served):
+    servers = FakeServer(k=4, settings={"ftype": "Q8_0"}), FakeServer(settings={"ftype": "F32"})
+    with pytest.raises(EngineError, match="differ in more than their drafting: ftype Q8_0 and F32"):
+        served("ngram", on=servers)
+    assert all(server.asked == [] for server in servers)
+
+
+@pytest.mark.parametrize(
+    ("spec", "plain"), [("1", "4"), ("4", "1"), ("1", None)], ids=["spec", "plain", "alone"]
+)
+@pytest.mark.parametrize(
+    ("name", "flag"), [("slots", "-np 4"), ("max_running_requests", "--max-running-requests 4")]
+)
+def test_a_server_takes_as_many_requests_at_a_time_as_are_asked_for(
+    served, spec, plain, name, flag
+):
+    on = [FakeServer(k=4, method="ngram", settings={name: spec})]
+    on += [] if plain is None else [FakeServer(settings={name: plain})]
+    with pytest.raises(EngineError, match="answers 1 at a time, and 4 requests are") as caught:
+        served("ngram", on=on, batches=(1, 4))
+    assert f"`{flag}`" in caught.value.hint
+    assert all(server.asked == [] for server in on)
+    assert served("ngram", on=on, batches=(1,)).run.served
+
+
+def test_other_settings_of_two_servers_are_a_caveat(served):
+    servers = FakeServer(k=4, method="ngram", dtype="float16"), FakeServer()
+    (caveat,) = (
+        caveat
+        for caveat in recommend(served("ngram", on=servers).run).caveats
+        if caveat.kind == "other-server"
+    )
+    assert "dtype float16 and float32" in caveat.text
+    assert caveat.decisive
+
+
+def test_servers_that_differ_by_their_drafting_have_no_caveat(served):
+    settings = {"speculative_model": "d", "max_running_requests": "48"}
+    servers = FakeServer(k=4, settings=settings), FakeServer(settings={"slots": "4"})
+    answer = recommend(served("ngram", on=servers).run)
+    assert "other-server" not in {caveat.kind for caveat in answer.caveats}
+
+
+def test_a_server_that_does_not_draft_needs_a_draft_to_replay(served, tmp_path):
+    server = FakeServer()
+    with pytest.raises(UsageError, match="does not draft, and no draft is given") as caught:
+        served(on=[server], drafts=())
+    assert "--drafts" in caught.value.hint
+    assert all(ask.key == ("", 0) for ask in server.asked)  # nothing but what shows drafting
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_baseline_is_not_put_beside_a_server_that_was_measured_alone(served):
