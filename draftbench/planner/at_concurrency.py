@@ -31,11 +31,11 @@ from draftbench.planner.predict import (
     replayed,
 )
 from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, corrected, timed
-from draftbench.planner.recommendation import Decision, LargerSweep, Remedy
+from draftbench.planner.recommendation import FEW_DECODED, Decision, LargerSweep, Remedy
 from draftbench.planner.settling import OpenInterval, larger_sweep
 from draftbench.planner.time_factors import TimeDoubt, TimeFactor, alike_by_k, time_doubt
 from draftbench.records import SELF, Candidate
-from draftbench.run_folder.run import Run
+from draftbench.run_folder.run import Run, to_decode
 
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
@@ -172,7 +172,10 @@ class LoadDecision:
             return None
         if leader.corrected or leader.predictor.served or self.foreign:
             return "sample"
-        return "load" if leader.predictor.bounds else "decoding"
+        if leader.predictor.bounds:
+            return "load"
+        enough = len(to_decode(leader.prediction.trajectories, FEW_DECODED)) >= FEW_DECODED
+        return "decoding" if enough else "sample"
 
     @property
     def larger_sweep(self) -> LargerSweep | None:

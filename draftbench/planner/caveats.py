@@ -167,7 +167,11 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
     if errors:
         low, high = min(errors), max(errors)
         return f"{text}; others were off by {low:+.0%} to {high:+.0%} when decoded{allowed}"
-    return text + allowed + (", as is usual where nothing was decoded" if allowed else "")
+    return (
+        text
+        + allowed
+        + (", for want of decoding and for what its timings leave open" if allowed else "")
+    )
 
 
 def _percent(decided: LoadDecision) -> str:

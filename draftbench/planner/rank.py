@@ -195,14 +195,21 @@ def corrected(
     found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
 ) -> tuple[Alternative, ...]:
     """A candidate's alternatives as their common time factor corrects them, and by what its k's
-    have `alike` with those of other drafts.
+    have `alike` with those of other drafts, which the common factor then leaves out.
     """
     ran = [each for each in found if each.corrected]
-    decoding = mean_factor([each.time for each in ran])
-    whole = mean_factor([each.end_to_end_time for each in ran])
+
+    def shared(kind: Kind, k: int) -> float:
+        return (alike or {}).get(kind, {}).get(k, 1.0)
+
+    def common(kind: Kind) -> float | None:
+        known = [(each.k, time) for each in ran if (time := each.time_factor(kind)) is not None]
+        return mean_factor([replace(time, value=time.value / shared(kind, k)) for k, time in known])
+
+    decoding, whole = common("expected"), common("end_to_end")
 
     def of(kind: Kind, k: int, factor: float | None) -> float | None:
-        return factor and factor * (alike or {}).get(kind, {}).get(k, 1.0)
+        return factor and factor * shared(kind, k)
 
     return tuple(
         _corrected(each, of("expected", each.k, decoding), of("end_to_end", each.k, whole))
@@ -317,7 +324,9 @@ class Ranking:
 
     @cached_property
     def best(self) -> Alternative | None:
-        """The best on all requests; within timing noise the smaller model, then the smaller k."""
+        """The best on all requests; within timing noise the smaller model, then the smaller k, then
+        the faster one.
+        """
         return self._pick(self._pooled)
 
     def errors_of(self, alternative: Alternative) -> tuple[float, ...]:
@@ -510,11 +519,12 @@ class Ranking:
         best = values.max()  # of values below 0 a share would be above all of them
         tied: Ints = np.flatnonzero(values >= min(best, (1 - TIMING_NOISE) * best))
 
-        def size(each: Alternative) -> tuple[float, int]:
+        def order(at: int) -> tuple[float, int, float, str]:
+            each = self.alternatives[at]
             known = each.predictor.memory_bytes
-            return (np.inf if known is None else known), each.k
+            return np.inf if known is None else known, each.k, -float(values[at]), each.name
 
-        return min((self.alternatives[at] for at in tied), key=size)
+        return self.alternatives[min(map(int, tied), key=order)]
 
 
 def _summable(alternatives: Mapping[int, Alternative], kind: Kind) -> dict[int, Sample]:

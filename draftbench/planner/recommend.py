@@ -45,7 +45,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    larger, rows = decided.larger_sweep, run.manifest.traffic.rows
+    larger, traffic = decided.larger_sweep, run.manifest.traffic
+    rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
     if larger is not None and larger.requests > rows:
         larger = msgspec.structs.replace(larger, rows=rows)
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None

@@ -17,7 +17,7 @@ all its k's, so that a speed-up scatters by √2 times as much.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -44,6 +44,8 @@ FEW_PROCESSES = 3
 _SURE = 2 * USUAL_SCATTER
 # A k is compared over drafts where so many were decoded at it.
 _DRAFTS_TO_COMPARE = 3
+# As often means of drafts and of k's are fitted in turn.
+_FITTINGS = 50
 # Passes alone are off by so much (sd of the logarithm) for each draft by itself: over the kept
 # runs, at 1 to 16 rows, by 5 % (root mean square) and at most 14 %.
 DRAFTS_DIFFER = 0.06
@@ -135,20 +137,33 @@ def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
 
 
 def alike_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
-    """What rounds at a k gain whatever the draft, as a factor on speed-ups, from the time factors
+    """What rounds at a k gain for all drafts alike, as a factor on speed-ups, from the time factors
     of each draft's k's; none where fewer than two k's were decoded with enough drafts to tell.
 
     A random effect of the k beside the mean of each draft. Its variance is the mean product of what
     two drafts have at one k; the mean over drafts is shrunk by the share of its variance that is
-    the effect's (Henderson 1975). Of the 17 cells of the kept runs that it corrects, each left out
-    in turn, the prediction is off by 1.7 % instead of 3.5 % (root mean square): at 4 rows, where
-    three drafts gained 6 % at k = 3, by 1.7 instead of 4.6 %, at 16 by 1.7 instead of 1.6 %.
+    the effect's (Henderson 1975). Fitted without each of the kept runs' 17 cells that it corrects,
+    it predicts that cell to 1.9 % instead of 3.6 % (root mean square): at 4 rows, where a draft's
+    three levels gained 6 % at k = 3, to 1.8 instead of 4.6 %, at 16 rows to 2.1 instead of 1.6 %.
     """
+    count = Counter(k for factors in drafts for k in factors)
+    cells = [
+        {k: math.log(f.value) for k, f in factors.items() if count[k] >= _DRAFTS_TO_COMPARE}
+        for factors in drafts
+    ]
+    # A draft with one such k shows nothing of how it differs from others.
+    cells = [logs for logs in cells if len(logs) > 1]
+    effects = {k: 0.0 for logs in cells for k in logs}
     every: defaultdict[int, list[float]] = defaultdict(list)
-    for factors in drafts:
-        logs = {k: math.log(factor.value) for k, factor in factors.items()}
-        for k, log in logs.items():
-            every[k].append(log - fmean(logs.values()))
+    # Where drafts were decoded at different k's, means of drafts and of k's hold parts of each
+    # other until both are fitted.
+    for _ in range(_FITTINGS):
+        every.clear()
+        for logs in cells:
+            mean = fmean(log - effects[k] for k, log in logs.items())
+            for k, log in logs.items():
+                every[k].append(log - mean)
+        effects = {k: fmean(own) for k, own in every.items()}
     by_k = {k: own for k, own in every.items() if len(own) >= _DRAFTS_TO_COMPARE}
     if len(by_k) < 2:
         return {}

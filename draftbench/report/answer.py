@@ -75,7 +75,8 @@ def to_settle(answer: Recommendation) -> str | None:
     """What to do about an open decision."""
     larger = answer.larger_sweep
     if answer.settled_by == "decoding":
-        return f"Next: decode it, by the same sweep with --measure-requests {answer.requests}."
+        decoded = f"--measure best --measure-requests {answer.requests}"
+        return f"Next: decode it, by the same sweep with {decoded}."
     if answer.settled_by == "load":
         return f"Next: a sweep that measures concurrency {answer.concurrency}."
     if larger is None:

@@ -56,7 +56,7 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     scene.facts("small", replay_disagreement=0.1, caveats=("the head was not quantized",))
     scene.facts("big", replay_disagreement=0.02)
     scene.times(TARGET, CHEAP, contexts=(0, 12))
-    scene.times(TARGET, CHEAP, BIG)
+    scene.times(TARGET, {1: 0.4, 2: 0.5}, BIG)
     scene.failure("other", "another vocabulary")
     scene.decode("r0", 0, 8.0)
     scene.decode("r0", 1, 8.0, first_difference=2, tie=False)

@@ -58,6 +58,13 @@ def test_a_tie_within_timing_noise_goes_to_the_smaller(other, winner):
     assert ranking.faster_within_noise(other) == [best]
 
 
+@pytest.mark.parametrize("memory", [None, 10])
+def test_a_tie_of_equal_size_and_k_goes_to_the_faster_in_any_order(memory):
+    fast, slow = (option(n, [s] * 4, k=3, memory=memory) for n, s in [("b", 5.0), ("a", 5.05)])
+    assert Ranking([fast, slow]).best is fast
+    assert Ranking([slow, fast]).best is fast
+
+
 def test_a_measured_candidate_is_judged_by_what_was_measured():
     hoped = option("a", [1.0] * 5, k=1)
     ran = option("a", [2.0] * 5, k=2, measured=[8.0] * 5)

@@ -430,7 +430,7 @@ def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_us
     assert np.log([deciding.value / deciding.low, deciding.high / deciding.value]) == pytest.approx(
         1.96 * 0.06, rel=0.06
     )
-    assert says(found, "big at k = 2 was not measured", "as is usual where nothing was decoded")
+    assert says(found, "big at k = 2 was not measured", "for want of decoding")
 
 
 def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):

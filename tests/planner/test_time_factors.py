@@ -117,6 +117,29 @@ def test_what_drafts_have_alike_at_a_k_is_shrunk_by_what_each_has_to_itself():
     )
 
 
+def test_a_draft_at_one_k_has_its_effect_once():
+    """By hand: three drafts gain 6 % at k = 1 and lose it at k = 2, one was decoded at k = 1 alone;
+    without noise the effect is all of it, and nothing is left of that draft's own.
+    """
+    gain = math.log(1.06)
+    found = alike_by_k([logs(gain, -gain)] * 3 + [logs(gain)])
+    assert {k: math.log(each) for k, each in found.items()} == pytest.approx({1: gain, 2: -gain})
+
+
+def test_drafts_at_other_ks_do_not_mix_their_own_gain_into_that_of_a_k():
+    """By hand: k = 1, 2 and 3 gain .02, 0 and -.02, whoever was decoded where; of their variance
+    (six of ten cells .0004) pairs at one k show .0002 (six of twelve), so a little is shrunk.
+    """
+    of_k = {1: 0.02, 2: 0.0, 3: -0.02}
+    drafts = [
+        {k: factor(math.exp(own + of_k[k])) for k in ks}
+        for own, ks in [(0.1, (1, 2)), (0.0, (1, 2)), (-0.1, (2, 3)), (0.05, (2, 3)), (0, (1, 3))]
+    ]
+    found = {k: math.log(each) for k, each in alike_by_k(drafts).items()}
+    share = 0.0002 / (0.0002 + 0.00004 / 3)
+    assert found == pytest.approx({1: 0.02 * share, 2: 0.0, 3: -0.02 * share}, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "drafts",
     [

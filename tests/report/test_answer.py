@@ -62,7 +62,7 @@ def test_an_open_decision_names_what_would_settle_it(hand):
     ]
     records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
     *_, last = reasons(hand.answer(records, asked={"min_speedup": 1.3}))
-    assert last == "Next: decode it, by the same sweep with --measure-requests 5."
+    assert last == "Next: decode it, by the same sweep with --measure best --measure-requests 5."
 
 
 def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
@@ -186,7 +186,12 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
 @pytest.mark.parametrize(
     ("settled_by", "larger", "engine", "said"),
     [
-        ("decoding", None, None, "Next: decode it, by the same sweep with --measure-requests 10."),
+        (
+            "decoding",
+            None,
+            None,
+            "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
+        ),
         ("load", None, None, "Next: a sweep that measures concurrency 1."),
         ("sample", None, None, "Next: a larger --sample in another --out."),
         ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
