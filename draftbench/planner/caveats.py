@@ -18,6 +18,7 @@ from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
+from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
@@ -87,13 +88,16 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     leader = decided.leader
     if leader is None:
         text = "no candidate of known speed keeps the limits"
-        if not any(each.breaks for each in decided.alternatives):
+        known = [each for each in decided.alternatives if each.predicted or each.measured]
+        if not any(each.breaks for each in known):
             text = (
                 "no candidate's speed is known: nothing was timed, or no quantization level has a "
                 "fast kernel here"
             )
             loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
-            if any(each.measured for each in decided.alternatives):
+            if evaluator.run.manifest.question.engine and not (loads or known):
+                text = f"no candidate's speed is known: {_not_timed_on_engine(evaluator.run)}"
+            elif any(each.measured for each in decided.alternatives):
                 text = "no candidate's speed is known: too few requests were decoded"
             elif loads and decided.concurrency not in loads:
                 measured = ", ".join(map(str, sorted(loads)))
@@ -178,6 +182,13 @@ def _percent(decided: LoadDecision) -> str:
     """The part of the deciding interval that no requests narrow."""
     down, up = decided.doubt or (0.0, 0.0)
     return f"{math.expm1(-down):+.0%} to {math.expm1(up):+.0%}"
+
+
+def _not_timed_on_engine(run: Run) -> str:
+    drafted = any(row.candidate is not None for row in run.served)
+    if drafted and all(row.candidate is not None for row in run.served):
+        return NO_BASELINE
+    return "too few requests were timed" if drafted else "no server that drafts was timed"
 
 
 def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:

@@ -38,6 +38,10 @@ from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, read_yaml
 
+NO_BASELINE = (
+    "no server without speculation was timed beside it: sweep again with --baseline-server"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class PricedBatch:
@@ -82,7 +86,7 @@ class CostSource:
         if rounds := self.served.get(candidate, {}).get(batch):
             return PricedBatch(served=rounds)
         if candidate in self.served and not timed:
-            return PricedBatch(note=f"fewer than {FEW_DECODED} requests were timed with it")
+            return PricedBatch(note=self._not_served(candidate))
         if candidate in self.served:
             sizes = ", ".join(map(str, timed))
             return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
@@ -100,6 +104,15 @@ class CostSource:
         )
         note = f"interpolated between {around[0]} and {around[1]} rows"
         return PricedBatch(costs, note=note, bounds=tuple(filter(None, bounds)))
+
+    def _not_served(self, candidate: Candidate) -> str | None:
+        """Why an engine tells no costs of a candidate; None where no server drafted with it."""
+        rows = self.run.served if self.run else ()
+        if not any(row.candidate == candidate for row in rows):
+            return None
+        if all(row.candidate is not None for row in rows):
+            return NO_BASELINE
+        return f"fewer than {FEW_DECODED} requests were timed with it"
 
     def _at_timed(self, candidate: Candidate, batch: int) -> PricedBatch:
         if (candidate, batch) not in self._timed:

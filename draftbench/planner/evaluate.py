@@ -30,7 +30,7 @@ from draftbench.planner.recommendation import (
     Evaluation,
     PredictionError,
 )
-from draftbench.records import SELF
+from draftbench.records import SELF, Trajectory
 from draftbench.run_folder.run import Run
 
 _PRECISION = 1e-3
@@ -59,6 +59,7 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
                 comparable=each.corrected or not corrected or each.predictor.served is not None,
                 reason=None if each is decided.choice else why_not(each, decided, run),
                 served=_served(run, each),
+                counted=_counted(run, each),
             )
             for each in own
         ]
@@ -72,6 +73,20 @@ def _served(run: Run, alternative: Alternative) -> int:
     return len({row.request for row in rows if (row.candidate, row.k, row.batch) == asked})
 
 
+def _counted(run: Run, alternative: Alternative) -> tuple[list[Trajectory], Rounds] | None:
+    """The rounds of a configuration that ran: an engine's are counted without a baseline too."""
+    measured = alternative.measured
+    if measured:
+        rows = list(measured.runs)
+    else:
+        asked = alternative.candidate, alternative.k, alternative.predictor.batch
+        along = {(t.request, t.sample): t for t in run.trajectories}
+        decodes = run.decodes if run.served else ()
+        ran = [row for row in decodes if (row.candidate, row.k, row.batch) == asked]
+        rows = [(along[row.request, row.sample], row) for row in ran]
+    return ([t for t, _ in rows], counted_rounds([row for _, row in rows])) if rows else None
+
+
 def _evaluation(
     alternative: Alternative,
     ranking: Ranking,
@@ -83,6 +98,7 @@ def _evaluation(
     comparable: bool,
     reason: str | None,
     served: int,
+    counted: tuple[list[Trajectory], Rounds] | None,
 ) -> Evaluation:
     """The figures of one configuration.
 
@@ -93,11 +109,8 @@ def _evaluation(
     """
     predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
     measured, costs = alternative.measured, predictor.costs
-    decoded = None
-    if measured:
-        decoded = [t for t, _ in measured.runs], counted_rounds([row for _, row in measured.runs])
     # Of what cannot be replayed only its starts have τ: the engine's own.
-    replayed = (prediction.trajectories, prediction.rounds) if predictor.replays else decoded
+    replayed = (prediction.trajectories, prediction.rounds) if predictor.replays else counted
 
     def figure(of: Callable[..., Sample], rows: tuple[Any, Rounds] | None) -> Estimate | None:
         return estimate(of(*rows) if rows else None)
@@ -126,8 +139,8 @@ def _evaluation(
         alpha_basis=rate_basis,
         tokens_per_round=figure(tokens_per_round, replayed),
         accepted_per_drafted=figure(accepted_per_drafted, replayed),
-        mean_accepted_length_measured=figure(mean_accepted_length, decoded),
-        accepted_per_drafted_measured=figure(accepted_per_drafted, decoded),
+        mean_accepted_length_measured=figure(mean_accepted_length, counted),
+        accepted_per_drafted_measured=figure(accepted_per_drafted, counted),
         speedup_expected=expected,
         speedup_end_to_end=end_to_end,
         prediction_error=alternative.prediction_error,

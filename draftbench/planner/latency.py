@@ -85,7 +85,10 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
     """What a serving engine answered at a load without speculation, and as the leader."""
     answered = at_their_load(run.served)
     here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
+    drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
     own = (leader.candidate, leader.k) if leader else None
+    if leader is None and len(drafted) == 1:  # a server without one beside it has no speed-up
+        own = drafted.pop()
     return (
         [row for row in here if row.candidate is None],
         [row for row in here if (row.candidate, row.k) == own],

@@ -6,8 +6,10 @@ from scenes import SMALL, manifest, served, trajectory
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import expected_rounds
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Slo
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
@@ -63,3 +65,28 @@ def test_nothing_is_said_of_replay_where_nothing_was_replayed():
     text = render(recommend(run()), "markdown", 200, everything=True)
     assert "only 5 requests were decoded" in text
     assert "replay" not in text
+
+
+def alone():
+    """As `run`, where no server without speculation was asked."""
+    rows = [trajectory(name, TOKENS + 1, origin="engine", margins=(), argmax=()) for name in KEPT]
+    for request, count in KEPT.items():
+        seconds = (0.1 * (n + 1) for n in range(TOKENS + 1))
+        sums = {"kept": count, "drafted": TOKENS - count}
+        rows.append(served(SMALL, 1, *seconds, request=request, digest=request, **sums))
+    return run_of(manifest(engine="vllm", ks=(1,)), rows)
+
+
+def test_a_server_without_a_baseline_has_its_accepted_length_and_says_what_is_missing():
+    answer = recommend(alone())
+    # 2000 tokens in 1400 rounds.
+    assert answer.evaluations[0].mean_accepted_length.value == pytest.approx(2000 / 1400, rel=0.01)
+    assert "--baseline-server" in answer.evaluations[0].reason
+    text = next(caveat.text for caveat in answer.caveats if caveat.kind == "no-speed")
+    assert text.startswith("no candidate's speed is known: no server without speculation")
+
+
+def test_limits_are_counted_on_a_server_without_a_baseline():
+    # Each first token comes after .1 s.
+    kept = recommend(alone(), DecisionOptions(slo=Slo(ttft=0.2))).slo_kept
+    assert (kept.plain, kept.speculative.value) == (None, 1.0)
