@@ -138,6 +138,7 @@ _RAW_HINT = (
     "spec:FILE.json holds vLLM's or TensorRT-LLM's speculative configuration, or flags of "
     'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
 )
+_TAKES_FLAGS = ("llama.cpp", "sglang")
 
 
 def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
@@ -177,13 +178,25 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
 
 
 def check_method(engine: str, drafts: Speculation) -> None:
-    """Raise an EngineError where an engine cannot draft so."""
+    """Raise an EngineError where an engine cannot draft so, a UsageError where a file says what it
+    cannot mean.
+    """
     methods = _PROGRAMS[engine].methods
     if drafts.method not in methods:
         raise EngineError(
             f"{engine} is not known to draft by `{drafts.method}`",
             hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
         )
+    flags = engine in _TAKES_FLAGS
+    for name in drafts.raw or {}:
+        if name.startswith("-") is not flags:
+            meant = f"--{name}" if flags else name.lstrip("-").replace("-", "_")
+            raise UsageError(
+                f"`{name}` in spec:FILE.json is no {'flag' if flags else 'field'} of {engine}",
+                hint=f"write `{meant}`: {_RAW_HINT}",
+            )
+    if engine == "vllm" and drafts.raw is not None:
+        _vllm_fields(drafts)
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -263,8 +276,6 @@ def _passed_through(drafts: Speculation) -> dict[str, Any]:
 def _passed_flags(drafts: Speculation) -> list[str]:
     words: list[str] = []
     for name, value in _passed_through(drafts).items():
-        if not name.startswith("-"):
-            raise UsageError(f"`{name}` in spec:FILE.json is no flag", hint=_RAW_HINT)
         words += [name] if value is True else [name, str(value)]
     return words
 

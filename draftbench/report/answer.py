@@ -88,7 +88,7 @@ def to_settle(answer: Recommendation) -> str | None:
     if larger.enough:
         return f"To settle it: a sweep with {again} in another --out{short}."
     settled = f"which have a {larger.chance:.0%} chance of settling it"
-    return f"Next: {_size(answer, larger)} ({again}), {settled}{short}."
+    return f"Next: {_size(answer, larger)} ({again} in another --out), {settled}{short}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:

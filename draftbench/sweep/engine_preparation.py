@@ -209,11 +209,13 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
     Raises:
         ModelError: there is none, or not of a kind that the engine serves.
         EngineError: the engine cannot draft with one.
+        UsageError: a file says how to draft, and the engine cannot.
     """
     assert asked.engine is not None
     drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
     for drafter in drafters:
-        check_method(asked.engine, drafter)
+        for k in options.ks:
+            check_method(asked.engine, replace(drafter, k=k))
     named = [("--target", options.target, False)]
     named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
     for flag, spec, replayed_here in named:

@@ -39,8 +39,9 @@ def failure(candidate: Candidate | None, error: Exception, stage: str = "measure
 
 def timed_out(limit: float | None) -> ModelError:
     """A candidate that took longer than the user allows."""
+    seconds = "second" if limit == 1 else "seconds"
     return ModelError(
-        f"it took longer than the {limit:g} seconds of --cell-timeout",
+        f"it took longer than the {limit:g} {seconds} of --cell-timeout",
         hint="what it measured is kept; the same command with a longer --cell-timeout resumes",
     )
 

@@ -239,11 +239,23 @@ def test_a_file_of_another_draft_length_is_refused(started, tmp_path):
         started("vllm", f"spec:{file}", 7)
 
 
-def test_a_file_of_keys_is_no_file_of_flags(started, tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "key", "problem", "meant"),
+    [
+        ("llama.cpp", "spec-type", "no flag of llama.cpp", "--spec-type"),
+        ("sglang", "speculative-algorithm", "no flag of sglang", "--speculative-algorithm"),
+        ("vllm", "--draft-model", "no field of vllm", "draft_model"),
+        ("tensorrt-llm", "--decoding_type", "no field of tensorrt-llm", "decoding_type"),
+    ],
+)
+def test_the_keys_of_a_file_are_written_as_its_engine_writes_them(
+    started, tmp_path, engine, key, problem, meant
+):
     file = tmp_path / "raw.json"
-    file.write_text('{"method": "medusa"}')
-    with pytest.raises(UsageError, match=r"`method` in spec:FILE\.json is no flag"):
-        started("llama.cpp", f"spec:{file}")
+    file.write_text(json.dumps({key: "x"}))
+    with pytest.raises(UsageError, match=rf"`{key}` in spec:FILE\.json is {problem}") as caught:
+        started(engine, f"spec:{file}")
+    assert f"write `{meant}`" in caught.value.hint
 
 
 def test_a_head_without_its_weights_is_refused():

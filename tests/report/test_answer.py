@@ -201,8 +201,8 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             "sample",
             (100, 3, 0.66),
             None,
-            "Next: 100 requests in 3 processes (--sample 100 --processes 3), which have a 66% "
-            "chance of settling it.",
+            "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out), "
+            "which have a 66% chance of settling it.",
         ),
     ],
 )

@@ -58,6 +58,20 @@ def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_pat
         served(f"spec:{file}", **sweep)
 
 
+@pytest.mark.parametrize(
+    "holds", ['{"--method": "medusa"}', '{"method": "medusa", "num_speculative_tokens": 2}']
+)
+def test_a_file_of_speculation_that_cannot_be_meant_is_refused_before_a_start(
+    served, tmp_path, holds
+):
+    file = tmp_path / "spec.json"
+    file.write_text(holds)
+    engine = FakeEngine()
+    with pytest.raises(UsageError, match=r"spec:FILE\.json"):
+        served(f"spec:{file}", on=engine, measure="all", ks=(2, 4))
+    assert engine.starts == []
+
+
 def test_what_an_older_run_did_not_keep_refuses_nothing(served):
     folder = served("ngram", measure="all", ks=(2,)).folder
     cut(folder)
