@@ -11,7 +11,7 @@ from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair
-from draftbench.gate.result import Check, GateResult
+from draftbench.gate.result import Change, Check, GateResult
 from draftbench.planner.costs import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
@@ -37,7 +37,7 @@ def notes_on(
             names = ", ".join(change.fact for change in result.changes)
             notes.append(f"changed since the baseline: {names}")
     if result.verdict is not Verdict.PASS:
-        notes += _responses_changed(pairs)
+        notes += _responses_changed(pairs, result.changes)
     notes += [_inconclusive(c) for c in result.pooled if c.verdict is Verdict.INCONCLUSIVE]
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and result.verdict is Verdict.PASS:
@@ -55,12 +55,13 @@ def notes_on(
     few += f": with fewer than {FEW_REQUESTS}, intervals are rough"
     timed = "times of fewer than three processes: restarts can differ by more than these intervals"
     fewest = min(len(old.processes), len(new.processes))
+    lacking = "prompt lookup has none"
+    if "engine" in new.tested:
+        lacking = "the rounds that an engine counted are judged, which give tokens per round"
     caveats = {
         few: equal < FEW_REQUESTS,
         f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
-        "no alpha: neither prompt lookup nor a server shows acceptance by position": (
-            not (old.alpha_definition and new.alpha_definition)
-        ),
+        f"no alpha: {lacking}": not (old.alpha_definition and new.alpha_definition),
         timed: result.timed and fewest < MIN_PROCESSES,
         TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
@@ -85,8 +86,10 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
     )
 
 
-def _responses_changed(pairs: Sequence[Pair]) -> list[str]:
-    """Whether the target still writes what it wrote; nothing where that is unknown."""
+def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[str]:
+    """Whether the target still writes what it wrote; nothing where that is unknown. The draft is
+    what changed only where no engine and no target did.
+    """
     known = [(old.output, new.output) for old, new in pairs if old.output and new.output]
     # Of servers that were not asked without speculation, what they write with it.
     known = known or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
@@ -96,8 +99,11 @@ def _responses_changed(pairs: Sequence[Pair]) -> list[str]:
             f"the target's responses to {different} of {len(known)} requests changed: look at its "
             "weights, prompts and kernels, not only at the draft"
         ]
-    same = "the target's responses are the same as before, so the draft is what changed"
-    return [same] if known else []
+    same = "the target's responses are the same as before"
+    others = [c.fact for c in changes if c.fact.startswith(("engine", "target", "served"))]
+    if known and others:
+        return [f"{same}, though {' and '.join(others)} changed"]
+    return [f"{same}, so the draft is what changed"] if known else []
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:

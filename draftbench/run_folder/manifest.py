@@ -198,9 +198,11 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
 
 
 def in_words(differences: Differences) -> list[str]:
-    """Each as "name: before → after"."""
+    """Each as "name: before → after"; a digest says nothing to anyone."""
     return [
-        f"{name}: {before or 'none'} → {after or 'none'}"
+        "other requests: another traffic, --sample or seed"
+        if name == "traffic_digest"
+        else f"{name}: {before or 'none'} → {after or 'none'}"
         for name, (before, after) in differences.items()
     ]
 
