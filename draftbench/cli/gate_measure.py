@@ -137,11 +137,7 @@ def _check_server(prepared: Prepared, k: int) -> None:
     serving = prepared.serving
     if serving is None:
         return
-    if serving.own is None:
-        raise UsageError(
-            "the server does not draft: there is no acceptance to judge",
-            hint="give the address of the one that is started with speculation",
-        )
+    assert serving.own is not None  # one that does not draft is refused without drafts to replay
     if serving.own.k != k:
         raise IncomparableError(
             f"the baseline cannot be compared: k was {k}, the server drafts {serving.own.k}",

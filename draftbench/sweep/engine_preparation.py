@@ -149,7 +149,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
-                hint="name drafts to replay with --drafts, or give a server that speculates",
+                hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
     if serving.own is not None and serving.own.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.own.k})))

@@ -83,7 +83,7 @@ def test_a_server_that_does_not_draft_cannot_be_judged(command, saved, tmp_path)
     with ScriptedServer("vllm") as server:
         outcome = gated(command, saved, tmp_path, server)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "the server does not draft" in outcome.err
+    assert "does not draft, and no draft is given" in outcome.err
 
 
 def test_a_server_and_a_draft_are_not_both_measured(command, saved, tmp_path):
