@@ -133,7 +133,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
 
 
 def _check_server(prepared: Prepared, k: int) -> None:
-    """Raise an error where a server does not draft, or at another k than the baseline's."""
+    """Raise an error where a server drafts at another k than the baseline's."""
     serving = prepared.serving
     if serving is None:
         return

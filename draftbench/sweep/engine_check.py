@@ -239,7 +239,7 @@ def other_drafting(arm: Arm, what: str) -> EngineError:
 
 
 def contradiction(answer: Answer, k: int) -> str | None:
-    """What an answer drafted though its arm does not, in words; None where nothing is known to."""
+    """Why an answer cannot be one of its arm, in words; None where no reason is known."""
     most = drafted_at_once(answer)
     if not k:
         return "it drafted" if most or answer.drafted else None
