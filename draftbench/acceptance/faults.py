@@ -25,7 +25,7 @@ _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
 
 
 @dataclass(frozen=True)
-class Fault:
+class SetupFault:
     """A suspicion in plain words, with what to look at first."""
 
     candidate: str
@@ -39,7 +39,7 @@ def suspected_faults(
     pairs: Pairs,
     rounds: Sequence[Rounds],
     near_tie: float,
-) -> tuple[Fault, ...]:
+) -> tuple[SetupFault, ...]:
     """List the suspected faults of one candidate.
 
     `rounds` are expected or counted ones, at any k; `near_tie` is the logit margin within which
@@ -85,7 +85,7 @@ def suspected_faults(
             "suspect the loop that drafts: cache positions, attention window or a step that "
             "repeats itself",
         ))  # fmt: skip
-    return tuple(Fault(str(candidate), *each) for each in found)
+    return tuple(SetupFault(str(candidate), *each) for each in found)
 
 
 def _cliff(rounds: Rounds) -> str | None:

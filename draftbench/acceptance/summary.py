@@ -16,7 +16,7 @@ from draftbench.acceptance.breakdown import (
 )
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
-    Fault,
+    SetupFault,
     near_tie,
     near_tie_share,
     suspected_faults,
@@ -86,11 +86,11 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Breakdown | None  # α by group
     stopping: tuple[Stopping, ...]  # drafting that stops when unsure, by threshold
     trees: tuple[TreeFigures, ...]
-    faults: tuple[Fault, ...]  # suspected faults
+    faults: tuple[SetupFault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of `candidate` less that of `against`, over the `requests` that both have."""
 
     candidate: str
@@ -111,7 +111,7 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     width: float
     candidates: tuple[CandidateAcceptance, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[FigureDifference, ...]
     disagreements: dict[str, tuple[Disagreement, ...]] | None = None
     near_tie_share: float | None = None
 
@@ -129,7 +129,7 @@ def acceptance_report(
         RunFolderError: replays that do not fit their responses.
     """
     figures: list[CandidateAcceptance] = []
-    differences: list[Difference] = []
+    differences: list[FigureDifference] = []
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
         pairs = replays_of(candidate, run.trajectories, run.replays)
@@ -148,7 +148,7 @@ def acceptance_report(
             if at in samples and samples[at].figure == sample.figure:
                 difference = paired_difference(sample, samples[at])
                 differences.append(
-                    Difference(
+                    FigureDifference(
                         candidate=figures[0].candidate,
                         against=str(candidate),
                         figure=sample.figure.name,

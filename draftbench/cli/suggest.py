@@ -48,7 +48,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """Hold every row against the models' own files, as far as these can be had."""
     from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
-    from draftbench.planner.known_pairs import Proposal, Suggestion
+    from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
 
     source = ModelSource(target)
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
@@ -66,7 +66,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     for row in rows:
         draft = drafts.get(row.draft) if row.draft else None
         if draft is None:
-            proposals.append(Proposal(pairing=row))
+            proposals.append(SuggestedDraft(pairing=row))
             continue
         why = reason or _unreadable(draft)
         try:
@@ -75,12 +75,12 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
         except ModelError as error:
             found, why = None, error.message
         if found is None:
-            proposals.append(Proposal(pairing=row, unchecked=why))
+            proposals.append(SuggestedDraft(pairing=row, unchecked=why))
             continue
         (pair,) = found.pairs
         parameters = found.target.parameters
         proposals.append(
-            Proposal(
+            SuggestedDraft(
                 pairing=row,
                 parameters=pair.draft.parameters,
                 share=pair.draft.parameters / parameters,

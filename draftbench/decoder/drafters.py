@@ -36,7 +36,7 @@ class Proposal(NamedTuple):
     q: Sequence[Tensor] = ()
 
 
-class Ask(NamedTuple):
+class ProposalRequest(NamedTuple):
     """A request for up to `k` tokens after the context (prompt and output so far) of one row."""
 
     row: int
@@ -53,7 +53,7 @@ class Drafter(Protocol):
     def begin(self, row: int, task: Task) -> None:
         """Read the prompt of a row's next response."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         """For each ask a proposal, None where there is nothing to propose."""
         ...
 
@@ -88,7 +88,7 @@ class ModelDrafter:
         if len(task.prompt) <= self._room:
             self._forward([row], self._readable(task.prompt), [len(task.prompt)])
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         drafts = [
             _Draft(ask, min(ask.k, self._room - len(ask.context) + 1), self._samplers[ask.row])
             for ask in asks
@@ -158,7 +158,7 @@ class _Sampler:
 class _Draft:
     """A proposal in the making, of at most `wanted` tokens, with their distributions if sampled."""
 
-    ask: Ask
+    ask: ProposalRequest
     wanted: int
     sampler: _Sampler | None
     tokens: list[Tensor] = field(default_factory=list)
@@ -241,7 +241,7 @@ class LookupDrafter:
         self.indexes[row] = LookupIndex(*self.sizes)
         self.indexes[row].extend(task.prompt)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal | None]:
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         proposals: list[Proposal | None] = []
         for ask in asks:
             index, tokens = self.indexes[ask.row], []

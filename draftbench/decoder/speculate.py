@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftbench.decoder.drafters import Ask, Drafter, Proposal
+from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
 from draftbench.decoder.runner import Clock, Response, Runner, Task, on_device
 from draftbench.decoder.sampling import (
     accepted_of,
@@ -177,10 +177,10 @@ class Batch:
             row.response.verify_seconds.append(halves[1])
             row.response.active.append(len(active))
 
-    def _ask(self, row: _Row) -> Ask:
+    def _ask(self, row: _Row) -> ProposalRequest:
         """A request for up to k tokens, none beyond the length limit."""
         left = row.task.limit - len(row.response.tokens)
-        return Ask(row.slot, row.context, min(self.k, left - 1))
+        return ProposalRequest(row.slot, row.context, min(self.k, left - 1))
 
     def _settle(self, row: _Row, proposed: list[int], answered: list[int]) -> None:
         """Emit the accepted tokens and one of the target's, and forget the rest."""

@@ -74,7 +74,7 @@ class Event(Said):
     generation_settings: dict[str, Any] | None = None
 
 
-class Settings(msgspec.Struct):
+class DefaultSettings(msgspec.Struct):
     n_ctx: Count | None = None
 
 
@@ -83,14 +83,14 @@ class Props(msgspec.Struct):
     model_path: str | None = None
     model_ftype: str | None = None
     build_info: str | None = None
-    default_generation_settings: Settings | None = None
+    default_generation_settings: DefaultSettings | None = None
 
 
-class Text(msgspec.Struct):
+class Detokenized(msgspec.Struct):
     content: str
 
 
-class Prompt(msgspec.Struct):
+class AppliedTemplate(msgspec.Struct):
     prompt: str
 
 
@@ -182,7 +182,7 @@ class LlamaCpp(Server):
             engine=self.engine,
             version=props.build_info,
             model=self.model or props.model_path,
-            context_length=(props.default_generation_settings or Settings()).n_ctx,
+            context_length=(props.default_generation_settings or DefaultSettings()).n_ctx,
             prefix_cache=True,
             method=",".join(methods) or ("none" if types else None),
             k=len(counted) if counted else None if methods or not types else 0,
@@ -195,7 +195,7 @@ class LlamaCpp(Server):
             answer = one_token(self, prompt, Event)
             if isinstance(prompt, str):
                 continue
-            text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Text).content
+            text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Detokenized).content
             read = text if answer.prompt is None else answer.prompt
             # It leaves out spaces before punctuation in the one, and not in the other.
             same = read.replace(" ", "") == text.replace(" ", "")
@@ -207,7 +207,9 @@ class LlamaCpp(Server):
         return self.http.json("/tokenize", body, type=Tokens).tokens
 
     def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return self.http.json("/apply-template", {"messages": messages}, type=Prompt).prompt
+        return self.http.json(
+            "/apply-template", {"messages": messages}, type=AppliedTemplate
+        ).prompt
 
     def margin(self, ids: Sequence[int]) -> float | None:
         stated = one_token(self, ids, Event, n_probs=2).completion_probabilities

@@ -188,7 +188,7 @@ _ANY_CONTEXT = np.array([0, 1 << 40])
 _HINT = "see `draftbench recommend --help` for what such a file holds"
 
 
-class _Draft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DraftCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_s: Positive
 
 
@@ -196,7 +196,7 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verify: Annotated[
         dict[Annotated[int, msgspec.Meta(ge=2)], Positive], msgspec.Meta(min_length=1)
     ]
-    drafts: Annotated[dict[str, _Draft], msgspec.Meta(min_length=1)]
+    drafts: Annotated[dict[str, _DraftCosts], msgspec.Meta(min_length=1)]
     target_step_s: Positive | None = None
     tokens_per_second: Positive | None = None
 
@@ -218,7 +218,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         raise UsageError(f"cannot read `{path}`: {error}", hint=_HINT) from error
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `([^`]*)`", str(error))
-        keys = [key for kind in (_File, _Batch, _Draft) for key in kind.__struct_fields__]
+        keys = [key for kind in (_File, _Batch, _DraftCosts) for key in kind.__struct_fields__]
         hint = did_you_mean(unknown[1], keys, _HINT) if unknown else _HINT
         raise UsageError(f"`{path}`: {error}", hint=hint) from error
     passes = {batch: _target_passes(path, batch, given) for batch, given in file.batches.items()}

@@ -64,7 +64,7 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
     return high if loses(low) else low
 
 
-class Row(msgspec.Struct, frozen=True):
+class FormulaRow(msgspec.Struct, frozen=True):
     """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v, the form
     that is right only where c is the cost of all k draft steps together.
     """
@@ -87,10 +87,10 @@ class Table(msgspec.Struct, frozen=True):
     best_k: int  # 0: do not speculate
     best_speedup: float  # S at that k
     best_break_even_alpha: float | None  # α from which it pays
-    rows: tuple[Row, ...]  # one entry per k
+    rows: tuple[FormulaRow, ...]  # one entry per k
 
     @property
-    def misleading(self) -> Row:
+    def misleading(self) -> FormulaRow:
         """The row that dividing by c + v would have one choose; that form only rises with k."""
         return max(self.rows, key=lambda row: row.speedup_if_cost_were_the_whole_pass)
 
@@ -106,7 +106,7 @@ def table(alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0) 
         best_speedup=speedup(alpha, best, cost, verify=verify),
         best_break_even_alpha=break_even_alpha(best, cost, verify=verify) if best else None,
         rows=tuple(
-            Row(
+            FormulaRow(
                 k=k,
                 tokens_per_round=expected_tokens(alpha, k),
                 speedup=speedup(alpha, k, cost, verify=verify),

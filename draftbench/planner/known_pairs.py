@@ -36,7 +36,7 @@ class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str | None
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A row held against the models themselves.
 
     `share` is the draft's part of the target's parameters. `obstacles` say why the pair cannot
@@ -57,7 +57,7 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     target: str
     parameters: int | None
-    proposals: tuple[Proposal, ...]  # one entry per pairing
+    proposals: tuple[SuggestedDraft, ...]  # one entry per pairing
     own_draft: OwnDraft | None = None  # what the target carries itself
 
 

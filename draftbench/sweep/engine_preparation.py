@@ -52,7 +52,7 @@ from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Prepared,
-    Text,
+    PromptMaker,
     heading,
     question_of,
     read_requests,
@@ -101,7 +101,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     spec = asked.tokenizer or options.target
     called = options.target or (facts and facts.model) or engine
     target = ModelSource(spec or called, options.trust)
-    text: Text
+    text: PromptMaker
     if spec:
         text = TextSide(target)
         if server is not None:
@@ -341,7 +341,7 @@ def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> N
 
 
 @dataclass
-class _Checked:
+class _DraftsServed:
     """Drafts by name: models to replay with their caveats, how the engine drafts with each, and at
     which of its levels a candidate is served.
     """
@@ -357,7 +357,7 @@ class _Checked:
 
 def _check_drafts(
     options: SweepOptions, target: ModelSource | None, server: Server | None, engine: str
-) -> _Checked:
+) -> _DraftsServed:
     """Which drafts can be measured, and at which levels the engine serves them.
 
     Raises:
@@ -365,7 +365,7 @@ def _check_drafts(
     """
     rules = ENGINE_RULES.get(engine)
     made = rules.levels if rules is not None else None
-    found, refusals = _Checked(), list[DraftbenchError]()
+    found, refusals = _DraftsServed(), list[DraftbenchError]()
     for spec in options.drafts:
         if spec == SELF:
             raise UsageError(
@@ -446,7 +446,7 @@ def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
 
 
 def _warm_up(
-    options: SweepOptions, text: Text, context: int, prompts: Sequence[Prompt]
+    options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
 ) -> tuple[Sequence[int], ...]:
     """Prompts that are not in the sample."""
     query = TrafficQuery(

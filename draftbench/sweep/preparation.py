@@ -45,7 +45,7 @@ from draftbench.traffic import Traffic, load
 DEFAULT_LIMIT = 256
 
 
-class Text(Protocol):
+class PromptMaker(Protocol):
     """Whoever makes token ids of a request: `measure.prompts.TextSide`, or a server."""
 
     def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None: ...
@@ -216,7 +216,7 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
 
 
 def render(
-    options: SweepOptions, traffic: Traffic, text: Text, context: int
+    options: SweepOptions, traffic: Traffic, text: PromptMaker, context: int
 ) -> tuple[tuple[Prompt, ...], dict[str, int]]:
     """Render every request; those that cannot be replayed are counted by reason.
 

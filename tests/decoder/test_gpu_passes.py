@@ -15,7 +15,7 @@ from draftbench.decoder import cuda_graphs, llama
 from draftbench.decoder.attention import PIECE
 from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
-from draftbench.decoder.drafters import Ask, ModelDrafter, Proposal, _Draft
+from draftbench.decoder.drafters import ModelDrafter, Proposal, ProposalRequest, _Draft
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
@@ -336,7 +336,7 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
                 )
             )
             proposals.append(Proposal([token] * k, pieces))
-            drafts.append(_Draft(Ask(0, [1, 2], k), k, sampler))
+            drafts.append(_Draft(ProposalRequest(0, [1, 2], k), k, sampler))
         drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED, words)
         with Operations() as operations:
             drafted = drafter._next(drafts, on_card(len(rows), words))

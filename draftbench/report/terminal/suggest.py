@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.planner.known_pairs import Proposal, Suggestion
+from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
 from draftbench.records import to_json
 from draftbench.report.terminal.check import own_draft_section
 from draftbench.report.terminal.text import SCREEN_COLUMNS, Section, render_sections
@@ -45,7 +45,7 @@ def _notes(answer: Suggestion) -> list[str]:
     return notes
 
 
-def _row(proposal: Proposal) -> list[str]:
+def _row(proposal: SuggestedDraft) -> list[str]:
     known = proposal.pairing.billions
     count = proposal.parameters or (None if known is None else round(known * 1e9))
     checked = "cannot work" if proposal.obstacles else "can work"
