@@ -27,6 +27,7 @@ from draftbench.models.compatibility import (
     context_of,
     pair_facts,
     refusal_of,
+    writing_obstacle,
 )
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.own_draft import own_draft_of
@@ -85,7 +86,7 @@ def check_models(
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
                 rooms=_rooms(ours, theirs, stored, memory_bytes),
-                engines=engine_answers(facts),
+                engines=() if any(map(writing_obstacle, (target, source))) else engine_answers(facts),
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
@@ -138,6 +139,8 @@ def _examined(
             hint="target and draft must be causal language models that transformers knows",
         ) from error
     obstacles, caveats, stored = [], [], stored_level(source)
+    if other := writing_obstacle(source):
+        obstacles.append(other)
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
     if stored is not None:

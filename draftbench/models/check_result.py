@@ -143,7 +143,7 @@ class PairSheet:
     obstacles: tuple[str, ...]  # why the pair cannot work; empty: it can
     caveats: tuple[str, ...]
     rooms: tuple[Room, ...]  # memory at each level
-    engines: tuple[EngineAnswer, ...]  # each engine's answer
+    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: one of the two writes no text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from draftbench.errors import PairError
+from draftbench.errors import ModelError, PairError
 from draftbench.models.check_result import (
     Overlap,
     PairFacts,
@@ -28,6 +28,9 @@ MOST_MISSING = 0.01
 FIRST_REGULAR = 5
 # Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
+# How the names of architectures end that write text, and of those that judge it.
+_WRITES = ("ForCausalLM", "LMHeadModel", "WithLMHead")
+_JUDGES = ("Classification", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
@@ -35,8 +38,10 @@ def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
 
     Raises:
         PairError: the vocabularies differ in content; names the first differing id.
-        ModelError: a configuration or tokenizer cannot be loaded.
+        ModelError: a configuration or tokenizer cannot be loaded, or the draft is no model that
+            writes text.
     """
+    check_writes(draft)
     facts = pair_facts(target, draft)
     refusal = refusal_of(facts)
     if refusal is not None:
@@ -116,6 +121,37 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
             "beyond"
         )
     return tuple(caveats)
+
+
+def check_writes(source: ModelSource) -> None:
+    """Raise a ModelError where a checkpoint is no causal language model."""
+    if obstacle := writing_obstacle(source):
+        raise ModelError(
+            obstacle,
+            hint="target and draft must be causal language models (…ForCausalLM in config.json)",
+        )
+
+
+def writing_obstacle(source: ModelSource) -> str | None:
+    """Why a checkpoint cannot write text token by token, by the architectures it was saved as.
+
+    transformers would build such a model all the same: BERT without its head reads both ways.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    config = source.config
+    names = [name for name in config.architectures or () if isinstance(name, str)]
+    if not names or any(name.endswith(_WRITES) for name in names):
+        return None
+    if getattr(config, "is_encoder_decoder", False):
+        kind = "an encoder-decoder model, which reads its prompt apart from what it writes"
+    elif config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        kind = "an encoder, which does not write text token by token"
+    elif any(name.endswith(_JUDGES) for name in names):
+        kind = "a classifier or reward model, which writes no text"
+    else:
+        return None
+    return f"`{source.name}` ({names[0]}) is {kind}"
 
 
 def context_of(source: ModelSource) -> int | None:

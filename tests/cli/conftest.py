@@ -22,6 +22,18 @@ def embedded():
 
 
 @pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """A BERT with the vocabulary of the embedded target, as masked language models are saved."""
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(vocab_size=2048, **small)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(EMBEDDED / "target").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def sweep_words():
     """A sweep of the embedded pair that takes seconds; `foreign` cannot pair and fails."""
     words = ["sweep", "--target", EMBEDDED / "target", "--traffic", "suite:completion"]

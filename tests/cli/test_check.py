@@ -86,3 +86,17 @@ def test_weights_that_fit_nowhere_exit_1(command, words):
     outcome = command(*words, "--memory", "1MB")
     assert (outcome.code, outcome.err) == (1, "")
     assert "do not fit the memory" in outcome.out
+
+
+@pytest.mark.parametrize(("target", "draft"), [("bert", "draft"), ("target", "bert")])
+def test_an_encoder_can_neither_draft_nor_be_drafted_for(
+    command, embedded, encoder, target, draft
+):
+    place = {"bert": encoder}
+    words = [place.get(name, embedded / name) for name in (target, draft)]
+    outcome = command("check", "--target", words[0], "--drafts", words[1])
+    assert (outcome.code, outcome.err) == (1, "")
+    head, reason = outcome.out.splitlines()[:2]
+    assert head == f"{draft} as the draft of {target}: cannot work"
+    assert reason.startswith("  `bert` (BertForMaskedLM) is an encoder, which does not write text")
+    assert "accepts" not in outcome.out

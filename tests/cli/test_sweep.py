@@ -124,3 +124,16 @@ def test_values_that_cannot_be_are_refused_before_the_seconds_of_importing_torch
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, ["2"] * 4)
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"] * 4
+
+
+@pytest.mark.parametrize(("target", "draft"), [("bert", "draft"), ("target", "bert")])
+def test_an_encoder_is_refused_before_anything_is_loaded(
+    failing, embedded, encoder, tmp_path, target, draft
+):
+    place = {"bert": encoder}
+    target, draft = (place.get(name, embedded / name) for name in (target, draft))
+    words = ["--target", target, "--drafts", draft, "--traffic", "suite:completion"]
+    message = failing(2, "sweep", *words, "--out", tmp_path / "run")
+    assert message.startswith("error: `bert` (BertForMaskedLM) is an encoder, which does not write")
+    assert "hint: target and draft must be causal language models" in message
+    assert not (tmp_path / "run").exists()

@@ -4,10 +4,11 @@ import random
 import time
 
 import pytest
+from transformers import BartConfig, BertConfig, GPT2Config, LlamaConfig
 
-from draftbench.errors import PairError
+from draftbench.errors import ModelError, PairError
 from draftbench.models.check_result import Overlap
-from draftbench.models.compatibility import check_pair, pair_facts
+from draftbench.models.compatibility import check_pair, pair_facts, writing_obstacle
 from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS
 
@@ -80,6 +81,35 @@ def test_a_pair_whose_ids_mean_different_texts_is_refused(workshop, draft, words
         check_pair(workshop.source("target"), workshop.source("draft", **draft))
     assert words in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture", "kind"),
+    [
+        (BertConfig, "BertForMaskedLM", "an encoder"),
+        (BertConfig, "BertModel", "an encoder"),
+        (BertConfig, "BertLMHeadModel", None),
+        (BartConfig, "BartForConditionalGeneration", "an encoder-decoder model"),
+        (LlamaConfig, "LlamaForSequenceClassification", "a classifier or reward model"),
+        (LlamaConfig, "LlamaForCausalLM", None),
+        (LlamaConfig, "LlamaModel", None),
+        (LlamaConfig, None, None),
+        (GPT2Config, "GPT2LMHeadModel", None),
+    ],
+)
+def test_only_a_checkpoint_of_a_causal_language_model_writes_text(
+    workshop, config, architecture, kind
+):
+    source = workshop.source("model")
+    named = None if architecture is None else [architecture]
+    config(vocab_size=300, architectures=named).save_pretrained(source.spec)
+    found = writing_obstacle(ModelSource(source.spec))
+    if kind is None:
+        assert found is None
+    else:
+        assert found.startswith(f"`model` ({architecture}) is {kind}, which ")
+        with pytest.raises(ModelError, match=r"is an? .* which"):
+            check_pair(workshop.source("target"), ModelSource(source.spec))
 
 
 def test_the_embedded_foreign_draft_is_refused_and_its_family_accepted(embedded):

@@ -51,8 +51,11 @@ def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
     ]
     notes = [f"Same in both: {', '.join(same)}."] if same else []
     notes += _tokens(answer, pair)
+    verdict = _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair)
+    if not pair.engines:
+        return [verdict]
     return [
-        _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair),
+        verdict,
         Section("Differences", ["", "target", "draft"], differing, notes),
         Section("Engines, by their own rules", notes=[*_engines(pair), _MORE]),
     ]
@@ -64,7 +67,7 @@ def _several(answer: CheckResult) -> Section:
         name = shortened(pair.draft.name, _NAME)
         taking = [engine for engine in pair.engines if engine.standing != "refuses"]
         starred = [f"{e.engine}{'*' * (e.standing == 'with an option')}" for e in taking]
-        every = all(engine.standing == "accepts" for engine in pair.engines)
+        every = bool(taking) and all(engine.standing == "accepts" for engine in pair.engines)
         rows.append(
             [
                 name,
@@ -94,8 +97,10 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
     parts = [
         _verdict(pair.draft.name, answer.target.name, pair),
         Section("Side by side", ["", "target", "draft"], _side_by_side(answer, pair), notes, code),
-        Section("Engines, by their own rules", notes=[*_engines(pair), _LENGTH], code=options),
     ]
+    if pair.engines:
+        rules = [*_engines(pair), _LENGTH]
+        parts.append(Section("Engines, by their own rules", notes=rules, code=options))
     if pair.rooms:
         rows = [
             [
