@@ -16,7 +16,7 @@ from torch import nn
 
 from draftbench.decoder.any_transformer import rewind_obstacle
 from draftbench.decoder.device import device_of
-from draftbench.decoder.linear import ROWS_FROM, has_fbgemm, multiplies_bfloat16
+from draftbench.decoder.linear import PACKED_FROM, ROWS_FROM, has_fbgemm, multiplies_bfloat16
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.quantized_linear import fits_level
 from draftbench.errors import ModelError
@@ -86,7 +86,9 @@ def check_models(
                 obstacles=tuple(obstacles),
                 caveats=tuple(caveats),
                 rooms=_rooms(ours, theirs, stored, memory_bytes),
-                engines=() if any(map(writing_obstacle, (target, source))) else engine_answers(facts),
+                engines=()
+                if any(map(writing_obstacle, (target, source)))
+                else engine_answers(facts),
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
@@ -155,10 +157,10 @@ def _examined(
     loaded: torch.dtype = getattr(text, "dtype", None) or torch.float32
     dtype = wanted or loaded
     files = stored_bytes(source) if stored else None
-    itemsize = dtype.itemsize
-    # The decoder multiplies 16-bit weights in float32 as they are on a CPU.
-    if has_fbgemm() and not (unpacked or torch.cuda.is_available()):
-        itemsize = min(itemsize, loaded.itemsize)
+    wide = dtype.itemsize == torch.float32.itemsize
+    # The decoder multiplies large matrices of 16 bits in float32 as they are on a CPU.
+    on_cpu = not (unpacked or torch.cuda.is_available())
+    packs = on_cpu and has_fbgemm() and wide and loaded.itemsize < dtype.itemsize
     sheet = ModelSheet(
         name=source.name,
         family=text.model_type,
@@ -167,17 +169,17 @@ def _examined(
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
         weight_bytes={
-            level: _bytes_at(skeleton, level, itemsize) if files is None else files
+            level: _bytes_at(skeleton, level, dtype.itemsize, packs) if files is None else files
             for level in LEVELS
         },
-        second_layout_bytes=_second_layouts(skeleton, itemsize, stored),
+        second_layout_bytes=_second_layouts(skeleton, stored, in_32_bits=wide and not packs),
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_of(source),
     )
     return sheet, obstacles, caveats
 
 
-def _second_layouts(skeleton: Any, itemsize: int, stored: str | None) -> dict[str, int]:
+def _second_layouts(skeleton: Any, stored: str | None, *, in_32_bits: bool) -> dict[str, int]:
     """Bytes that a CPU holds twice, by level: of large matrices whose weights need 32 bits, and of
     4-bit ones a copy for passes over several tokens. A checkpoint that is stored quantized has the
     first kind where it is unpacked.
@@ -186,9 +188,9 @@ def _second_layouts(skeleton: Any, itemsize: int, stored: str | None) -> dict[st
     if torch.cuda.is_available() or (kept and kept.computes):
         return dict.fromkeys(LEVELS, 0)
     wide, none, int4 = torch.float32.itemsize, 0, 0
-    needs_32_bits = stored is not None or itemsize == wide
+    needs_32_bits = stored is not None or in_32_bits
     copy = 2 if multiplies_bfloat16() or has_fbgemm() else wide
-    for outputs, inputs in _multiplied(skeleton):
+    for outputs, inputs, _ in _multiplied(skeleton):
         rows = wide * outputs * inputs
         twice = rows if needs_32_bits and rows >= ROWS_FROM else 0
         fits = fits_level(torch.empty(outputs, inputs, device="meta"), "int4")
@@ -198,34 +200,43 @@ def _second_layouts(skeleton: Any, itemsize: int, stored: str | None) -> dict[st
     return dict.fromkeys(LEVELS, 0) | {"none": none, "int4": int4}
 
 
-def _multiplied(skeleton: Any) -> list[tuple[int, int]]:
-    """(outputs, inputs) of the matrices as draftbench multiplies them: those of a Llama-shaped
-    model that read the same are joined.
+def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
+    """(outputs, inputs, whether it is the embedding too) of the matrices as draftbench multiplies
+    them: those of a Llama-shaped model that read the same are joined.
     """
     joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
     joined |= {"up_proj": "gate_proj"} if joined else {}
-    found: dict[str, tuple[int, int]] = {}
+    embedding = skeleton.get_input_embeddings()
+    found: dict[str, tuple[int, int, bool]] = {}
     for name, layer in skeleton.named_modules():
         if isinstance(layer, nn.Linear):
             parent, _, own = name.rpartition(".")
             into = f"{parent}.{joined.get(own, own)}"
-            before = found.get(into, (0, 0))[0]
-            found[into] = (before + layer.out_features, layer.in_features)
+            before = found.get(into, (0, 0, False))[0]
+            shared = layer.weight is embedding.weight
+            found[into] = (before + layer.out_features, layer.in_features, shared)
     return list(found.values())
 
 
-def _bytes_at(skeleton: nn.Module, level: str, itemsize: int) -> int:
-    """`nn.Module.parameters` names a shared tensor once; the embedding of a tied head stays."""
+def _bytes_at(skeleton: Any, level: str, itemsize: int, packs: bool) -> int:
+    """Bytes of all weights at a level; with `packs`, large matrices that the level leaves alone
+    take 16 bits, and so does the embedding where the Llama runner looks it up. A tied head in
+    another form than the embedding is a matrix of its own.
+    """
+    halves = packs and not llama_obstacle(skeleton)
     total = itemsize * sum(p.numel() for p in skeleton.parameters())
-    if level == "none":
-        return total
-    embedding: Any = skeleton.get_input_embeddings()  # type: ignore[operator]
-    for layer in skeleton.modules():
-        if isinstance(layer, nn.Linear) and fits_level(layer.weight, level):
-            shared = layer.weight is embedding.weight
-            total += matrix_bytes(level, layer.out_features, layer.in_features, itemsize)
-            total -= 0 if shared else itemsize * layer.weight.numel()
-    return total
+    for outputs, inputs, shared in _multiplied(skeleton):
+        weights = outputs * inputs
+        matrix = torch.empty(outputs, inputs, device="meta")
+        if level != "none" and fits_level(matrix, level):
+            held = matrix_bytes(level, outputs, inputs, itemsize)
+        elif packs and torch.float32.itemsize * weights >= PACKED_FROM:
+            held = 2 * weights
+        else:
+            halves = halves and not shared
+            continue
+        total += held - (0 if shared else itemsize * weights)
+    return total - 2 * skeleton.get_input_embeddings().weight.numel() if halves else total
 
 
 def _rooms(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import MambaConfig, ViTConfig
 
+from draftbench.decoder import linear
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
@@ -33,6 +34,30 @@ def test_sizes_are_those_of_the_loaded_model(embedded):
     head = config.hidden_size // config.num_attention_heads
     one_layer = 2 * 2 * config.num_key_value_heads * head
     assert sheet.kv_bytes_per_token == config.num_hidden_layers * one_layer
+
+
+@pytest.mark.skipif(not has_fbgemm(), reason="this CPU does not hold 16-bit weights in float32")
+@pytest.mark.parametrize("packed_from", [300, 301])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("level", ["none", "int4"])
+def test_16_bit_weights_in_float32_take_what_the_built_model_takes(
+    workshop, monkeypatch, packed_from, tied, level
+):
+    monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
+    for module in (check, linear):
+        monkeypatch.setattr(module, "PACKED_FROM", 4 * packed_from * 64)
+    sizes = {"intermediate_size": 2048, "tie_word_embeddings": tied}
+    source = workshop.weighted("model", dtype="bfloat16", **sizes)
+    _, facts = build_runner(source, Build(torch.float32, level, "cpu"), None)
+    counted = check_models(source, [], PLENTY, dtype=torch.float32).target.weight_bytes[level]
+    assert counted == facts.weight_bytes
+    if level == "none":
+        # Joined gate and up and down are packed, queries with keys and values and the output of
+        # attention are too small, and so is the head from 301 on: the embedding where it is tied.
+        layers = 2 * (2 * 3 * 2048 * 64 + 4 * (128 + 64) * 64) + 4 * 5 * 64
+        small, table = packed_from == 301, 300 * 64
+        head, embedding = (4 if small else 2), (0 if tied and small else 2)
+        assert counted == layers + (head + embedding) * table
 
 
 def test_int8_takes_the_bytes_that_the_built_model_takes(workshop):
