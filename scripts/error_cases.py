@@ -237,6 +237,8 @@ MODELS: list[Case] = [
     ("A configuration that is cut", lambda: draft(written("config.json", b'{"model_type": "ll'))),
     ("A configuration of a billion layers", lambda: draft(written("config.json", BOMB))),
     ("An unknown architecture", lambda: draft(changed("config.json", model_type="mindreader"))),
+    ("A classifier as the target", lambda: target(
+        changed("config.json", architectures=["LlamaForSequenceClassification"]))),
     ("A tokenizer that is not UTF-8", lambda: draft(written("tokenizer.json", b'{"\xff": 1}'))),
     ("An index that leads out of the folder", lambda: draft(
         changed("model.safetensors.index.json", weight_map={"a": "../../etc/passwd"}))),

@@ -89,9 +89,7 @@ def test_weights_that_fit_nowhere_exit_1(command, words):
 
 
 @pytest.mark.parametrize(("target", "draft"), [("bert", "draft"), ("target", "bert")])
-def test_an_encoder_can_neither_draft_nor_be_drafted_for(
-    command, embedded, encoder, target, draft
-):
+def test_an_encoder_can_neither_draft_nor_be_drafted_for(command, embedded, encoder, target, draft):
     place = {"bert": encoder}
     words = [place.get(name, embedded / name) for name in (target, draft)]
     outcome = command("check", "--target", words[0], "--drafts", words[1])
