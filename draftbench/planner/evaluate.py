@@ -193,10 +193,11 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
         )
     if speed < (1 - TIMING_NOISE) * best:
         return f"slower: {_economy(alternative, ranking, speed)}"
+    tie = f"a tie: {speed:.2f}× is within {TIMING_NOISE:.0%} of {best:.2f}×"
     if speed <= best:
-        return f"a tie with {leader.name} ({best:.2f}), no faster"
+        return tie
     preferred = "k" if alternative.candidate == leader.candidate else "draft"
-    return f"a tie with {leader.name} ({best:.2f}), which has the smaller {preferred}"
+    return f"{tie}, and the smaller {preferred} is preferred"
 
 
 def _value(alternative: Alternative, ranking: Ranking) -> float | None:

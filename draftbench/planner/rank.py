@@ -334,9 +334,15 @@ class Ranking:
         return self.time_doubt.errors if alternative.errors is None else alternative.errors
 
     def runner_up(self, best: Alternative) -> Alternative | None:
-        """The best of another candidate."""
-        others = [each for each in self.alternatives if each.candidate != best.candidate]
-        return Ranking(others, self.by, self.time_doubt).best
+        """The fastest of the other candidates at their best k's: the next row of a table."""
+        fastest, speed = None, -math.inf
+        for candidate in {each.candidate: None for each in self.alternatives}:
+            own = [each for each in self.alternatives if each.candidate == candidate]
+            other = None if candidate == best.candidate else Ranking(own, self.by).best
+            sample = other and other.speedup(self.by)
+            if sample and sample.value is not None and sample.value > speed:
+                fastest, speed = other, sample.value
+        return fastest
 
     def faster_within_noise(self, best: Alternative) -> list[Alternative]:
         """Those that are faster than the best, though within timing noise."""

@@ -329,8 +329,8 @@ class Recommendation(Record, frozen=True):
     @property
     def by_candidate(self) -> list[Evaluation]:
         """One evaluation per candidate: its best k; where the speed is unknown the one that a
-        server drafted, or else the smallest. The leader first, the others by their expected or else
-        predicted speed-up, the control last.
+        server drafted, or else the smallest. The leader first, the others by the speed-up that
+        they are ranked by, the control last.
         """
 
         def known(each: Evaluation) -> tuple[bool, int]:
@@ -342,11 +342,17 @@ class Recommendation(Record, frozen=True):
                 best[each.candidate] = each
 
         def order(each: Evaluation) -> tuple[bool, bool, float]:
-            speed = each.speedup_expected or each.speedup_predicted
+            speed = self.ranked_by(each)
             first = each.configuration == self.leader
             return not first, each.draft == SELF, -(speed.value if speed else 0.0)
 
         return sorted(best.values(), key=order)
+
+    def ranked_by(self, each: Evaluation) -> Estimate | None:
+        """The speed-up that the objective compares: expected, or where it is unknown predicted."""
+        if self.objective == "latency":
+            return each.speedup_end_to_end_expected or each.speedup_end_to_end
+        return each.speedup_expected or each.speedup_predicted
 
     def evaluation_of(self, configuration: Configuration) -> Evaluation:
         """The figures of a configuration at this answer's concurrency."""

@@ -180,7 +180,7 @@ def limits_kept(answer: Recommendation) -> list[str]:
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:
     """Each candidate at its best k, names of at most `longest` characters."""
-    best = [(each, _ranked_by(answer, each)) for each in answer.by_candidate]
+    best = [(each, answer.ranked_by(each)) for each in answer.by_candidate]
     starred = any(speed and not each.corrected for each, speed in best)
     rows: list[list[Cell]] = []
     for each, speed in best:
@@ -200,12 +200,6 @@ def _known_columns(head: list[str], rows: list[list[Cell]]) -> tuple[list[str], 
     """Without the columns in which nothing is known, as c and memory of an engine's models."""
     known = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
     return [head[at] for at in known], [[row[at] for at in known] for row in rows]
-
-
-def _ranked_by(answer: Recommendation, each: Evaluation) -> Estimate | None:
-    if answer.objective == "latency":
-        return each.speedup_end_to_end_expected or each.speedup_end_to_end
-    return each.speedup_expected or each.speedup_predicted
 
 
 def _memory(each: Evaluation) -> str | None:

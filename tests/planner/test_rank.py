@@ -41,6 +41,13 @@ def test_the_fastest_leads_and_another_candidate_runs_up():
     assert Ranking([]).best is None
 
 
+def test_the_runner_up_is_the_fastest_of_the_others_at_its_best_k_not_the_smallest_in_a_tie():
+    best, large = option("a", [4.0] * 4), option("b", [5.0] * 4, k=4, memory=100)
+    smaller_k, small = option("b", [5.05] * 4, k=2, memory=100), option("c", [5.1] * 4, memory=10)
+    assert Ranking([best, small, large]).runner_up(best) is large
+    assert Ranking([best, small, large, smaller_k]).runner_up(best) is smaller_k
+
+
 @pytest.mark.parametrize(
     ("other", "winner"),
     [

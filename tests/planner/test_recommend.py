@@ -184,7 +184,7 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     assert says(found, "big at k = 2 is faster than small at k = 2 by less than timing noise")
-    reason = "a tie with small at k = 2 (1.94), which has the smaller draft"
+    reason = "a tie: 1.95× is within 2% of 1.94×, and the smaller draft is preferred"
     assert evaluation(found, "big").reason == reason
 
 
