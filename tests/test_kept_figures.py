@@ -8,12 +8,17 @@ the changelog that names the mended fault.
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from draftbench.cli import app
+from draftbench.notebook import RunFolder
+from draftbench.planner.recommend import recommend
+from draftbench.run_folder.run import read_run
 
 KEPT = Path(__file__).parent / "kept"
 REFERENCE = Path("results/reference")
@@ -108,6 +113,13 @@ def check(what, run, new):
 @pytest.mark.parametrize("run", RUNS)
 def test_recommend_says_what_it_said(run):
     check("recommend", run, output("recommend", REFERENCE / run, "--format", "json"))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_requests_in_another_order_have_the_same_answer(run):
+    read = read_run(RunFolder(REFERENCE / run))
+    turned = replace(read, trajectories=read.trajectories[::-1])
+    check("recommend", run, json.loads(msgspec.json.encode(recommend(turned))))
 
 
 @pytest.mark.parametrize("run", RUNS)

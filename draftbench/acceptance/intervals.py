@@ -73,7 +73,9 @@ def resampled(
     left_out = _leave_one_out(sample)
     if value is None or left_out is None:
         return None
-    weighted = sample.addends * sample.weights[:, None]
+    # In an order of their own: the same requests in another order have the same interval.
+    order = np.argsort(sample.requests, kind="stable")
+    weighted = (sample.addends * sample.weights[:, None])[order]
     counts = _resample_counts(len(weighted), resamples, seed)
     rows = max(1, min(_ROWS_AT_ONCE, _COUNTS_AT_ONCE // len(weighted)))
     sums = [

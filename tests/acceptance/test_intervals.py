@@ -83,6 +83,13 @@ def test_the_same_question_has_the_same_answer_and_another_seed_nearly() -> None
     assert other.low == pytest.approx(known(sample).low, abs=0.02)
 
 
+def test_requests_in_another_order_have_the_same_interval() -> None:
+    sample = ratio(*np.random.default_rng(3).random((2, 12)))
+    requests, addends = sample.requests[::-1], sample.addends[::-1]
+    found, turned = known(sample), known(replace(sample, requests=requests, addends=addends))
+    assert (turned.low, turned.high) == pytest.approx((found.low, found.high), rel=1e-12)
+
+
 def test_a_heavy_request_counts_as_often_as_its_weight_says() -> None:
     plain = ratio([1, 0, 0, 0], [1, 1, 1, 1])
     weighted = Sample(
