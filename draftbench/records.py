@@ -204,7 +204,7 @@ class LookupReplay(Observation, frozen=True):
             raise ValueError("`matched` is more than was proposed")
 
 
-class Decode(Observation, frozen=True):
+class Decode(Observation, frozen=True, omit_defaults=True):
     """One decoding run of one request. `k` = 0 with `candidate` None is the baseline: the same
     code without a draft.
 
@@ -215,6 +215,8 @@ class Decode(Observation, frozen=True):
     last; prompts of other rows read meanwhile are not in it. Rows of one `block` (a candidate's
     name, baseline included) were interleaved. `first_difference` is the first position at which
     the output left the trajectory (temperature 0), `tie` whether that position was a near tie.
+    `summed`: a serving engine told sums alone, here spread over the rounds, so that nobody knows
+    what each accepted.
     """
 
     request: str
@@ -239,6 +241,7 @@ class Decode(Observation, frozen=True):
     batch: Positive
     process: str
     active: tuple[Count, ...] = ()
+    summed: bool = False
 
     def __post_init__(self) -> None:
         _check_lengths(

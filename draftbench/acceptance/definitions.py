@@ -42,6 +42,12 @@ ALPHA_EMITTED = Figure(
     symbol="α",
     formula="mean over positions of a_j, given the token that came out",
 )
+ALPHA_TRIED = Figure(
+    name="acceptance rate (tried tokens)",
+    symbol="α",
+    formula="accepted / tried draft tokens, of rounds that a serving engine counted; one is tried "
+    "where all before it in its round were accepted",
+)
 ACCEPTED_PER_DRAFTED = Figure(
     name="accepted / drafted",
     symbol="accepted/drafted",
@@ -95,6 +101,7 @@ SURVIVAL = Figure(
 FIGURES = (
     ALPHA_OVERLAP,
     ALPHA_EMITTED,
+    ALPHA_TRIED,
     ACCEPTED_PER_DRAFTED,
     TOKENS_PER_ROUND,
     MEAN_ACCEPTED_LENGTH,
@@ -154,6 +161,14 @@ def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None
         columns[row] = values @ weights, weights.sum()
     trajectories = [trajectory for trajectory, _ in pairs]
     return pooled(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
+
+
+def alpha_of_rounds(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
+    """α of rounds that were counted, where nothing was replayed; positions count as often as they
+    were tried.
+    """
+    tried, accepted = rounds.reached.sum(axis=1), rounds.survived.sum(axis=1)
+    return ratio(ALPHA_TRIED, trajectories, accepted, tried)
 
 
 def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:

@@ -60,7 +60,7 @@ def suspected_faults(
     fruitless = [
         (at_k.k, tried)
         for at_k in rounds
-        if (tried := float(at_k.reached[:, 0].sum())) >= _MIN_TRIED and not at_k.accepted.any()
+        if (tried := float(at_k.rounds.sum())) >= _MIN_TRIED and not at_k.accepted.any()
     ]
     if positions >= _MIN_TRIED and not any(map(any, accepted)):
         found.append((

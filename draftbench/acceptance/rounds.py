@@ -97,7 +97,7 @@ class Rounds:
     k' and `after_full` [responses, k+1] those of them that follow a fully accepted round (the draft
     then has two tokens to read). `reached` [responses, k] counts rounds whose i-th draft token was
     tried after all before it were accepted, `survived` those where it was accepted too; tokens past
-    an accepted end were never tried.
+    an accepted end were never tried. Both are NaN where an engine told sums alone.
     """
 
     k: int
@@ -242,6 +242,7 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
         return by_value(values, every)[:, :0:-1].cumsum(axis=1)[:, ::-1]
 
     every = np.ones_like(full)
+    known = np.array([[np.nan if decode.summed else 1.0] for decode in decodes])
     return Rounds(
         k=k,
         tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
@@ -253,8 +254,8 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
         full=total(full),
         by_draft_length=by_value(proposed, every),
         after_full=by_value(proposed, follows_full),
-        reached=longer(np.minimum(accepted + 1, proposed - cut)),
-        survived=longer(accepted),
+        reached=longer(np.minimum(accepted + 1, proposed - cut)) * known,
+        survived=longer(accepted) * known,
     )
 
 

@@ -78,7 +78,7 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
 
     Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes` (the
     rounds with nothing to draft too) and of `tokens` after the first. `alpha_sum` is taken over
-    `positions`; None for prompt lookup, which has no α. `prompt_tokens` is the length of the
+    `positions`; None where there is no α. `prompt_tokens` is the length of the
     rendered prompt; `output` and `drafted` are keyed hashes of what was written without speculation
     and, by a serving engine asked one request at a time at temperature 0, with it; None where they
     are unknown. `text` says how the second stands to the first, `plain_text` how what the engine
@@ -146,7 +146,9 @@ class Baseline(Record, frozen=True):
 
     @property
     def alpha(self) -> float | None:
-        """α over all requests; None for prompt lookup."""
+        """α over all requests; None of replayed prompt lookup, and of a server that does not tell
+        at which positions it accepts.
+        """
         known = [(each.weight, each.alpha_sum, each.positions) for each in self.requests]
         positions = sum(weight * count for weight, _, count in known)
         if any(total is None for _, total, _ in known) or positions == 0:

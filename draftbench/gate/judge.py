@@ -45,7 +45,13 @@ from draftbench.gate.noninferiority import (
     with_processes,
 )
 from draftbench.gate.notes import notes_on, prompts_changed
-from draftbench.gate.pair_requests import Pair, by_segment, pair_up, question_digest
+from draftbench.gate.pair_requests import (
+    Pair,
+    by_segment,
+    one_was_counted,
+    pair_up,
+    question_digest,
+)
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,
@@ -85,19 +91,22 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     """Did the new run get worse than the old by more than the limits allow, by default those of the
     old's k?
 
-    A metric that neither run can have (α of prompt lookup) is left out and noted.
+    An α that one of the two cannot have (prompt lookup's), or not of this kind, is left out and
+    noted.
 
     Raises:
         IncomparableError: the two answer different questions; names the first difference.
         UsageError: a metric that must be measured was not, or no metric is left.
     """
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
+    if one_was_counted(old, new):
+        limits = [limit for limit in limits if limit.metric != "alpha"]
     pairs = pair_up(old, new, limits)
     pooled = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
     if not pooled:
         raise UsageError(
             "none of the limited metrics can be compared",
-            hint="prompt lookup has no alpha; limit mean_accepted_length",
+            hint="these two have no common alpha; limit mean_accepted_length",
         )
     checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
     faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
@@ -151,7 +160,7 @@ def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | No
 
 
 def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
-    """One metric over all requests; None where it is the α of a draft that has none."""
+    """One metric over all requests; None where it is an α that not both have."""
     metric, costs = limit.metric, (old.cost_ratios, new.cost_ratios)
     samples = samples_of(metric, pairs)
     if metric == "draft_cost_ratio" and all(costs):

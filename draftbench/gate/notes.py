@@ -10,7 +10,7 @@ from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pair_requests import Pair
+from draftbench.gate.pair_requests import Pair, one_was_counted
 from draftbench.gate.result import Change, Check, GateResult
 from draftbench.planner.costs import MIN_PROCESSES
 
@@ -55,18 +55,29 @@ def notes_on(
     few += f": with fewer than {FEW_REQUESTS}, intervals are rough"
     timed = "times of fewer than three processes: restarts can differ by more than these intervals"
     fewest = min(len(old.processes), len(new.processes))
-    lacking = "prompt lookup has none"
-    if "engine" in new.tested:
-        lacking = "the rounds that an engine counted are judged, which give tokens per round"
     caveats = {
         few: equal < FEW_REQUESTS,
         f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
-        f"no alpha: {lacking}": not (old.alpha_definition and new.alpha_definition),
+        f"no alpha: {_no_alpha(old, new)}": (
+            old.alpha_definition is None or old.alpha_definition != new.alpha_definition
+        ),
         timed: result.timed and fewest < MIN_PROCESSES,
         TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
     }
     return (*notes, *(caveat for caveat, applies in caveats.items() if applies))
+
+
+def _no_alpha(old: Baseline, new: Baseline) -> str:
+    """Why the two have no α in common."""
+    if one_was_counted(old, new):
+        return "one of the two was replayed, the other is what a server counted"
+    if new.question.concurrency is None:
+        return "prompt lookup has none"
+    silent = "did not say at which positions it accepted"
+    if new.alpha_definition is None:
+        return f"the server {silent}"
+    return f"the baseline has none: its server {silent}, or an older draftbench saved it"
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:

@@ -25,7 +25,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
             to be compared between different machines; names what differs.
     """
     before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
-    if old.alpha_definition and new.alpha_definition:
+    if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
         before["definition of alpha"] = old.alpha_definition
         now["definition of alpha"] = new.alpha_definition
     for field in ("concurrency", "arrivals"):
@@ -46,6 +46,13 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
                 )
     by_id = {counts.id: counts for counts in new.requests}
     return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
+
+
+def one_was_counted(old: Baseline, new: Baseline) -> bool:
+    """Whether rounds are a server's own on one side, which have another α than replay on the other
+    side: of the tokens that were tried.
+    """
+    return (old.question.concurrency is None) != (new.question.concurrency is None)
 
 
 def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:

@@ -12,10 +12,12 @@ from pathlib import PurePath
 from statistics import fmean, median
 
 import msgspec
+import numpy as np
 
 from draftbench.acceptance.definitions import (
     Sample,
     alpha,
+    alpha_of_rounds,
     mean_accepted_length,
     survival,
     tokens_per_round,
@@ -91,13 +93,14 @@ def make_baseline(
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
     pairs: Pairs = ()
-    rate = None
     load = _load(run, candidate, k, concurrency)
     if load is not None:
         along = {(t.request, t.sample): t for t in run.trajectories}
         rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
         trajectories = [along[row.request, row.sample] for row in rows]
         rounds = counted_rounds(rows)
+        told = bool(np.isfinite(rounds.reached).all())
+        rate = alpha_of_rounds(trajectories, rounds) if told else None
     else:
         pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
         if not pairs:
@@ -190,7 +193,7 @@ def request_counts(
     speeds: Mapping[str, Speed],
 ) -> tuple[RequestCounts, ...]:
     """Rows per response → counts per request, by request hash; `rate` is α over the same requests,
-    None for prompt lookup.
+    None where there is none.
     """
     length = mean_accepted_length(trajectories, rounds)
     per_round = tokens_per_round(trajectories, rounds)

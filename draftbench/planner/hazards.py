@@ -80,14 +80,33 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     served = {(row.request, row.sample) for row in rows}
     along = tuple(t for t in run.trajectories if (t.request, t.sample) in served)
     counted = [row for row in rows if row.k == largest]
-    hazards = hazards_of(counted_rounds(counted))
-    return ServedRounds(along, hazards, _influence(along, counted, hazards))
+    told = [row for row in counted if not row.summed]
+    rounds = counted_rounds(told) if told else _alike(counted_rounds(counted))
+    hazards = hazards_of(rounds)
+    return ServedRounds(along, hazards, _influence(along, told or counted, rounds, hazards))
 
 
-def _influence(along: Sequence[Trajectory], counted: Sequence[Decode], hazards: Floats) -> Floats:
+def _alike(rounds: Rounds) -> Rounds:
+    """Of sums alone: as if a token were accepted alike at every position, so often that together
+    they are as many.
+    """
+    positions = np.arange(1, rounds.k + 1)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        few = rounds.rounds.sum() * (middle**positions).sum() < rounds.accepted.sum()
+        low, high = (middle, high) if few else (low, middle)
+    shares = high**positions
+    survived = np.multiply.outer(rounds.accepted, shares / shares.sum())
+    reached = np.column_stack([rounds.rounds, survived[:, :-1]])
+    return replace(rounds, reached=reached, survived=survived)
+
+
+def _influence(
+    along: Sequence[Trajectory], counted: Sequence[Decode], rounds: Rounds, hazards: Floats
+) -> Floats:
     """What each response changes the hazards by [responses, positions]."""
     at = {(t.request, t.sample): row for row, t in enumerate(along)}
-    rounds = counted_rounds(counted)
     reached = rounds.reached.sum(axis=0)
     beyond = np.zeros((len(along), len(hazards)))
     rows = [at[row.request, row.sample] for row in counted]

@@ -10,6 +10,7 @@ answer: a client that waits for a processor sees the pieces late, and then at on
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
@@ -111,6 +112,7 @@ def _decode(row: Served, block: str, *, by_server: bool) -> Decode:
         batch=concurrency,
         process=row.process,
         active=() if concurrency == 1 else (concurrency,) * len(kept),
+        summed=_summed(row),
     )
 
 
@@ -124,7 +126,7 @@ def rounds_of(row: Served) -> list[Round]:
         plain = row.output_tokens - 1 - sum(accepted + 1 for _, accepted in drafted)
         return drafted + [(0, 0)] * max(plain, 0)
     kept, proposals = row.kept or 0, row.drafted or 0
-    rounds = row.rounds if row.rounds is not None else max(row.output_tokens - 1 - kept, 1)
+    rounds = _rounds(row)
     accepted_by_round = _histogram(row.by_position, rounds) or _spread(kept, rounds)
     proposed_by_round = _spread(proposals, rounds)
     drafted = [
@@ -135,6 +137,22 @@ def rounds_of(row: Served) -> list[Round]:
     ]
     plain = row.output_tokens - 1 - rounds - kept
     return drafted + [(0, 0)] * max(plain, 0)
+
+
+def _rounds(row: Served) -> int:
+    """Rounds that drafted, where the engine gives sums: as it counts them, or as many as emitted
+    what it did not accept. Of these some may lie past the end: it drafted no more than k in each.
+    """
+    if row.rounds is not None:
+        return row.rounds
+    fewest = math.ceil((row.drafted or 0) / row.k) if row.k else 0
+    return max(row.output_tokens - 1 - (row.kept or 0), fewest, 1)
+
+
+def _summed(row: Served) -> bool:
+    """Whether the sums leave open how many tokens each round accepted."""
+    told = row.proposed is not None or _histogram(row.by_position, _rounds(row)) is not None
+    return row.k > 1 and not told and bool(row.drafted)
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:

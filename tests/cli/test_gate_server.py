@@ -48,8 +48,41 @@ def test_rounds_are_the_servers_own(saved):
     """23 tokens after the first in rounds of 4 and 3: 4 + 3 + 4 + 3 + 4 + 3 and 2 of a seventh."""
     baseline = json.loads(saved.read_text())
     assert {request["rounds"] for request in baseline["requests"]} == {7.0}
-    assert baseline["alpha_definition"] is None
     assert baseline["survival"][:2] == [1.0, 1.0]
+
+
+def test_alpha_is_of_the_tokens_that_were_tried(saved):
+    """3 of 4 and 2 of 3 tried, three times, and the last round's 2, which end the response."""
+    baseline = json.loads(saved.read_text())
+    assert baseline["alpha_definition"] == "acceptance rate (tried tokens)"
+    assert {(r["alpha_sum"], r["positions"]) for r in baseline["requests"]} == {(17.0, 23.0)}
+
+
+def test_alpha_is_judged_by_position_and_where_it_fell_is_said(command, saved, tmp_path):
+    """17 of 23 tried tokens before; now .5 of 1.5 in a round, of which half accept one."""
+    with ScriptedServer("vllm", k=4, accepts=(1, 0)) as server:
+        outcome = gated(command, saved, tmp_path, server, "--max-drop", "alpha:0.05")
+    assert outcome.code == 1, outcome.err
+    assert "alpha: 0.7391 → 0.3478" in " ".join(outcome.out.split())
+    assert "largest drop by draft position: position 2 of 4" in " ".join(outcome.out.split())
+
+
+def test_a_server_that_tells_sums_alone_is_judged_without_positions(command, tmp_path):
+    """llama-server with several requests in flight."""
+    both = ScriptedServer("llama.cpp"), ScriptedServer("llama.cpp", k=4, accepts=(3, 2))
+    with both[0] as plain, both[1] as server:
+        run = tmp_path / "run"
+        pair = ["--baseline-server", plain.url, "--concurrency", 2]
+        words = ["--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run]
+        assert command("sweep", *words, *pair).code == 0
+        file = tmp_path / "two.json"
+        chosen = ["--candidate", "draft-simple", "--k", 4]
+        assert command("gate", "--save", file, run, *chosen).code == 0
+        outcome = gated(command, file, tmp_path, server, "--baseline-server", plain.url)
+    baseline = json.loads(file.read_text())
+    assert (baseline["alpha_definition"], baseline["survival"]) == (None, [])
+    assert outcome.code == 0, outcome.err
+    assert "no alpha: the server did not say at which positions" in " ".join(outcome.out.split())
 
 
 @pytest.mark.parametrize(("accepts", "code", "verdict"), [((3, 2), 0, "PASS"), ((1, 0), 1, "FAIL")])

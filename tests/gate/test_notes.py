@@ -77,3 +77,21 @@ def test_prompts_of_another_length_are_noted_and_pass(run):
         "the chat template or the tokenizer changed"
     )
     assert not noted("another length", run(), new)  # lengths of the old are unknown
+
+
+def test_a_server_that_tells_no_positions_and_one_beside_a_replay_have_no_common_alpha(run):
+    counted = {"concurrency": 1, "arrivals": "closed"}
+    tried = run(**counted, alpha_definition="acceptance rate (tried tokens)")
+    silent = run(rows=lambda at: {"alpha_sum": None}, **counted, alpha_definition=None)
+    assert noted("no alpha: the server did not say at which positions", tried, silent)
+    assert noted("no alpha: the baseline has none", silent, tried)
+    assert noted("no alpha: one of the two was replayed", run(), tried)
+    assert not noted("no alpha", tried, tried)
+
+
+def test_the_alphas_of_a_replay_and_of_a_server_are_not_compared(run):
+    tried = run(10.0, concurrency=1, alpha_definition="acceptance rate (tried tokens)")
+    assert {check.metric for check in judge(run(), tried).pooled} == {
+        "mean_accepted_length",
+        "tokens_per_round",
+    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scenes import BIG, SMALL, served
 
+from draftbench.acceptance.rounds import counted_rounds
 from draftbench.records import Served
 from draftbench.run_folder.served import decodes_of, rounds_of
 
@@ -64,6 +66,8 @@ def test_an_end_that_the_target_adds_itself_cuts_nothing():
         (6, {"proposed": (3,), "accepted": (3,)}, [(3, 3), (0, 0), (0, 0)]),
         # Sums alone, as llama.cpp gives: 6 of 10 tokens accepted are 4 rounds; as even as can be.
         (10, {"drafted": 12, "kept": 6}, [(3, 1), (3, 1), (3, 2), (3, 2)]),
+        # What was accepted past the end is in the sums: no round drafts more than 3.
+        (3, {"drafted": 6, "kept": 5}, [(3, 2), (3, 3)]),
         # A step without a proposal is in no sum either: three rounds, and one token alone.
         (11, {"rounds": 3, "drafted": 9, "kept": 7}, [(3, 2), (3, 2), (3, 3), (0, 0)]),
         # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third.
@@ -78,7 +82,26 @@ def test_rounds_have_the_sums_that_the_engine_counted(tokens, counted, rounds):
     row = served(SMALL, 3, 0.5, 1.0, chunks=(1, tokens), **counted)
     assert rounds_of(row) == rounds
     (decode,) = runs(row, k=3)
-    assert decode.verify_seconds == pytest.approx((0.5 / len(rounds),) * len(rounds))
+    assert sum(decode.verify_seconds) == pytest.approx(0.5)
+    assert len(set(decode.verify_seconds)) == 1
+
+
+@pytest.mark.parametrize(
+    ("k", "counted", "summed"),
+    [
+        (3, {"rounds": 4, "drafted": 12, "kept": 6}, True),
+        (3, {"rounds": 4, "drafted": 12, "kept": 6, "by_position": (3, 2, 1)}, False),
+        (3, {"proposed": (3, 3, 3, 3), "accepted": (0, 1, 2, 3)}, False),
+        # One token a round is accepted or not.
+        (1, {"rounds": 4, "drafted": 4, "kept": 2}, False),
+    ],
+)
+def test_sums_alone_do_not_tell_at_which_positions_tokens_were_accepted(k, counted, summed):
+    row = served(SMALL, k, 0.5, 1.0, chunks=(1, 10), **counted)
+    (decode,) = runs(row, k=k)
+    assert decode.summed == summed
+    reached = counted_rounds([decode]).reached
+    assert bool(np.isnan(reached).all()) == summed
 
 
 def test_candidates_share_the_baseline_that_was_served_once():
