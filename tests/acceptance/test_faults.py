@@ -11,7 +11,7 @@ import pytest
 from scenes import SMALL, facts, manifest, replayed
 
 from draftbench.acceptance.breakdown import RISING, TEMPLATE
-from draftbench.acceptance.faults import Fault, suspected_faults, template_may_differ
+from draftbench.acceptance.faults import SetupFault, suspected_faults, template_may_differ
 from draftbench.acceptance.rounds import PositionLaw, Rounds, StartLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.records import Candidate, Replay, Sampling, Trajectory
@@ -21,7 +21,7 @@ SELF = Candidate(draft="self")
 Pairs = Sequence[tuple[Trajectory, Replay]]
 
 
-def found(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[Fault]:
+def found(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SetupFault]:
     return list(suspected_faults(candidate, pairs, rounds, near_tie=0.1))
 
 
