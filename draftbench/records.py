@@ -215,8 +215,8 @@ class Decode(Observation, frozen=True, omit_defaults=True):
     last; prompts of other rows read meanwhile are not in it. Rows of one `block` (a candidate's
     name, baseline included) were interleaved. `first_difference` is the first position at which
     the output left the trajectory (temperature 0), `tie` whether that position was a near tie.
-    `summed`: a serving engine told sums alone, here spread over the rounds, so that nobody knows
-    what each accepted.
+    `summed`: a serving engine gave sums alone, which are spread over the rounds here; what each
+    accepted is unknown.
     """
 
     request: str

@@ -97,7 +97,7 @@ class Rounds:
     k' and `after_full` [responses, k+1] those of them that follow a fully accepted round (the draft
     then has two tokens to read). `reached` [responses, k] counts rounds whose i-th draft token was
     tried after all before it were accepted, `survived` those where it was accepted too; tokens past
-    an accepted end were never tried. Both are NaN where an engine told sums alone.
+    an accepted end were never tried. Both are NaN where an engine gave sums alone.
     """
 
     k: int
