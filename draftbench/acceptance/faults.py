@@ -52,8 +52,7 @@ def suspected_faults(
             "control failed",
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
             "near ties not counted",
-            "replay and generation compute different things; trust no acceptance figure of this "
-            "run",
+            "replay and decoding disagree; trust no acceptance figure of this run",
         ))  # fmt: skip
     accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
@@ -67,7 +66,7 @@ def suspected_faults(
             "zero acceptance",
             f"not one token in {positions} positions was accepted",
             "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
-            "quantization: a draft that writes random text does better than this",
+            "quantization",
         ))  # fmt: skip
     elif fruitless:
         found.append((
@@ -82,8 +81,7 @@ def suspected_faults(
         found.append((
             "hazard falls to zero",
             cliffs[0],
-            "suspect the loop that drafts: cache positions, attention window or a step that "
-            "repeats itself",
+            "suspect the drafting loop: cache positions, the attention window, a repeated step",
         ))  # fmt: skip
     return tuple(SetupFault(str(candidate), *each) for each in found)
 

@@ -121,7 +121,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             "the smaller k, is preferred",
         )
     if not leader.corrected:
-        yield Caveat("not-measured", _unmeasured(decided, leader))
+        short = f"{leader.name} was not measured: treat its speed-up as a prediction"
+        yield Caveat("not-measured", _unmeasured(decided, leader), short=short)
     elif (scatter := decided.ranking.time_doubt.scatter).usual and scatter.cells and decided.doubt:
         cells = (
             "1 configuration was" if scatter.cells == 1 else f"{scatter.cells} configurations were"
@@ -155,7 +156,7 @@ def _times(count: int) -> str:
 
 
 def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
-    """What the speed-up of a leader that was not decoded, or hardly, rests on."""
+    """What the speed-up of a leader that was not decoded, or too little, rests on."""
     errors, allowed = decided.ranking.errors_of(leader), ""
     if decided.doubt:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
@@ -166,8 +167,10 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
             f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "
             f"interpolated from the loads around it{allowed}"
         )
-    scarcely = "not" if leader.measured is None else "hardly"
-    text = f"{leader.name} was {scarcely} measured: its speed-up is a prediction"
+    measured = "was measured on too few requests"
+    if leader.measured is None:
+        measured = "was not measured"
+    text = f"{leader.name} {measured}: its speed-up is a prediction"
     if errors:
         low, high = min(errors), max(errors)
         return f"{text}; others were off by {low:+.0%} to {high:+.0%} when decoded{allowed}"
@@ -238,11 +241,13 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
     far = [each for each in known if each[0] > _OVERHEAD]
     if far:
         _, rounds, plain, name = max(far, key=lambda each: each[0])
+        where = f"in {len(far)} of {len(known)} measured configurations"
+        advice = "treat predictions of what was not decoded with caution"
         yield Caveat(
             "pass-timings",
-            f"isolated pass timings do not match decoding in {len(far)} of {len(known)} "
-            f"measured configurations (for {name} rounds took {rounds:.2f} and target steps "
-            f"{plain:.2f} times as long): treat predictions of what was not decoded with caution",
+            f"isolated pass timings do not match decoding {where} (for {name} rounds took "
+            f"{rounds:.2f} and target steps {plain:.2f} times as long): {advice}",
+            short=f"isolated pass timings do not match decoding {where}: {advice}",
         )
 
 
@@ -365,14 +370,16 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
 
 
 def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    names: defaultdict[Caveat, list[str]] = defaultdict(list)
     predictors = {each.candidate: each.predictor for each in decided.alternatives}
     for candidate, predictor in predictors.items():
         own = [each for each in decided.alternatives if each.candidate == candidate]
-        for kind_and_text in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
-            names[kind_and_text].append(str(candidate))
-    for (kind, text), candidates in names.items():
-        yield Caveat(kind, f"{', '.join(candidates)}: {text}")
+        for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
+            names[caveat].append(str(candidate))
+    for caveat, candidates in names.items():
+        named = ", ".join(candidates)
+        short = caveat.short and f"{named}: {caveat.short}"
+        yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
     # A level whose step is no cheaper than the unquantized one's has no kernel worth the name.
     ratios = {
         candidate: predictor.costs.draft_cost_ratio(predictor.context).value
@@ -391,15 +398,15 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
 
 def _of_candidate(
     evaluator: Evaluator, predictor: Predictor, alternatives: Sequence[Alternative]
-) -> Iterator[tuple[str, str]]:
-    """Kind and text."""
+) -> Iterator[Caveat]:
+    """Without the candidate's name."""
     run, candidate = evaluator.run, predictor.candidate
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
-            yield "model", text
+            yield Caveat("model", text)
         if (facts.replay_disagreement or 0.0) > _DISAGREEMENT:
-            yield (
+            yield Caveat(
                 "replay-disagreement",
                 "decoding step by step chose another token than replay at "
                 f"{facts.replay_disagreement:.1%} of positions: acceptance while decoding may "
@@ -407,28 +414,35 @@ def _of_candidate(
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
     if predictor.replays and len(predictor.replays) < replayable:
-        yield (
+        yield Caveat(
             "partly-replayed",
             f"replayed on only {len(predictor.replays)} of {replayable} responses",
         )
     if predictor.costs is not None:
         c = predictor.costs.draft_cost_ratio(predictor.context)
         if c.high > _UNKNOWN * c.low and c.high - c.low > _HARDLY:
-            yield (
+            unknown = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
+            advice = "repeat the sweep on a quiet machine, in another --out"
+            yield Caveat(
                 "uncertain-cost",
-                f"c could be anything from {c.low:.2f} to {c.high:.2f}, since repeats of one pass "
-                "took very different times: repeat the sweep on a quiet machine, in another --out",
+                f"{unknown}, since repeats of one pass took very different times: {advice}",
+                short=f"{unknown}: {advice}",
             )
         decoded = any(each.measured is not None for each in alternatives)
         if predictor.note is not None:
-            yield "interpolated-costs", f"its costs are {predictor.note}"
+            yield Caveat("interpolated-costs", f"its costs are {predictor.note}")
         elif not (evaluator.foreign or decoded or candidate.draft == SELF):
-            yield "not-decoded", "never decoded; its speed-up is predicted from pass timings only"
+            text = "never decoded; its speed-up is predicted from pass timings only"
+            yield Caveat("not-decoded", text)
     for text in untimed(predictor, max(each.k for each in alternatives)):
-        yield "outside-timed-range", text
+        yield Caveat("outside-timed-range", text)
     rounds = [each.prediction.rounds for each in alternatives]
     for fault in suspected_faults(candidate, predictor.replays, rounds, near_tie(run)):
-        yield "suspected-fault", f"suspected fault: {fault.message}; {fault.advice}"
+        yield Caveat(
+            "suspected-fault",
+            f"suspected fault: {fault.message}; {fault.advice}",
+            short=f"{fault.what}: {fault.advice}",
+        )
 
 
 def checks(answer: Recommendation) -> tuple[str, ...]:

@@ -104,8 +104,8 @@ def _of_texts(run: Run) -> Iterator[Caveat]:
         kinds = f"{checked.faults} not at a near tie, {checked.unknown} for causes unknown"
         yield Caveat(
             "output-differs",
-            f"at temperature 0, {other} of {checked.requests} answers with speculation differ from "
-            f"those without ({kinds}): another model, or passes that round differently",
+            f"at temperature 0, {other} of {checked.requests} answers differ from those without "
+            f"speculation ({kinds}): another model, or passes that round differently",
             decisive=other > checked.requests / 2,
             short=f"{other} of {checked.requests} answers differ with speculation",
         )

@@ -240,7 +240,7 @@ class Caveat(Record, frozen=True):
     kind: str
     text: str  # the whole sentence
     decisive: bool = False  # a longer or quieter run could change the decision
-    short: str = ""  # the same in a few words
+    short: str = ""  # the same in few words, with its advice; of a decisive one the reason alone
 
 
 class Advice(Record, frozen=True):

@@ -199,6 +199,22 @@ def test_rounds_over_a_tenth_from_their_passes_are_a_caveat(scene, over, said):
     assert says(recommend(scene.observed(2)), *words) == said
 
 
+def test_the_short_form_of_a_caveat_is_a_sentence_with_its_advice(scene):
+    scene.requests(5, ALL)
+    step = (0.1, 0.1, 9.0, 9.0, 9.0, 9.0)
+    scene.times(TARGET, {1: step, 2: step})
+    scene.decodes(5, 2, 2 * 4.1)
+    short = {caveat.kind: caveat.short for caveat in recommend(scene.observed(2)).caveats}
+    assert short["pass-timings"] == (
+        "isolated pass timings do not match decoding in 1 of 1 measured configurations: treat "
+        "predictions of what was not decoded with caution"
+    )
+    assert short["uncertain-cost"].startswith("small: c could be anything from ")
+    assert short["uncertain-cost"].endswith(
+        ": repeat the sweep on a quiet machine, in another --out"
+    )
+
+
 def drift(scene, *paces):
     """Of (request, seconds per token) of baseline runs of 8 tokens after the first, in order."""
     for request, pace in paces:

@@ -5,9 +5,9 @@ next; with `--all` everything else.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from draftbench.planner.recommendation import Recommendation
+from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -49,6 +49,7 @@ CSV_FIGURES = (
     "accepted_per_drafted_measured",
 )
 _MOST_ROWS, _MOST_CAVEATS, _SHORTEST_NAME = 6, 2, 12
+_CUT = " …"
 _HALF = "± half a 95% interval"
 # Caveats of the short answer, where they do not already make it provisional.
 _URGENT = (
@@ -91,7 +92,8 @@ def render(
             rest = [render_sections(every_section(answer), style, width)]
         else:
             table = candidates(answer)
-            below = [f"- {markdown_escaped(line)}" for line in _below(answer)]
+            after = [*_below(answer), *(f"Caveat: {caveat.text}" for caveat in _urgent(answer))]
+            below = [f"- {markdown_escaped(line)}" for line in after]
             rest = [
                 markdown_table(table.head, table.rows),
                 markdown_escaped(f"{_HALF}; {table.notes[0]}"),
@@ -107,7 +109,7 @@ def render(
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
     def two_lines(text: str) -> str:
         return textwrap.fill(
-            plain(text), max(width, 40), subsequent_indent="  ", max_lines=2, placeholder=" …"
+            plain(text), max(width, 40), subsequent_indent="  ", max_lines=2, placeholder=_CUT
         )
 
     def joined(*blocks: list[str]) -> str:
@@ -116,8 +118,9 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
     first = [two_lines(line) for line in top]
     table = _fitting_table(answer, width)
     following = command_lines(commands, width)
+    caveats = [_uncut(two_lines, caveat) for caveat in _urgent(answer)]
     below: list[str] = []
-    for line in map(two_lines, _below(answer)):
+    for line in [*map(two_lines, _below(answer)), *caveats]:
         if joined(first, table, [*below, line], following).count("\n") < SCREEN_LINES:
             below.append(line)
     return joined(first, table, below, following)
@@ -136,7 +139,7 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
 
 
 def _below(answer: Recommendation) -> list[str]:
-    """What stands below the table, the two most urgent of the other caveats last."""
+    """What stands below the table, before the caveats."""
     lines = []
     if answer.leader is None and answer.by_candidate:
         first = answer.by_candidate[0]
@@ -144,10 +147,19 @@ def _below(answer: Recommendation) -> list[str]:
     if answer.runner_up is not None:
         reason = answer.evaluation_of(answer.runner_up).reason
         lines += [f"Runner-up: {named(answer.runner_up)}, {reason}."] if reason else []
-    lines += [*filter(None, [schedule(answer)]), *limits_kept(answer)]
+    return [*lines, *filter(None, [schedule(answer)]), *limits_kept(answer)]
+
+
+def _urgent(answer: Recommendation) -> list[Caveat]:
+    """The two most urgent caveats of those that do not already make the answer provisional."""
     rest = [caveat for caveat in answer.caveats if not caveat.decisive and caveat.kind in _URGENT]
-    rest.sort(key=lambda caveat: _URGENT.index(caveat.kind))
-    return [*lines, *(f"Caveat: {caveat.text}" for caveat in rest[:_MOST_CAVEATS])]
+    return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
+
+
+def _uncut(fitted: Callable[[str], str], caveat: Caveat) -> str:
+    """A caveat with its advice, in its short form where the long one would be cut."""
+    line = fitted(f"Caveat: {caveat.text}")
+    return fitted(f"Caveat: {caveat.short}") if line.endswith(_CUT) and caveat.short else line
 
 
 def _csv(answer: Recommendation) -> str:

@@ -91,6 +91,15 @@ def test_many_candidates_and_long_names_fit_one_screen(crowded):
     assert sum("an-o" in line for line in lines) > 6
 
 
+@pytest.mark.parametrize("words", [2, 30])
+def test_a_caveat_that_would_be_cut_is_shown_in_its_short_form(answers, words):
+    long = "reasons " * words + "and what to do"
+    caveat = Caveat(kind="pass-timings", text=long, short="do this")
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=(caveat,))
+    shown = "Caveat: reasons reasons and what to do" if words == 2 else "Caveat: do this"
+    assert shown in lines_of(answer)
+
+
 @pytest.mark.parametrize("folder", ["a/long/folder" * 4, "a folder/with spaces" * 3, "a" * 70])
 def test_long_commands_are_continued_and_can_still_be_pasted(crowded, folder):
     commands = [shlex.join(["draftbench", "recommend", folder, flag]) for flag in ("--all", "-h")]
