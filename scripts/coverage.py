@@ -125,6 +125,7 @@ CELLS = {
     "noise-0": Cell(),
     "noise-2.3": Cell(noise=0.023),
     "noise-2.3-few-requests": Cell(12, (12, 12), noise=0.023),
+    "unequal-requests": Cell(12, (12, 12), shape="heavy", noise=0.023),
     "noise-4": Cell(noise=0.04),
     "noise-4-many-requests": Cell(96, noise=0.04),
     "noise-4-three-processes": Cell(noise=0.04, processes=3),

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.corrections import carried_over
@@ -110,10 +110,10 @@ class LoadDecision:
     def sample(self) -> Sample | None:
         """What decides: the best one's figures are flattered by chance, so its speed-up is taken
         from requests that did not choose it, where there are such. None where its own requests are
-        too few for an interval.
+        too few for an interval, or so unequal that they say as much as too few.
         """
         own = self.leader.speedup(self.ranking.by) if self.leader else None
-        if estimate(own) is None:
+        if own is None or estimate(own) is None or round(own.equal_requests) < MIN_REQUESTS:
             return None
         return self.ranking.cross_fit(self.ranking.by) or own
 

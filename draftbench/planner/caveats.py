@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS, estimate
+from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
@@ -140,10 +140,14 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup
-    if expected is None:
-        text = f"{leader.name}: too few requests for an interval of its speed-up"
-        yield Caveat("no-interval", text)
-    elif predicted and decide(predicted, least) != decide(expected, least):
+    if decided.deciding is None:
+        sample, few = leader.speedup(decided.ranking.by), ""
+        if sample and len(sample.requests) >= MIN_REQUESTS:
+            few = f"{len(sample.requests)} requests of lengths so unequal that they say as much as "
+            few += f"{sample.equal_requests:.0f} of one length"
+        text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
+        yield Caveat("too-few", text, decisive=bool(few), short=few)
+    elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
             f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "

@@ -54,7 +54,7 @@ def headline(answer: Recommendation) -> str:
         return f"{decision}: {named(answer.choice)}"
     speed = answer.speedup_without_interval
     if speed is not None:
-        return f"{decision}: {speed:.2f}×, but too few requests for an interval"
+        return f"{decision}: {speed:.2f}×, but too few requests to decide by"
     larger = answer.larger_sweep
     if larger and larger.enough:
         return f"{decision}: about {_size(answer, larger)} would settle it"
@@ -114,7 +114,7 @@ def speed_up(answer: Recommendation) -> str:
         text = unknown[0] if unknown else "no candidate's speed is known"
         return f"{text[:1].upper()}{text[1:]}."
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
-    speed = "unknown (too few requests for an interval)" if deciding is None else times(deciding)
+    speed = "unknown (too few requests to decide by)" if deciding is None else times(deciding)
     return f"{subject} {speed}, {basis(answer, leader)}"
 
 

@@ -135,7 +135,7 @@ def _lead(answer: Recommendation, leader: Evaluation | None) -> str:
     if answer.choice is None:
         rests_on = f"best: {named(leader.configuration)}, {rests_on}"
     if answer.speedup_deciding is None:
-        rests_on += "; too few requests for an interval of the speed-up"
+        rests_on += "; too few requests to decide by"
     elif leader.corrected:
         rests_on += "; cross-validated: chosen on some requests, evaluated on the others"
     return " ".join([f"{rests_on[:1].upper()}{rests_on[1:]}.", *certainty(answer)])

@@ -78,7 +78,7 @@ def test_one_request_decides_nothing(scene):
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(2))
     assert (found.decision, found.requests_needed) == ("inconclusive", None)
-    assert says(found, "small at k = 2: too few requests for an interval")
+    assert says(found, "small at k = 2: too few requests to decide by")
 
 
 def test_a_run_that_stood_still_is_said(scene):

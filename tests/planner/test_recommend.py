@@ -322,19 +322,37 @@ def test_each_name_of_a_speedup_is_one_figure_everywhere(scene):
 
 
 def test_what_decides_is_seen_by_requests_that_did_not_choose(scene, requests_alone):
-    scene.requests(4, ALL)
-    scene.request("r4", weight=2.0)
-    scene.replay("r4", NONE)
+    for i in range(12):
+        scene.request(f"r{i}")
+        scene.replay(f"r{i}", ALL if i < 8 else NONE)
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(1, 2))
     assert found.leader == configuration("small", 2)
     expected, deciding = evaluation(found, "small", 2).speedup_expected, found.speedup_deciding
-    assert expected.value == pytest.approx(48 / (4 * 4.1 + 2 * 10.6))
-    # Each is left out alone. Without one of the first four the two k's tie, and the smaller leads.
-    assert deciding.value == pytest.approx(48 / (4 * 4.95 + 2 * 10.6))
+    assert expected.value == pytest.approx(96 / (8 * 4.1 + 4 * 10.6))
+    # Without a part that is all right the two k's tie, and the smaller is taken for it. A part has
+    # two or three requests: the others of a right one's are right in 7/11, or 7/11 · 6/10 of cases.
+    tied = (7 / 11 + 7 / 11 * 6 / 10) / 2
+    seconds = tied * 4.95 + (1 - tied) * 4.1
+    assert deciding.value == pytest.approx(96 / (8 * seconds + 4 * 10.6), abs=0.002)
     assert deciding == found.levels[0].speedup_deciding
     cross_fitted = found.speedup_predicted_cross_fitted
     assert msgspec.structs.astuple(deciding) == pytest.approx(msgspec.structs.astuple(cross_fitted))
+
+
+def test_requests_so_unequal_that_they_say_as_much_as_four_decide_nothing(scene):
+    # A round yields two tokens: eleven requests of 8 tokens after the first, one of 88. They say as
+    # much as 176² / (11 · 8² + 88²) = 3.7 of one length.
+    scene.requests(11, ALL)
+    scene.request("long", 89)
+    scene.replay("long", [1.0] * 88)
+    scene.times(TARGET, CHEAP)
+    found = recommend(scene.observed(1))
+    assert found.decision == "inconclusive"
+    assert (found.speedup_deciding, found.probability_best) == (None, None)
+    assert found.speedup_without_interval == pytest.approx(8 / 4.95, rel=0.02)
+    unequal = "12 requests of lengths so unequal that they say as much as 4 of one length"
+    assert says(found, unequal, "too few to decide by")
 
 
 def test_four_requests_have_a_speedup_without_an_interval(scene):

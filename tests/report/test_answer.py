@@ -49,8 +49,8 @@ def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
 
 def test_one_request_has_a_speed_up_without_an_interval(hand):
     one = hand.answer(hand.one_request())
-    assert headline(one) == "Inconclusive: 2.29×, but too few requests for an interval"
-    assert "unknown (too few requests for an interval)" in speed_up(one)
+    assert headline(one) == "Inconclusive: 2.29×, but too few requests to decide by"
+    assert "unknown (too few requests to decide by)" in speed_up(one)
 
 
 def test_an_open_decision_names_what_would_settle_it(hand):

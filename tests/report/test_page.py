@@ -132,7 +132,7 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
                 "All requests belong to one segment",
             ],
         ),
-        (True, ["too few requests for an interval", "One request has no interval, so nothing is"]),
+        (True, ["too few requests to decide by", "One request has no interval, so nothing is"]),
     ],
 )
 def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sentences):
