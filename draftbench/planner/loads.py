@@ -87,7 +87,7 @@ def schedule(
     """The best k of one draft at every concurrency that was timed or asked for, and at every other
     from which another one holds.
     """
-    timed = evaluator.source.batches(candidate)
+    timed = _timed_loads(evaluator, candidate)
     found: list[ScheduleEntry] = []
     for rows in sorted({*_known_loads(evaluator, candidate), *asked}):
         k = evaluator.at(rows, candidate).k
@@ -97,13 +97,21 @@ def schedule(
 
 
 def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
-    """Every concurrency at which the costs of a draft are known: timed, or between two timed ones;
-    of a serving engine those that it was asked for.
+    """Every concurrency at which the speed of a draft is known: its passes were timed there, or at
+    two around it; of a serving engine those that it was asked for.
     """
     timed = evaluator.source.batches(candidate)
     if not timed or candidate in evaluator.source.served:
-        return timed
+        return _timed_loads(evaluator, candidate)
     return range(timed[0], timed[-1] + 1)
+
+
+def _timed_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
+    """Where the passes of a draft were timed, or if nowhere its decoding."""
+    decoded = () if evaluator.foreign else evaluator.run.decodes
+    return evaluator.source.batches(candidate) or sorted(
+        {row.batch for row in decoded if row.candidate == candidate}
+    )
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
     paying = [rows for rows in known if evaluator.at(rows, candidate).decision == "speculate"]
     if not paying:
         return Crossover(0, None, ())
-    limit, timed = paying[-1], evaluator.source.batches(candidate)
+    limit, timed = paying[-1], _timed_loads(evaluator, candidate)
     between = None
     if limit not in timed:
         between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)

@@ -61,6 +61,15 @@ def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
     assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
 
 
+def test_what_was_decoded_and_not_timed_pays_where_it_was_decoded(scene):
+    scene.requests(5, ALL)
+    scene.decodes(5, 2, 4.0)
+    found = recommend(scene.observed(2))
+    assert (found.decision, found.crossover) == ("speculate", None)
+    assert crossover(found) == "small pays off at the largest timed concurrency too."
+    assert found.schedule == (ScheduleEntry(concurrency=1, k=2),)
+
+
 def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
     """Alone half of the requests are decoded in half the time and the others in a quarter more, so
     that nothing is clear, and predictions of passes alone are 59% too high (7 s for their 4.4):
