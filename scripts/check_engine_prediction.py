@@ -8,7 +8,7 @@ k, at least twice.
 Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
 errors are of the same k in its other starts against its first. Both are told twice: of the times
 alone (speed-ups over the mean of all plain starts) and of what a sweep says (each start over the
-plain one of its turn, whose scatter is then in it). The answer is that of first starts; its regret
+plain ones before and after its turn, whose scatter is then in it). The answer is that of first starts; its regret
 is told by the others, which did not choose: the seconds at the answer's k (an open one's leader's;
 k = 0 where it is not to speculate) over those at the best k, k = 0 included, less 1. Its interval
 holds requests and the scatter of starts; the best k is the best of the judging starts, anew in
@@ -59,9 +59,10 @@ class Starts:
         return sorted(repeat for each, repeat in self.seconds if each == k)
 
     def speedup(self, k: int, repeat: int, *, own_plain: bool = False) -> float:
-        """Of one start at a k, over the mean of all plain ones or the one of its own turn."""
-        turns = [min(repeat, max(self.repeats(0)))] if own_plain else self.repeats(0)
-        plain = [self.seconds[0, turn] for turn in turns]
+        """Of one start at a k, over the mean of all plain ones or of those around its turn."""
+        around = {repeat, repeat + 1}
+        turns = [n for n in self.repeats(0) if not own_plain or n in around]
+        plain = [self.seconds[0, turn] for turn in turns or [max(self.repeats(0))]]
         own = self.seconds[k, repeat]
         both = own.keys() & set.intersection(*(set(row) for row in plain))
         together = statistics.mean(sum(row[key] for key in both) for row in plain)
@@ -92,10 +93,10 @@ class Starts:
 
 
 def with_starts(run: Run, candidate: Candidate, ks: Collection[int]) -> Run:
-    """The run as if its engine had been started with these k's alone, once each."""
+    """The run as if its engine had been started with these k's alone, once each, in one turn."""
 
     def kept(row: Decode) -> bool:
-        return row.k == 0 or (row.k in ks and row.repeat == 0)
+        return row.repeat <= 1 if row.k == 0 else row.k in ks and row.repeat == 0
 
     decodes = tuple(r for r in run.decodes if r.block == str(candidate) and kept(r))
     replays = tuple(r for r in run.replays if r.candidate == candidate)

@@ -55,21 +55,25 @@ class EngineWorld(World):
         written = [replace(each, origin="engine", margins=(), argmax=()) for each in drawn]
         chosen = to_decode(written, max(decoded))
         records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
-        for at, draft in enumerate(self.drafts):
-            accepted = self.accepted(written, rates, at)
-            records += [replay(draft, each, accepted[each.request]) for each in written]
-            started: list[int] = []
-            while True:
-                run = run_of(asked, records)
-                wanted = (next_start(run, draft, rows) for rows in self.scenario.batches)
-                k = next((k for k in wanted if k and k not in started), None)
-                if k is None:
-                    break
-                started.append(k)
-                for repeat in range(restarts):
-                    records += self._answers(chosen, repeat, at, k, accepted)
-        for repeat in range(1, max(2, restarts)):
-            records += self._answers(chosen, repeat)
+        every: list[dict[str, list[bool]]] = []
+        started: list[list[int]] = [[] for _ in self.drafts]
+        for turn in range(restarts):
+            back = -1 if turn % 2 else 1
+            for at, draft in list(enumerate(self.drafts))[::back]:
+                if turn == 0:
+                    every.append(self.accepted(written, rates, at))
+                    records += [replay(draft, each, every[at][each.request]) for each in written]
+                for k in sorted(started[at])[::back]:
+                    records += self._answers(chosen, turn, at, k, every[at])
+                while True:
+                    run = run_of(asked, records)
+                    wanted = (next_start(run, draft, rows) for rows in self.scenario.batches)
+                    k = next((k for k in wanted if k and k not in started[at]), None)
+                    if k is None:
+                        break
+                    started[at].append(k)
+                    records += self._answers(chosen, turn, at, k, every[at])
+            records += self._answers(chosen, turn + 1)
         return run_of(asked, records)
 
     def _answers(

@@ -411,6 +411,7 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
     from draftbench.models.check import engine_sheet
     from draftbench.models.source import ModelSource
     from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
+    from draftbench.sweep.arms import closing
 
     options, serving = prepared.options, prepared.serving
     assert serving is not None
@@ -426,7 +427,8 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
         candidates=prepared.candidates,
         served=served,
         fewest=len(options.ks) if every else int(options.measure == "best"),
-        restarts=serving.options.restarts,
+        restarts=options.turns,
+        plain=0 if serving.server else 1 + len(closing(serving, options)),
         prompts=prepared.prompt_tokens,
         measured=min(options.measure_requests, len(prepared.prompts)),
         target=sheet,

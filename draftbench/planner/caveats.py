@@ -292,14 +292,23 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
             decisive=stalled > _STALLED * len(judged),
             short=short,
         )
-    drift = baseline_drift(run.decodes)
+    decodes = run.decodes
+    if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate
+        decodes = tuple(row for row in decodes if row.block == decodes[0].block)
+    drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
+        in_turns = any(row.candidate is not None and row.repeat for row in run.served)
+        met = (
+            "; every server was started in several turns, and what slowed or sped up all of them "
+            "alike is taken out of the speed-ups"
+            if in_turns
+            else ": candidates that were measured early and late met a different machine"
+        )
         yield Caveat(
             "drift",
-            f"plain decoding became {change} during the run: candidates that were measured early "
-            "and late met a different machine",
-            decisive=True,
+            f"plain decoding became {change} during the run{met}",
+            decisive=not in_turns,
             short=f"the machine became {change} during the run",
         )
 
@@ -315,9 +324,10 @@ class Drift(NamedTuple):
     doubt: float
 
 
-def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
+def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
     """The trend of plain decoding within requests: the median of the slopes between any two runs of
-    one request (Theil 1950, Sen 1968), in log seconds per token over the order of the runs.
+    one request (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, of an
+    engine over that of its starts: others come between two of them, not between two requests.
 
     Every candidate is timed beside a baseline of its own on the same requests, so one request's
     baseline runs, minutes apart, differ by the machine alone. Ratios within a candidate's block
@@ -326,8 +336,10 @@ def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
     """
     parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
     order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
+    starts = list(dict.fromkeys(row.process for row in order))
+    places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
     runs: defaultdict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
-    for at, row in enumerate(order):
+    for at, row in zip(places, order, strict=True):
         pace = math.log(row.decode_seconds / (row.output_tokens - 1))
         runs[row.request, row.sample, row.batch].append((at, pace))
     slopes = [
@@ -335,6 +347,7 @@ def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
         for points in runs.values()
         for n, (i, earlier) in enumerate(points)
         for j, later in points[n + 1 :]
+        if j > i
     ]
     if not slopes:
         return None
@@ -351,7 +364,7 @@ def baseline_drift(decodes: Sequence[Decode]) -> Drift | None:
     # deviation by their median (1.4826: of a normal law), of which the levels took some freedom.
     freedom = len(distances) / (len(distances) - len(repeated))
     error = 1.4826 * median(distances) * math.sqrt(freedom / spread)
-    last = len(order) - 1
+    last = max(places)
     return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
 
 

@@ -23,6 +23,7 @@ def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
     asked = run.manifest.traffic.requests * run.manifest.question.samples
     there = len(run.trajectories)
     missing = [f"{there} of {asked} responses"] if there < asked else []
+    missing += filter(None, [_turns_left(run)])
     failed = {failure.candidate for failure in run.failures}
     replayed = Counter(replay.candidate for replay in run.replays)
     responses = sum(t.output_tokens > 1 for t in run.trajectories)
@@ -69,6 +70,17 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
     running = not any(facts.started for facts in run.engines)
     closed = any(row.candidate is None and row.repeat for row in run.served)
     return None if done or running or closed else "not served"
+
+
+def _turns_left(run: Run) -> str | None:
+    """How many of the turns of starts ended with the server without a draft, where not all did."""
+    effort = run.manifest.effort
+    started = any(facts.started for facts in run.engines)
+    failed = any(failure.candidate is None for failure in run.failures)
+    if effort is None or effort.measure == "replay" or not started or failed:
+        return None
+    ended = len({row.repeat for row in run.served if row.candidate is None and row.repeat})
+    return f"{ended} of {effort.processes} turns" if ended < effort.processes else None
 
 
 def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:

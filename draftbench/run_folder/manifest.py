@@ -88,7 +88,7 @@ class Effort(Record, frozen=True):
     measure_requests: Count  # on how many responses
     controls: bool  # whether prompt lookup and the target itself are measured too
     sample: Count | None = None  # how many requests were drawn from the traffic; None: all
-    processes: Few = 1  # in how many each candidate is timed and decoded
+    processes: Few = 1  # in how many each candidate is timed and decoded; of an engine starts
 
 
 class TrafficFacts(Record, frozen=True):

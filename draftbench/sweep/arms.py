@@ -165,10 +165,12 @@ def turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[
 
 
 def closing(serving: Serving, options: SweepOptions) -> list[Arm]:
-    """The visits at the end: the plain server once more, so that what changed meanwhile shows."""
+    """The plain server once more at the end of every turn, so that all others are started between
+    two of its starts and what changed meanwhile shows.
+    """
     if serving.server is not None or options.measure == "replay":
         return []
-    return [Arm(None, 0, n) for n in range(1, max(2, serving.options.restarts))]
+    return [Arm(None, 0, turn + 1) for turn in range(options.turns)]
 
 
 def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:

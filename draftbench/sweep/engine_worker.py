@@ -1,5 +1,6 @@
 """A serving engine at work: its plain server writes the responses, each draft is replayed along
-them, servers that draft answer the same requests, and the plain one answers once more at the end.
+them, and servers that draft answer the same requests, in turns: each is started once, then the
+plain one once more, before the next turn begins.
 
 Every answer is kept as it arrives. A server that does not start, dies or hangs costs what it had
 still to answer; the next one is started.
@@ -112,6 +113,7 @@ class EngineWorker:
         assert prepared.serving is not None
         self.prepared, self.options, self.serving = prepared, prepared.options, prepared.serving
         self.measured, self.folder, self.keep, self.watcher = measured, folder, keep, watcher
+        self.turn = 0
         self.deadline: float | None = None
         self.machine = Watch(uuid.uuid4().hex[:8])
         try:
@@ -126,12 +128,37 @@ class EngineWorker:
             )
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """Replay a candidate, and ask the servers that draft with it; what is wrong with it alone
-        is returned, not raised.
+        """Replay a candidate, in the first turn, and ask the servers that draft with it; what is
+        wrong with it alone is returned, not raised.
 
         Raises:
             DraftbenchError: the run folder cannot be written.
         """
+        failed = self._begin(candidate) if self.turn == 0 else []
+        for arms in self.measured.visits(candidate, self.turn):
+            try:
+                self._visit(arms)
+            except (EngineError, ModelError) as error:
+                failed.append(self._failure(arms, error))
+        if self.turn + 1 == self.options.turns:
+            self.measured.forget(candidate)
+        return failed[0] if failed else None
+
+    def end_turn(self) -> None:
+        """Ask the plain server once more, and which of the differences are near ties."""
+        arms = closing(self.serving, self.options)[self.turn : self.turn + 1]
+        self.turn += 1
+        try:
+            self._visit(arms)
+        except (EngineError, ModelError) as error:
+            self._keep([self._failure(arms, error)])
+            return
+        if None in self.measured.failures and not self.measured.plain_left():
+            gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
+            self._keep([gone])
+
+    def _begin(self, candidate: Candidate) -> list[Failure]:
+        """Replay a candidate; gives why it was not, and why no server is started with it."""
         failed: list[Failure] = []
         try:
             self._replay(candidate)
@@ -146,25 +173,7 @@ class EngineWorker:
             gc.collect()
         if refused := left_out(self.serving, self.options, candidate):
             failed.append(refused)
-        for arms in self.measured.turns(candidate):
-            try:
-                self._visit(arms)
-            except (EngineError, ModelError) as error:
-                failed.append(self._failure(arms, error))
-        self.measured.forget(candidate)
-        return failed[0] if failed else None
-
-    def finish(self) -> None:
-        """Ask the plain server once more, and which of the differences are near ties."""
-        for arm in closing(self.serving, self.options):
-            try:
-                self._visit([arm])
-            except (EngineError, ModelError) as error:
-                self._keep([self._failure([arm], error)])
-                return
-        if None in self.measured.failures and not self.measured.plain_left():
-            gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
-            self._keep([gone])
+        return failed
 
     def _failure(self, arms: Sequence[Arm], error: DraftbenchError) -> Failure:
         """What is recorded of a visit that failed; what the server said is only shown."""

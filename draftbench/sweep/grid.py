@@ -74,29 +74,33 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             worker = IsolatedWorker(prepared, folder, keep, watcher)
         else:
             worker = Worker(prepared, measured, keep, watcher)
-        given_up: set[Candidate] = set()
-        # All candidates in one process each, then all in the next: what the machine does in the
-        # meantime meets all of them.
-        for turn in range(prepared.options.processes):
+        failed: set[Candidate] = set()
+        turns = prepared.options.turns
+        # All candidates once, then all once more, backwards every second time: what the machine
+        # does in the meantime meets all of them.
+        for turn in range(turns):
             if turn > 0:
-                left = Measured.read(prepared, folder).left()
-                watcher.note(f"process {turn + 1} of {prepared.options.processes}")
+                left = Measured.read(prepared, folder).left()[:: -1 if turn % 2 else 1]
+                watcher.note(f"{'turn' if prepared.serving else 'process'} {turn + 1} of {turns}")
             for candidate in left:
-                if candidate in given_up:
+                # A server that died costs its start; with a draft that none was started with the
+                # next turn would fail alike.
+                if candidate in failed and not measured.answered(candidate):
                     continue
-                failed = worker.attempt(candidate)
-                if failed is not None:
-                    watcher.note(f"{candidate} failed: {failed.reason}")
-                    keep([failed])
-                    given_up.add(candidate)
-                elif candidate in measured.failures:  # those of earlier runs do not hold any more
+                failure = worker.attempt(candidate)
+                if failure is not None:
+                    watcher.note(f"{candidate} failed: {failure.reason}")
+                    keep([failure])
+                    failed.add(candidate)
+                # Those of earlier runs do not hold any more.
+                elif turn + 1 == turns and candidate in measured.failures.keys() - failed:
                     del measured.failures[candidate]
                     gone = Failure(
                         candidate=candidate, stage="measure", reason="", hint="", resolved=True
                     )
                     keep([gone])
-        if isinstance(worker, EngineWorker):
-            worker.finish()
+            if isinstance(worker, EngineWorker):
+                worker.end_turn()
     return folder
 
 

@@ -64,6 +64,13 @@ class SweepOptions:
     trust: Trust = field(default_factory=Trust)
     serving: ServingOptions | None = None
 
+    @property
+    def turns(self) -> int:
+        """How often the candidates are gone through: each time in a process of its own, or by one
+        start of every server.
+        """
+        return self.serving.restarts if self.serving else self.processes
+
 
 class Watcher(Protocol):
     """Receives the progress of a sweep; draws nothing while something is timed."""

@@ -162,7 +162,7 @@ def heading(
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
-            processes=options.processes,
+            processes=options.turns,
         ),
     }
 

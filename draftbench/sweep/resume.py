@@ -203,7 +203,12 @@ class Measured:
             return (
                 loaded
                 and next(self.steps(candidate), None) is None
-                and not any(self.unserved(arm) for turn in self.turns(candidate) for arm in turn)
+                and not any(
+                    self.unserved(arm)
+                    for turn in range(self.prepared.options.turns)
+                    for visit in self.visits(candidate, turn)
+                    for arm in visit
+                )
             )
 
         return tuple(c for c in candidates if c in self.failures or not whole(c))
@@ -217,7 +222,7 @@ class Measured:
         serving = self.prepared.serving
         if missing and (serving is None or serving.replays(candidate)):
             yield Replaying(missing)
-        if serving is not None:  # `turns` has the rest
+        if serving is not None:  # `visits` has the rest
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # Seconds of a level without a kernel say nothing of it.
@@ -236,31 +241,36 @@ class Measured:
             if ks and any(response.key not in done for response in responses):
                 yield Decoding(batch, ks, responses, done)
 
-    def turns(self, candidate: Candidate) -> Iterator[list[Arm]]:
-        """The visits to servers that a candidate is measured by; arms of one visit take turns. Each
-        is to be made before the next is asked for: at which k's a server is started follows from
-        what was served before.
+    def visits(self, candidate: Candidate, turn: int) -> Iterator[list[Arm]]:
+        """The visits to servers that a candidate is measured by in a turn; arms of one visit share
+        its requests. Each is to be made before the next is asked for: at which k's a server is
+        started follows from what was served before.
         """
         serving, options = self.prepared.serving, self.prepared.options
         if serving is None or options.measure in ("none", "replay"):
             return
         if serving.own is not None and candidate == serving.own.candidate:
             if serving.baseline is not None:
-                for n in range(serving.options.restarts):
-                    yield [Arm(None, 0, n + 1), serving.own._replace(repeat=n)]
+                yield [Arm(None, 0, turn + 1), serving.own._replace(repeat=turn)]
         elif serving.server is None and candidate in serving.levels:
-            for k in self._ks_to_start(serving, candidate):
-                for n in range(serving.options.restarts):
-                    yield [Arm(candidate, k, n)]
+            for k in self._ks_to_start(serving, candidate, turn):
+                yield [Arm(candidate, k, turn)]
 
-    def _ks_to_start(self, serving: Serving, candidate: Candidate) -> Iterator[int]:
-        options = self.prepared.options
+    def _ks_to_start(self, serving: Serving, candidate: Candidate, turn: int) -> Iterator[int]:
+        """Those of the turns before, every second time backwards, then what is worth a start: in
+        the first turn that the plain server has not closed, or the last.
+        """
+        options, back = self.prepared.options, turn % 2 == 1
+        ks = sorted(startable(serving, options, candidate), reverse=back)
         if options.measure == "all":
-            yield from startable(serving, options, candidate)
+            yield from ks
             return
-        ks = list(startable(serving, options, candidate))
-        given = {arm.k for arm, _ in self.answers if arm.candidate == candidate}
-        yield from sorted(given)
+        arms = (arm for arm, _ in self.answers if arm.candidate == candidate)
+        given = {arm.k for arm in arms if arm.repeat <= turn}
+        yield from sorted(given, reverse=back)
+        closed = any(arm == Arm(None, 0, turn + 1) for arm, _ in self.answers)
+        if closed and turn + 1 < options.turns:
+            return
         while True:
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
             wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
@@ -269,6 +279,10 @@ class Measured:
                 return
             given.add(k)
             yield k
+
+    def answered(self, candidate: Candidate) -> bool:
+        """Whether any server that drafts with it answered."""
+        return any(arm.candidate == candidate for arm, _ in self.answers)
 
     def plain_left(self) -> bool:
         """Whether servers without a draft are still to be asked."""

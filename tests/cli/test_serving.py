@@ -279,8 +279,24 @@ def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     assert plan["memory"][2]["draft_weights"] == 0
     assert engine.starts == []
     shown = " ".join(command("sweep", *words, "--dry-run").out.split())
-    assert "The server without a draft is started again at the end" in shown
-    assert "a grid starts it once." in shown
+    assert "The server without a draft is started once more than for a grid" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "starts"),
+    [
+        # Between plain servers three times: 4 + 3, 4 + 3 × 8, and the grid 3 + 3 × 8.
+        (("--restarts", 3), [7, 28, 27]),
+        (("--measure", "replay"), [1, 1, 9]),
+    ],
+)
+def test_a_dry_run_counts_the_plain_servers_that_are_started(
+    command, engine, embedded, more, starts
+):
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, *more]
+    outcome = command("sweep", *words, "--dry-run", "--format", "json")
+    plan = json.loads(outcome.out)
+    assert [plan[name]["starts"] for name in ("least", "most", "grid")] == starts
 
 
 @pytest.mark.parametrize(("asked", "bytes_each"), [("", 2), ("--dtype float32", 4)])

@@ -3,14 +3,15 @@
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
+from scenes import BIG, SMALL
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 
 
-def caveat_of(made, **options):
+def caveat_of(made, kind="cached-prompts", **options):
     answer = recommend(made, DecisionOptions(**options))
-    found = [caveat for caveat in answer.caveats if caveat.kind == "cached-prompts"]
+    found = [caveat for caveat in answer.caveats if caveat.kind == kind]
     return found[0] if found else None
 
 
@@ -42,3 +43,36 @@ def test_prompts_that_the_server_had_read_are_decisive_where_prefills_count(
 def test_nothing_is_said_of_a_cache_that_was_empty_or_is_unknown(cached):
     rows = [*answers(0, cached_tokens=cached), *answers(1, cached_tokens=cached)]
     assert caveat_of(run(*rows)) is None
+
+
+def started(candidate, k, place, repeat):
+    """A start by a hundredth slower for each that came before it."""
+    seconds = 0.1 * 1.01**place
+    return [
+        structs.replace(
+            row,
+            candidate=candidate,
+            arrivals=tuple(seconds * (n + 1) for n in range(9)),
+            repeat=repeat,
+            server=f"s{place}",
+            process=f"p{place}",
+        )
+        for row in answers(k)
+    ]
+
+
+@pytest.mark.parametrize(("turns", "decisive"), [(1, True), (2, False)])
+def test_a_machine_that_became_slower_decides_where_starts_did_not_come_in_turns(turns, decisive):
+    """Twelve more starts between two of the plain server, in all 12 % slower; one baseline for two
+    drafts counts once.
+    """
+    rows, place = started(None, 0, 0, 0), 0
+    for turn in range(turns):
+        for candidate in (SMALL, BIG):
+            rows += started(candidate, 1, place + 3, turn)
+        place += 12 // turns
+        rows += started(None, 0, place, turn + 1)
+    found = caveat_of(run(*rows), "drift")
+    assert "plain decoding became 13% slower" in found.text
+    assert found.decisive is decisive
+    assert ("taken out" in found.text) is not decisive

@@ -302,6 +302,65 @@ def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
     assert costs.doubts[1] == pytest.approx(START_DOUBT)
 
 
+def slowing(*ks):
+    """Starts at these k's one after the other, each by a tenth slower than the last: a step of 0.1
+    s and a round of 0.12 s at k = 1.
+    """
+    counts = {k: iter(range(len(ks))) for k in ks}
+    pieces = {0: (1,) * 9, 1: (1, 2, 2, 2, 2)}
+    return [
+        row
+        for place, k in enumerate(ks)
+        for row in answers(
+            k,
+            0.5,
+            (0.12 if k else 0.1) * 1.1**place,
+            pieces[k],
+            repeat=next(counts[k]),
+            server=f"s{place}",
+            process=f"p{place}",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ks", "middle", "freedom", "error"),
+    [
+        ((0, 1, 0, 1, 0), 2, 6, 0.0),
+        # Plain starts at 0, 4 and 5 about 3, the others at 1, 2 and 3 about 2: squares of 14 and 2.
+        ((0, 1, 1, 1, 0, 0), 3, 7, 1 / 4),
+    ],
+    ids=["in turns", "plain ones last"],
+)
+def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle, freedom, error):
+    """All that is left beside four degrees of 3 % is none: each start of its kind but one, less the
+    slope's. Where the starts of a k lie on one side of the plain ones the slope's doubt counts.
+    """
+    costs = round_costs(engine_run(*slowing(*ks)), SMALL)[1]
+    slower = 1.1**middle
+    assert costs.seconds == pytest.approx({0: 0.1 * slower, 1: 0.12 * slower})
+    assert costs.freedom == freedom
+    scatter = START_DOUBT * np.sqrt(4 / freedom)
+    assert costs.doubts[0] == pytest.approx(scatter / np.sqrt(3))
+    own = 1 / np.sqrt(ks.count(1))
+    assert costs.doubts[1] == pytest.approx(scatter * np.hypot(own, error))
+
+
+def test_what_changed_between_two_plain_starts_alone_is_doubt():
+    costs = round_costs(engine_run(*slowing(0, 1, 0)), SMALL)[1]
+    assert costs.seconds == pytest.approx({0: 0.11, 1: 0.12 * 1.1})
+    assert costs.freedom == 5
+    assert costs.doubts[0] > START_DOUBT / np.sqrt(2)
+
+
+def test_each_k_counts_its_own_starts():
+    """As where a later turn began with another k."""
+    rows = slowing(0, 1, 0, 1, 0)
+    late = answers(4, 0.5, 0.3, (1, 5, 3), repeat=1, server="late", process="late")
+    costs = round_costs(engine_run(*rows, *late), SMALL)[1]
+    assert costs.starts == {0: 3, 1: 2, 4: 1}
+
+
 def test_a_start_that_answered_few_requests_is_none():
     # One answer of a resumed arm, by another server and twice as slow.
     late = [
@@ -312,7 +371,7 @@ def test_a_start_that_answered_few_requests_is_none():
     rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)), *late]
     costs = round_costs(engine_run(*rows), SMALL)[1]
     assert costs.seconds[1] == pytest.approx(0.12)
-    assert costs.starts == 1
+    assert costs.starts[1] == 1
     # Requests that were left out with their start say nothing of how far requests differ.
     assert costs.doubts[1] == pytest.approx(START_DOUBT)
 

@@ -5,7 +5,7 @@ from scenes import ALL, INT4, SELF_DRAFT, SMALL, served
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import Candidate
+from draftbench.records import Candidate, EngineFacts
 from draftbench.run_folder.manifest import Effort
 
 STEPS = {1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}
@@ -60,6 +60,35 @@ def test_requests_at_their_times_of_arrival_are_of_one_load_however_many_they_me
         for n in range(3)
     ]  # fmt: skip
     assert said(scene, engine="vllm", arrivals="poisson:2") == ""
+
+
+@pytest.mark.parametrize(("ended", "found"), [(0, "0 of 2 turns"), (1, "1 of 2 turns"), (2, "")])
+def test_turns_of_starts_end_with_the_server_without_a_draft(scene, ended, found):
+    scene.requests(1, ALL)
+    scene.records += [served(SMALL, 1, 0.5, 0.6, request="r0")]
+    scene.records += [
+        served(None, 0, 0.5, 0.6, request="r0", repeat=n, server=f"plain {n}")
+        for n in range(ended + 1)
+    ]
+    facts = EngineFacts(
+        server="s",
+        process="p",
+        engine="vllm",
+        version=None,
+        model=None,
+        candidate=None,
+        k=0,
+        started=True,
+        command=None,
+        settings={},
+        context_length=None,
+        prefix_cache=None,
+        ready_seconds=None,
+    )
+    effort = Effort(measure="best", measure_requests=1, controls=False, processes=2)
+    scene.records.append(facts)
+    assert found in said(scene, engine="vllm", effort=effort)
+    assert bool(said(scene, engine="vllm", effort=effort)) is bool(found)
 
 
 def test_what_is_missing_is_a_caveat_of_the_answer(scene):

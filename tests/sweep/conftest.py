@@ -92,6 +92,7 @@ def small(monkeypatch, tmp_path):
         found=lambda *drafts, **changes: read_run(sweep(*drafts, **changes)),
         copy=lambda name, to: Path(shutil.copytree(EMBEDDED / name, tmp_path / to)),
         notes=notes,
+        out=tmp_path / "run",
         models=EMBEDDED,
     )
 

@@ -16,7 +16,7 @@ from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_worker
+from draftbench.sweep import engine_worker, resume
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
@@ -71,10 +71,101 @@ def test_each_load_is_asked_of_every_arm(served):
             assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2
 
 
-def test_starts_are_repeated(served):
-    found = served("ngram", measure="all", ks=(2, 4), serving={"restarts": 2})
-    assert found.engine.arms == [0, 2, 2, 4, 4, 0]
-    assert len({facts.server for facts in found.run.engines}) == 6
+def test_starts_are_repeated_in_turns_between_starts_of_the_plain_server(served):
+    """Backwards every second time, so that none is always late in its turn."""
+    found = served(measure="all", ks=(2, 4), serving={"restarts": 3})
+    draft, ngram = [("draft", 2), ("draft", 4)], [("ngram", 2), ("ngram", 4)]
+    back = [*ngram[::-1], *draft[::-1]]
+    plain = [(None, 0)]
+    assert [(f.candidate and f.candidate.draft, f.k) for f in found.run.engines] == [
+        *(plain + draft + ngram),
+        *(plain + back),
+        *(plain + draft + ngram),
+        *plain,
+    ]
+    assert {row.repeat for row in found.run.served if row.k == 0} == {0, 1, 2, 3}
+    assert {row.repeat for row in found.run.served if row.k == 4} == {0, 1, 2}
+
+
+class Killed(BaseException):
+    """What no server raises."""
+
+
+def killed_at(start):
+    """An engine with which draftbench ends at one of its starts."""
+
+    def make(_, number):
+        if number == start:
+            raise Killed
+
+    return FakeEngine(make)
+
+
+def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small):
+    sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 3}, "controls": False}
+    engine = killed_at(6)  # 0, 2, 4, 0, 4 and the second start at 2
+    with pytest.raises(Killed):
+        served("ngram", on=engine, **sweep)
+    begun = read_run(RunFolder(small.out))
+    assert "1 of 3 turns" in unfinished(begun)
+    found = served("ngram", **sweep)
+    assert found.engine.arms == [2, 0, 2, 4, 0]
+    assert found.run.served[: len(begun.served)] == begun.served
+    assert unfinished(found.run) is None
+    assert served("ngram", on=FakeEngine(), **sweep).engine.arms == []
+
+
+def test_a_turn_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
+    """What is worth one more start after a break is started in the turn that goes on."""
+    wanted = [2]
+    monkeypatch.setattr(resume, "next_start", lambda *_: wanted[-1])
+    sweep = {"ks": (2, 4), "serving": {"restarts": 2}, "controls": False}
+    with pytest.raises(Killed):
+        served("ngram", on=killed_at(4), **sweep)
+    wanted.append(4)
+    found = served("ngram", **sweep)
+    assert found.engine.arms == [2, 4, 0]
+    assert [len(rows_of(found.run, 4, repeat)) for repeat in (0, 1)] == [0, 2]
+
+
+def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_turn(served):
+    def make(start, number):
+        if start.speculation and start.speculation.method == "draft-model":
+            raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
+
+    sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
+    found = served(on=FakeEngine(make), **sweep)
+    assert found.engine.arms == [0, 2, 4, 2, 4, 0, 4, 2, 0]
+    assert [failure.candidate for failure in found.run.failures] == [DRAFT]
+    again = served(**sweep)
+    assert again.engine.arms == [2, 4, 4, 2]
+    assert again.run.failures == ()
+
+
+def test_a_server_that_died_costs_the_start_of_its_turn(served):
+    """Its failure is taken back by the run that makes up for it, not by the next turn."""
+    engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
+    sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
+    found = served("ngram", on=engine, **sweep)
+    assert engine.arms == [0, 2, 4, 0, 4, 2, 0]
+    assert [failure.candidate for failure in found.run.failures] == [LOOKUP]
+    again = served("ngram", **sweep)
+    assert again.engine.arms == [2]
+    assert again.run.failures == ()
+
+
+def test_a_plain_server_that_does_not_start_again_ends_its_turn_alone(served):
+    def make(start, number):
+        if number == 3:
+            raise EngineError("vllm ended before it answered", hint="see its log")
+
+    sweep = {"measure": "all", "ks": (2,), "serving": {"restarts": 2}, "controls": False}
+    found = served("ngram", on=FakeEngine(make), **sweep)
+    assert found.engine.arms == [0, 2, 0, 2, 0]
+    assert [failure.candidate for failure in found.run.failures] == [None]
+    again = served("ngram", **sweep)
+    assert again.engine.arms == [0]
+    assert again.run.failures == ()
 
 
 def test_what_was_started_is_kept_without_secrets_and_whole_in_the_private_part(served):

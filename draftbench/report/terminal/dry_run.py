@@ -196,14 +196,16 @@ def _weights(plan: Plan, candidate: Candidate, target: int) -> int:
 class EnginePlan:
     """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
     `measured` of which each speculating server answers at every load. `served` are the candidates
-    for which servers are started, each at `fewest` k's or at all; `sheets` the drafts' by name.
-    Without `target`, on servers that run already, memory and times are unknown.
+    for which servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the
+    starts without a draft; `sheets` the drafts' by name. Without `target`, on servers that run
+    already, memory and times are unknown.
     """
 
     candidates: Sequence[Candidate]
     served: Sequence[Candidate]
     fewest: int
     restarts: int
+    plain: int
     prompts: Sequence[tuple[int, int]]
     measured: int
     target: ModelSheet | None
@@ -252,8 +254,7 @@ class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
     question, every = manifest.question, len(manifest.question.ks)
-    plain = 0 if plan.running else max(2, plan.restarts)
-    drafts = len(plan.served)
+    plain, drafts = plan.plain, len(plan.served)
     return EngineDryRun(
         engine=question.engine or "",
         target=question.target,
@@ -370,8 +371,8 @@ def _work_as_table(plan: EngineDryRun) -> Section:
     notes = ["Responses reach their limit; replay of the drafts is not counted."]
     if plan.most.starts > plan.grid.starts:
         notes.append(
-            "The server without a draft is started again at the end, to see how the machine "
-            "changed meanwhile; a grid starts it once."
+            "The server without a draft is started once more than for a grid, to see how the "
+            "machine changed meanwhile."
         )
     if plan.most.seconds is not None:
         notes.append(
