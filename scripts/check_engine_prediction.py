@@ -8,11 +8,11 @@ k, at least twice.
 Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
 errors are of the same k in its other starts against its first. Both are told twice: of the times
 alone (speed-ups over the mean of all plain starts) and of what a sweep says (each start over the
-plain ones before and after its turn, whose scatter is then in it). The answer is that of first starts; its regret
-is told by the others, which did not choose: the seconds at the answer's k (an open one's leader's;
-k = 0 where it is not to speculate) over those at the best k, k = 0 included, less 1. Its interval
-holds requests and the scatter of starts; the best k is the best of the judging starts, anew in
-every draw, so that noise raises the regret and never hides it.
+plain ones before and after its turn, whose scatter is then in it). The answer is that of first
+starts; its regret is told by the others, which did not choose: the seconds at the answer's k (an
+open one's leader's; k = 0 where it is not to speculate) over those at the best k, k = 0 included,
+less 1. Its interval holds requests and the scatter of starts; the best k is the best of the judging
+starts, anew in every draw, so that noise raises the regret and never hides it.
 """
 
 from __future__ import annotations

@@ -18,10 +18,11 @@ hands them to `recommend`. What is true is computed from the whole population:
   a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
   process decodes at one k: a factor on its rounds, and another on the baseline of the block.
 - **Timing.** Where it `stops` by itself there are as many visits as in a sweep, and c is judged.
-- **Engines.** Servers take turns as in a sweep, each k chosen by what was answered before. `start`
-  is the sd of what one start's rounds have to themselves, the plain server's too, `drift` how much
-  slower each start is than the one before. Rounds bend where their tokens reach the knee. Of k's
-  that were not started ("line") the figure that is shown for them is judged as well.
+- **Engines.** Servers are started in turns as in a sweep, the plain one first and after each turn,
+  each k chosen by what was answered before. `start` is the sd of what one start's rounds have to
+  themselves, the plain server's too, `drift` how much slower each start is than the one before.
+  Rounds bend where their tokens reach the knee. Of k's that were not started ("line") the figure
+  that is shown for them is judged as well.
 - **Assumptions** that are broken on purpose: `by_k` is what rounds at a k gain or lose with every
   draft, `stalls` the share of decoded runs in which one round stands still, `alike` how many
   requests in a row are of one kind, as from one user, which count as independent all the same.

@@ -1,6 +1,6 @@
 """Requests and a serving engine of known truth → run folders in memory, as a sweep on an engine
-measures them: the plain server answers first, then servers that draft, each k as a sweep chooses it
-by what was answered before, then the plain one again.
+measures them: the plain server answers first; in every turn servers that draft answer, each k as a
+sweep chooses it by what was answered before, and then the plain one again.
 
 See `coverage.py` for what is true and what is noise.
 """

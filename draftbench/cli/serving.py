@@ -86,7 +86,10 @@ class ServingFlags:
         1.0, "How many times as fast as logged --arrivals log sends.", "FACTOR", min=1e-6
     )
     restarts: int = in_serving(
-        1, "How many times to start each server, since one start differs from the next.", min=1
+        1,
+        "How many times to start each server, since one start differs from the next: in turns, "
+        "with the server without a draft between them.",
+        min=1,
     )
     replay: str = in_serving(
         "local",
