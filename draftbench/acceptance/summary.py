@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -31,6 +32,7 @@ from draftbench.acceptance.intervals import (
 from draftbench.acceptance.rounds import (
     Pairs,
     Rounds,
+    counted_rounds,
     expected_rounds,
     law_of,
     model_pairs,
@@ -38,7 +40,7 @@ from draftbench.acceptance.rounds import (
 )
 from draftbench.acceptance.stopping import Stopping, stopping_rules
 from draftbench.acceptance.trees import TreeFigures, best_trees
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Trajectory
+from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Trajectory
 from draftbench.run_folder.run import Run
 
 AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
@@ -48,6 +50,10 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
     definitions.accepted_without_bonus,
     definitions.uncut_accepted_length,
 )
+
+
+# Responses, and the rounds along them.
+Along = tuple[Sequence[Trajectory], Rounds]
 
 
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +72,8 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one candidate, computed from its replays. `mode` is None for prompt lookup.
+    """All figures of one candidate, computed from its replays, or where only an engine ran it from
+    the rounds that it `counted`, with nothing between them. `mode` is None for prompt lookup.
     Requests of unequal length say as much as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
@@ -88,6 +95,7 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     trees: tuple[TreeFigures, ...]
     faults: tuple[SetupFault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
+    counted: bool = False
 
 
 class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,10 +127,12 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 def acceptance_report(
     run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
 ) -> AcceptanceReport:
-    """Compute every figure of acceptance of `candidates` from the run's replays.
+    """Compute every figure of acceptance of `candidates` from the run's replays, or of one without
+    from what an engine counted.
 
     Args:
-        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
+        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with,
+            and what an engine counted is of the k's that it was started with.
         width: the relative half width of an interval that `requests_needed` is about.
 
     Raises:
@@ -133,16 +143,18 @@ def acceptance_report(
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
         pairs = replays_of(candidate, run.trajectories, run.replays)
-        trajectories = [trajectory for trajectory, _ in pairs]
         laws = [law_of(*pair) for pair in pairs]
         windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
         possible = [k for k in ks if laws and k <= min(windows, default=k)]
-        rounds = {k: expected_rounds(laws, k) for k in possible}
-        figures.append(_figures(run, candidate, pairs, rounds, width))
+        along = [trajectory for trajectory, _ in pairs]
+        rounds: Mapping[int, Along] = {k: (along, expected_rounds(laws, k)) for k in possible}
         rate = definitions.alpha(pairs)
+        if not pairs and (rounds := _counted(run, candidate)):
+            rate = definitions.alpha_of_rounds(*rounds[max(rounds)])
+        figures.append(_figures(run, candidate, pairs, rounds, rate, width))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
-            samples[k] = definitions.tokens_per_round(trajectories, at_k)
+            samples[k] = definitions.tokens_per_round(*at_k)
         for at, sample in first.items():
             # Only the same figure at the same k, so not α of two drafting modes or bases.
             if at in samples and samples[at].figure == sample.figure:
@@ -167,10 +179,27 @@ def acceptance_report(
     )
 
 
+def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
+    """The rounds that an engine counted, by k, each with the fewest requests in flight."""
+    responses = {(t.request, t.sample): t for t in run.trajectories}
+    by_load: defaultdict[tuple[int, int], list[Decode]] = defaultdict(list)
+    for row in run.decodes:
+        if row.candidate == candidate:
+            by_load[row.k, -row.batch].append(row)
+    return {
+        k: ([responses[row.request, row.sample] for row in rows], counted_rounds(rows))
+        for (k, _), rows in sorted(by_load.items())
+    }
+
+
 def _figures(
-    run: Run, candidate: Candidate, pairs: Pairs, rounds: Mapping[int, Rounds], width: float
+    run: Run,
+    candidate: Candidate,
+    pairs: Pairs,
+    rounds: Mapping[int, Along],
+    rate: Sample | None,
+    width: float,
 ) -> CandidateAcceptance:
-    trajectories = [trajectory for trajectory, _ in pairs]
 
     def described(sample: Sample, k: int | None) -> FigureEstimate:
         return FigureEstimate(
@@ -182,13 +211,14 @@ def _figures(
             requests_needed=requests_needed(sample, width),
         )
 
-    alpha = definitions.alpha(pairs)
     longest = max(rounds, default=0)
+    trajectories = [trajectory for trajectory, _ in pairs]
+    if rounds and not pairs:
+        trajectories = list(rounds[longest][0])
+    # Sums that an engine gave tell no positions.
+    positions = range(1, longest + 1) if pairs or (rate and rate.value is not None) else ()
     hazards, survivals = (
-        tuple(
-            described(figure(trajectories, rounds[longest], i), longest)
-            for i in range(1, longest + 1)
-        )
+        tuple(described(figure(*rounds[longest], i), longest) for i in positions)
         for figure in (definitions.hazard, definitions.survival)
     )
     return CandidateAcceptance(
@@ -197,17 +227,20 @@ def _figures(
         requests=len({trajectory.request for trajectory in trajectories}),
         equal_requests=round(definitions.by_tokens(trajectories).equal_requests, 1),
         responses=len(trajectories),
-        alpha=None if alpha is None else described(alpha, None),
+        alpha=None if rate is None or rate.value is None else described(rate, None),
         at_each_k=tuple(
-            described(figure(trajectories, at_k), k)
-            for k, at_k in rounds.items()
-            for figure in AT_EACH_K
+            described(figure(*at_k), k) for k, at_k in rounds.items() for figure in AT_EACH_K
         ),
         hazards=hazards,
         survivals=survivals,
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
-        stopping=stopping_rules(pairs, longest) if longest else (),
-        trees=best_trees(pairs, longest) if longest else (),
-        faults=suspected_faults(candidate, pairs, tuple(rounds.values()), near_tie(run)),
-        rounds_by_group=rounds_by_group(trajectories, rounds),
+        stopping=stopping_rules(pairs, longest) if pairs and longest else (),
+        trees=best_trees(pairs, longest) if pairs and longest else (),
+        faults=suspected_faults(
+            candidate, pairs, [at_k for _, at_k in rounds.values()], near_tie(run)
+        ),
+        rounds_by_group=rounds_by_group(
+            trajectories, {k: at_k for k, (along, at_k) in rounds.items() if along == trajectories}
+        ),
+        counted=bool(rounds) and not pairs,
     )

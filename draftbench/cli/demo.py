@@ -39,7 +39,6 @@ def demo(
     """
     from rich.console import Console
 
-    from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions
 
@@ -57,12 +56,12 @@ def demo(
     out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
     watcher.note(_MODELS)
-    code = run_sweep(options, out, "draftbench demo", watcher, Output())
+    code, answer = run_sweep(options, out, "draftbench demo", watcher, Output())
     if code not in (0, 1):  # 1: the foreign draft was refused, as it must be
         return code
     run, k = read(out), max(options.ks)
     sides = {name: baseline_of(run, out, name, k) for name in (WORSE, BETTER)}
-    write_result("\n".join(["", *_why_not(recommend(run)), *_gated(sides)]))
+    write_result("\n".join(["", *_why_not(answer), *_gated(sides)]))
     save_baseline(sides[BETTER], out / "baseline.json")
     name = str(out)
     next_commands(

@@ -32,13 +32,28 @@ def as_called() -> str:
 
 def resume_command(out: Path, without: str | None = None) -> str:
     """The running command again with `--out` naming its folder, less one flag and its value."""
-    words = list(_words.get())
-    if without in words:
-        at = words.index(without)
-        del words[at : at + 2]
-    words = [word for word in words if without is None or not word.startswith(f"{without}=")]
+    words = list(_words.get()) if without is None else _without(without, _words.get())
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
+
+
+def beside_baseline(called: str, out: Path) -> list[str]:
+    """A sweep of a running server again, beside the same server without speculation, whose address
+    is to be put in; nothing where something else was called.
+    """
+    _, *words = _without("--out", shlex.split(called))
+    if words[:1] != ["sweep"]:
+        return []
+    return [command(*words, "--baseline-server", "URL", "--out", f"{out}-with-baseline")]
+
+
+def _without(flag: str, words: Sequence[str]) -> list[str]:
+    """The words less one flag and its value."""
+    words = list(words)
+    if flag in words:
+        at = words.index(flag)
+        del words[at : at + 2]
+    return [word for word in words if not word.startswith(f"{flag}=")]
 
 
 def command(*words: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftbench.cli.flags import Decision, RunArgument, flag, read
-from draftbench.cli.invocation import command
+from draftbench.cli.invocation import beside_baseline, command
 from draftbench.cli.output import Output, width
 
 
@@ -29,8 +29,12 @@ def recommend(
 
     observed = read(run)
     answer = decide(observed, decision.options(observed))
-    more = () if everything else (command("recommend", str(run), "--all"),)
-    following = (*more, command("report", str(run), "--html", "report.html"))
+    following = [] if everything else [command("recommend", str(run), "--all")]
+    if answer.leader is None:
+        following.insert(0, command("acceptance", str(run)))
+    if answer.settled_by == "baseline":
+        following = [*beside_baseline(observed.manifest.command, run), *following]
+    following.append(command("report", str(run), "--html", "report.html"))
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0

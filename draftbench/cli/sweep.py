@@ -37,7 +37,7 @@ from draftbench.cli.flags import (
     require_measured,
     traffic_flag,
 )
-from draftbench.cli.invocation import as_called, command
+from draftbench.cli.invocation import as_called, beside_baseline, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.serving import ServingFlags, refuse_beside
 from draftbench.cli.signals import how_to_resume, kept_in
@@ -46,6 +46,7 @@ from draftbench.memory import LEVELS
 from draftbench.records import DraftingMode
 
 if TYPE_CHECKING:
+    from draftbench.planner.recommendation import Recommendation
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.run import Run
     from draftbench.sweep import Prepared, SweepOptions
@@ -258,16 +259,19 @@ def sweep(
     if dry_run:
         return _dry_run(options, watcher, output)
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
-    code = run_sweep(options, out, as_called(), watcher, output)
+    code, answer = run_sweep(options, out, as_called(), watcher, output)
+    first = beside_baseline(as_called(), out) if answer.settled_by == "baseline" else []
     page = command("report", str(out), "--html", str(out / "report.html"))
-    next_commands(watcher, command("recommend", str(out), "--all"), page)
+    next_commands(watcher, *first, command("recommend", str(out), "--all"), page)
     return code
 
 
 def run_sweep(
     options: SweepOptions, out: Path, called: str, watcher: TerminalWatcher, output: Output
-) -> int:
-    """Measure, print the recommendation, and say what could not be measured completely."""
+) -> tuple[int, Recommendation]:
+    """Measure, print the recommendation, and say what could not be measured completely; gives the
+    exit code too.
+    """
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.recommendation import render
     from draftbench.report.terminal.text import counted
@@ -304,7 +308,7 @@ def run_sweep(
                 late = any(_TIME_LIMIT in reason for reason in unfinished.values())
                 how = how_to_resume(out, _TIME_LIMIT if late else None)
                 watcher.note(f"not completely measured: {', '.join(unfinished)}; {how}")
-    return 1 if observed.failures else 0
+    return 1 if observed.failures else 0, answer
 
 
 def _audited(observed: Run) -> str:

@@ -19,7 +19,7 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.planner.corrections import carried_over
-from draftbench.planner.cost_sources import costs_in
+from draftbench.planner.cost_sources import NO_BASELINE, costs_in
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -168,6 +168,8 @@ class LoadDecision:
     def settled_by(self) -> Remedy | None:
         """What would settle what is inconclusive."""
         leader = self.leader
+        if any(each.predictor.note == NO_BASELINE for each in self.alternatives):
+            return "baseline"
         if self.decision != "inconclusive" or self.impossible or leader is None:
             return None
         if leader.corrected or leader.predictor.served or self.foreign:

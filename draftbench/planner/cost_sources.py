@@ -38,9 +38,7 @@ from draftbench.records import LOOKUP, Candidate
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, read_yaml
 
-NO_BASELINE = (
-    "no server without speculation was timed beside it: sweep again with --baseline-server"
-)
+NO_BASELINE = "no server without speculation was timed beside it"
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
 # What settles an open decision: decoding the leader, timing this load, or a larger sweep.
-Remedy = Literal["decoding", "load", "sample"]
+Remedy = Literal["baseline", "decoding", "load", "sample"]
 # A sweep that settles an open decision so often is advised.
 SETTLES = 0.9
 
@@ -83,6 +83,11 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
+
+    @property
+    def any_k(self) -> bool:
+        """Whether nothing speaks for this k: no speed is known at any, and it did not run."""
+        return not (self.best or self.requests_served or self.requests_measured)
 
     @property
     def corrected(self) -> bool:
@@ -329,7 +334,7 @@ class Recommendation(Record, frozen=True):
     @property
     def by_candidate(self) -> list[Evaluation]:
         """One evaluation per candidate: its best k; where the speed is unknown the one that a
-        server drafted, or else the smallest. The leader first, the others by the speed-up that
+        server drafted, or else the largest. The leader first, the others by the speed-up that
         they are ranked by, the control last.
         """
 
@@ -338,7 +343,7 @@ class Recommendation(Record, frozen=True):
 
         best: dict[Candidate, Evaluation] = {}
         for each in self.evaluations:
-            if each.candidate not in best or known(each) > known(best[each.candidate]):
+            if each.candidate not in best or known(each) >= known(best[each.candidate]):
                 best[each.candidate] = each
 
         def order(each: Evaluation) -> tuple[bool, bool, float]:

@@ -74,6 +74,8 @@ def reasons(answer: Recommendation) -> list[str]:
 def to_settle(answer: Recommendation) -> str | None:
     """What to do about an open decision."""
     larger = answer.larger_sweep
+    if answer.settled_by == "baseline":
+        return "Next: the same sweep with --baseline-server URL, in another --out."
     if answer.settled_by == "decoding":
         decoded = f"--measure best --measure-requests {answer.requests}"
         return f"Next: decode it, by the same sweep with {decoded}."
@@ -185,14 +187,15 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
     rows: list[list[Cell]] = []
     for each, speed in best:
         marked = (speed, " " if each.corrected else "*") if speed and starred else speed
-        figures = (each.alpha, each.mean_accepted_length, each.draft_cost_ratio)
+        k, length = ("–", None) if each.any_k else (str(each.k), each.mean_accepted_length)
+        figures = (each.alpha, length, each.draft_cost_ratio)
         name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
-        rows.append([arrow, shortened(name, longest), str(each.k), marked, *figures, _memory(each)])
-    legend = "τ accepted length; c draft step / target step"
-    if answer.engine:
-        legend = "τ accepted length"
+        rows.append([arrow, shortened(name, longest), k, marked, *figures, _memory(each)])
     head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
     head, rows = _known_columns(head, rows)
+    legend = "τ accepted length; c draft step / target step"
+    if answer.engine:
+        legend = "τ accepted length" if "τ" in head else "α acceptance rate"
     return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
 
 
@@ -267,9 +270,11 @@ def _every_figure(answer: Recommendation) -> Section:
     }
     rows: list[list[Cell]] = []
     for each in answer.by_candidate:
-        figures = (getattr(each, field) for field in fields.values())
+        figures: list[Cell] = [getattr(each, field) for field in fields.values()]
         name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
-        rows.append([arrow, name, str(each.k), *figures, _memory(each)])
+        if each.any_k:
+            figures[1:] = [None] * (len(fields) - 1)
+        rows.append([arrow, name, "–" if each.any_k else str(each.k), *figures, _memory(each)])
     head = ["", "draft", "k", *fields, "memory"]
     return Section("Candidates at their best k", head, rows, [_LEGEND])
 
@@ -353,7 +358,11 @@ def crossover(answer: Recommendation) -> str:
 
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
-    return [f"{e.candidate}, k = {e.k}: {e.reason}" for e in answer.by_candidate if e.reason]
+    return [
+        f"{each.candidate if each.any_k else f'{each.candidate}, k = {each.k}'}: {each.reason}"
+        for each in answer.by_candidate
+        if each.reason
+    ]
 
 
 def failures(answer: Recommendation) -> list[str]:

@@ -360,5 +360,46 @@ def test_two_servers_over_http(command, tmp_path, kind):
     assert {t.output_tokens for t in run.trajectories} == {10}
 
 
+def test_a_server_alone_is_told_how_to_learn_its_speed_and_has_acceptance(command, tmp_path):
+    """It accepts 2 of 4 tokens a round: of three tried two are accepted, in every round."""
+    out = tmp_path / "run"
+    with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
+        outcome = command("sweep", "--server", server.url, *TRAFFIC, "--out", out, "-o", "-")
+    assert outcome.code == 0, outcome.err
+    asked = "--baseline-server URL --out "
+    assert f"{asked}{out}-with-baseline" in joined(outcome.err)
+    shown = command("recommend", out).out
+    assert "Next: the same sweep with --baseline-server URL" in shown
+    assert f"sweep --server {server.url}" in joined(shown)
+    assert joined(shown).count(f"{asked}{out}-with-baseline") == 1
+    report = json.loads(command("acceptance", out, "--format", "json").out)["candidates"][0]
+    assert (report["requests"], report["counted"], report["alpha"]["pooled"]) == (2, True, None)
+    # 9 tokens after the first are three rounds of two accepted tokens and one more.
+    lengths = {each["symbol"]: each["per_request"] for each in report["at_each_k"]}
+    assert set(lengths) == {"accepted/drafted", "(L-1)/R", "τ", "τ-1", "1+Σ Πh"}
+    table = command("acceptance", out).out
+    assert "on 2 requests" in table
+    assert "from the rounds that the serving engine counted" in joined(table)
+
+
+def joined(text):
+    """Without the backslashes and breaks of long commands and sentences."""
+    return " ".join(text.replace("\\\n", " ").split())
+
+
+def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
+    """llama.cpp looks up two tokens or more: at k = 1 prompt lookup is not even possible."""
+    with ScriptedServer("llama.cpp") as server:
+        words = ["--server", server.url, *TRAFFIC, "--drafts", "ngram", "--k", "1-3"]
+        outcome = command("sweep", *words, "--out", tmp_path / "run", "-o", "-")
+    assert outcome.code == 0, outcome.err
+    assert [line.split() for line in outcome.out.splitlines() if " ngram " in line] == [
+        ["ngram", "–", "0", "kB"]
+    ]
+    shown = command("recommend", tmp_path / "run", "--all").out
+    assert "ngram: its speed is unknown: replayed, but no server" in joined(shown)
+    assert "drafts 2 tokens or more" not in shown
+
+
 def test_the_command_line_offers_to_start_what_can_be_started():
     assert serving.STARTED == commands.STARTED

@@ -11,6 +11,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
+from draftbench.report.answer import reasons
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
@@ -82,9 +83,12 @@ def test_a_server_without_a_baseline_has_its_accepted_length_and_says_what_is_mi
     answer = recommend(alone())
     # 2000 tokens in 1400 rounds.
     assert answer.evaluations[0].mean_accepted_length.value == pytest.approx(2000 / 1400, rel=0.01)
-    assert "--baseline-server" in answer.evaluations[0].reason
+    assert "no server without speculation" in answer.evaluations[0].reason
     text = next(caveat.text for caveat in answer.caveats if caveat.kind == "no-speed")
     assert text.startswith("no candidate's speed is known: no server without speculation")
+    assert reasons(answer)[-1] == (
+        "Next: the same sweep with --baseline-server URL, in another --out."
+    )
 
 
 def test_limits_are_counted_on_a_server_without_a_baseline():

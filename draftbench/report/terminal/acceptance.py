@@ -36,10 +36,11 @@ _ENGINE_NAMES = {
     "aiperf": "AIPerf",
 }
 _LEGEND = (
-    "± is half of a 95% interval over requests, – means unknown. All figures are expectations "
-    "from replay: nothing here was decoded. Responses that repeat one passage inflate acceptance; "
-    "`recommend` warns of them."
+    "± is half of a 95% interval over requests, – means unknown. Figures of replayed drafts are "
+    "expectations: nothing was decoded for them. Responses that repeat one passage inflate "
+    "acceptance; `recommend` warns of them."
 )
+_COUNTED = "not replayed: from the rounds that the serving engine counted, at the k's it ran with"
 _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
     "last position. ±: half of a 95% interval. `--all` shows everything."
@@ -169,6 +170,7 @@ def _screen_groups(report: AcceptanceReport) -> Section:
 def _findings(report: AcceptanceReport) -> list[str]:
     """Suspected faults, trends along the response and near ties."""
     lines = [f"{c.candidate}: {fault}" for c in report.candidates for fault in _faults(c)]
+    lines += [f"{c.candidate}: {_COUNTED}" for c in report.candidates if c.counted]
     trends: dict[str, list[str]] = {}
     for c in report.candidates:
         if c.breakdown and c.breakdown.reading and c.candidate != SELF:
@@ -209,11 +211,16 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     """Every table of a candidate, some of them empty."""
     drafting = f"{c.mode} drafting" if c.mode else "prompt lookup"
     notes = ["No α: what prompt lookup proposes depends on where a round starts."]
+    if c.counted:
+        drafting = "counted by the serving engine"
+        notes = [] if c.alpha else ["No α: the engine did not say at which positions it accepted."]
+        notes.insert(0, f"{_COUNTED[:1].upper()}{_COUNTED[1:]}.")
     if c.alpha is not None:
         means = f"α {shown(c.alpha.pooled)}, mean of requests {shown(c.alpha.per_request)}"
         needed = c.alpha.requests_needed
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
-        notes = [f"{means} ({c.alpha.figure}, {c.mode} drafting){enough}"]
+        basis = c.alpha.figure if c.counted else f"{c.alpha.figure}, {drafting}"
+        notes = [*(notes if c.counted else ()), f"{means} ({basis}){enough}"]
     notes += _faults(c)
     by_segment = [(g.name, g.equal_requests) for g in c.rounds_by_group if g.by == "segment"]
     notes += _few([c], by_segment)

@@ -15,6 +15,7 @@ from draftbench.report.answer import (
     every_section,
     headline,
     limits_kept,
+    losers,
     named,
     reasons,
     schedule,
@@ -141,9 +142,9 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
     lines = []
-    if answer.leader is None and answer.by_candidate:
-        first = answer.by_candidate[0]
-        lines += [f"{named(first.configuration)}: {first.reason}"] if first.reason else []
+    # Of an engine the headline says why.
+    if answer.leader is None and not answer.engine:
+        lines += losers(answer)[:1]
     if answer.runner_up is not None:
         reason = answer.evaluation_of(answer.runner_up).reason
         lines += [f"Runner-up: {named(answer.runner_up)}, {reason}."] if reason else []
