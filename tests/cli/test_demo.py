@@ -29,7 +29,7 @@ def test_where_a_draft_pays_there_is_nothing_to_explain():
 
 
 def test_a_sweep_that_ended_in_an_error_is_not_judged(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "run_sweep", lambda *_: 3)
+    monkeypatch.setattr(demo, "run_sweep", lambda *_: (3, None))
     outcome = command("demo", "--out", tmp_path / "run")
     assert (outcome.code, outcome.out) == (3, "")
     assert "next:" not in outcome.err
