@@ -24,21 +24,22 @@ def compare(
     output: TextOutput,
 ) -> int:
     """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
-    every setting. Of three or more runs, list their answers side by side.
+    every setting. Of three or more runs, or two of other models or requests, list the answers.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json
     draftbench compare results/runs/built-in results/runs/vllm results/runs/llama
     """
     from draftbench.gate.compare import compare_runs
-    from draftbench.gate.side_by_side import side_by_side
+    from draftbench.gate.side_by_side import side_by_side, why_unpaired
     from draftbench.report.terminal.compare import render, render_answers
 
-    if more:
-        paths = [run_a, run_b, *more]
-        answers = side_by_side([*map(str, paths)], [*map(read, paths)])
-        output.write(render_answers(answers, output.style, width()))
-        return 0
-    found = compare_runs((str(run_a), str(run_b)), read(run_a), read(run_b))
-    output.write(render(found, output.style, width()))
+    names = [str(path) for path in (run_a, run_b, *(more or ()))]
+    runs = [read(Path(name)) for name in names]
+    # JSON holds everything that two runs differ in.
+    if more or (output.style != "json" and why_unpaired(*runs)):
+        output.write(render_answers(side_by_side(names, runs), output.style, width()))
+    else:
+        found = compare_runs((names[0], names[1]), runs[0], runs[1])
+        output.write(render(found, output.style, width()))
     return 0

@@ -241,9 +241,13 @@ def sweep(
     asked = serving.options()
     if asked is not None:
         refuse_beside(asked, settings, drafts or ())
-    for name, given in (("--target", target), ("--drafts", drafts)):
+    needed = {
+        "--target": (target, "the model you serve: its folder, .gguf file or hub id"),
+        "--drafts": (drafts, "a smaller model of the target's family, or `ngram` (no model)"),
+    }
+    for name, (given, what) in needed.items():
         if not given and (asked is None or asked.server is None):
-            raise UsageError(f"missing option {name}", hint=f"name it with {name} MODEL")
+            raise UsageError(f"missing option {name}", hint=what)
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     if batch is not None:
         watcher.note("--batch is called --concurrency now, and will go")
@@ -336,6 +340,8 @@ def _audited(observed: Run) -> str:
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what the traffic became and which drafts are out, before anything is loaded."""
+    from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
+
     describe_load(prepared, watcher)
     facts = prepared.manifest.traffic
     merged = f"; duplicates merged: {facts.merged}" if facts.merged else ""
@@ -346,10 +352,10 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     for failure in prepared.failures:
         refused.setdefault(failure.reason, []).append(str(failure.candidate))
     for reason, names in refused.items():
-        watcher.note(f"refused {', '.join(names)}: {reason}")
+        watcher.note(paragraph(f"refused {', '.join(names)}: {reason}", SCREEN_COLUMNS))
     for draft, caveats in prepared.caveats.items():
         for caveat in caveats:
-            watcher.note(f"note on {draft}: {caveat}")
+            watcher.note(paragraph(f"note on {draft}: {caveat}", SCREEN_COLUMNS))
 
 
 def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:

@@ -19,6 +19,7 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline, sampling_label
+from draftbench.gate.side_by_side import why_unpaired
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import draft_lengths, predictor_of
@@ -288,19 +289,13 @@ def _ratio(gain: Estimate) -> Estimate:
 
 
 def _caveats(a: Run, b: Run) -> Iterable[str]:
+    if unpaired := why_unpaired(a, b):
+        yield unpaired
+        return
     if a.manifest.environment.machine != b.manifest.environment.machine:
         yield "times (c, S) come from different machines and are not compared"
-    if a.manifest.key_id != b.manifest.key_id:
-        yield (
-            "the requests were hashed with different keys and cannot be paired: set "
-            "DRAFTBENCH_KEY to the same secret for both runs"
-        )
-        return
     in_a, in_b = ({(t.request, t.sample): t for t in run.trajectories} for run in (a, b))
     both = in_a.keys() & in_b.keys()
-    if not both:
-        yield "no request is in both runs: nothing can be paired"
-        return
     if len(both) < max(len(in_a), len(in_b)):
         yield f"only {len(both)} responses are in both runs, of {len(in_a)} and {len(in_b)}"
     resampled = sum(

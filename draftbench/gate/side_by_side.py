@@ -73,6 +73,22 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
     )
 
 
+def why_unpaired(a: Run, b: Run) -> str | None:
+    """Why two runs have nothing in common that could be paired; None where they have."""
+    only = "only the answers of the two runs can be compared"
+    targets = [(run.facts_of(None), run.manifest.question.target) for run in (a, b)]
+    sizes = {facts.parameters for facts, _ in targets if facts is not None}
+    if len(sizes) > 1:
+        return f"the targets are different models ({targets[0][1]} and {targets[1][1]}): {only}"
+    if a.manifest.key_id != b.manifest.key_id:
+        return (
+            f"the requests were hashed with different keys: {only}; with the same DRAFTBENCH_KEY "
+            "for both runs their requests can be paired"
+        )
+    in_a, in_b = ({t.request for t in run.trajectories} for run in (a, b))
+    return None if in_a & in_b else f"no request is in both runs: {only}"
+
+
 def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
     first = recommend(run)
     for level in first.levels:
@@ -101,7 +117,10 @@ def _load(run: Run, concurrency: int) -> str:
 
 
 def _caveats(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]:
-    if len({run.manifest.key_id for run in runs}) > 1:
+    unpaired = why_unpaired(*runs) if len(runs) == 2 else None
+    if unpaired:
+        yield unpaired
+    elif len({run.manifest.key_id for run in runs}) > 1:
         yield "the requests were hashed with different keys: whether they are the same is unknown"
     elif len(set.intersection(*requests)) < max(map(len, requests)):
         yield "the runs did not measure the same requests"

@@ -6,6 +6,7 @@ Every figure carries its full value and interval in attributes, rounded only for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -13,6 +14,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.report.terminal.text import Cell, Section, numeric, plain, shown
 
 _VOID = ("meta", "br")
+_FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 
 
 class Html(str):
@@ -42,11 +44,23 @@ def together(children: Iterable[str | None]) -> Html:
 
 
 def coded(text: str) -> Html:
-    """A sentence with what stands in backticks as code."""
+    """A sentence with what stands in backticks and every flag as code; a flag is not broken at its
+    hyphens.
+    """
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return together([text])
-    return together(element("code", part) if at % 2 else part for at, part in enumerate(parts))
+        return _flags_coded(text)
+    return together(
+        element("code", part) if at % 2 and not _FLAG.fullmatch(part) else _flags_coded(part)
+        for at, part in enumerate(parts)
+    )
+
+
+def _flags_coded(text: str) -> Html:
+    parts = _FLAG.split(text)
+    return together(
+        element("code", part, class_="flag") if at % 2 else part for at, part in enumerate(parts)
+    )
 
 
 def items(lines: Iterable[str]) -> Html:

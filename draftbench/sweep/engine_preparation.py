@@ -410,7 +410,8 @@ def _check_drafts(
             elif server is None:
                 found.replayed_only.append(str(candidate))
     if not found.candidates and (server is None or refusals):
-        raise next(iter(refusals), UsageError("no draft is given", hint="name one with --drafts"))
+        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
+        raise next(iter(refusals), UsageError("no draft is given", hint=hint))
     if options.controls and (server is None or options.drafts):
         found.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
         found.candidates.setdefault(Candidate(draft=LOOKUP))

@@ -299,7 +299,8 @@ def _check_drafts(
         found.sources[name], found.caveats[name] = source, caveats
         found.candidates |= dict.fromkeys(Candidate(draft=name, quant=level) for level in levels)
     if not found.candidates:
-        raise next(iter(refusals), UsageError("no draft is given", hint="name one with --drafts"))
+        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
+        raise next(iter(refusals), UsageError("no draft is given", hint=hint))
     if options.controls:
         found.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
     return found

@@ -281,10 +281,7 @@ FORMS = (
 class UnknownFormError(BadRowError):
     """A row in which nothing looks like a request."""
 
-    hint = (
-        f"forms understood: {', '.join(form.name for form in FORMS)}, also inside `body` and the "
-        "like (docs/formats.md shows them); for anything else use --prompt-field"
-    )
+    hint = "name the prompt with --prompt-field; docs/formats.md lists the known forms"
 
 
 class LengthsOnlyError(BadRowError):

@@ -1,6 +1,7 @@
 """`draftbench check` on the models of the package: what is printed and what it exits as."""
 
 import json
+import re
 
 import pytest
 
@@ -98,3 +99,12 @@ def test_an_encoder_can_neither_draft_nor_be_drafted_for(command, embedded, enco
     assert head == f"{draft} as the draft of {target}: cannot work"
     assert reason.startswith("  `bert` (BertForMaskedLM) is an encoder, which does not write text")
     assert "accepts" not in outcome.out
+
+
+def test_large_numbers_are_grouped(command, words):
+    answer = command(*words, "--all", "--memory", "1GB").out
+    side_by_side = answer.partition("Engines")[0].split("\n")
+    (rows,) = (line.split() for line in side_by_side if line.startswith("rows of vocabulary"))
+    assert rows[-2:] == ["2,048", "2,048"]
+    fits = next(line.split() for line in answer.split("\n") if line.startswith("none  "))
+    assert re.fullmatch(r"\d{3},\d{3}", fits[-1])

@@ -1,8 +1,11 @@
 """`draftbench compare` on the sweep that the tests of this folder share."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
 
 
 def test_a_run_against_itself_exits_0(command, swept):
@@ -37,6 +40,16 @@ def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
     found = json.loads(command("compare", folder, folder, folder, "--format", "json").out)
     assert found["runs"] == [str(folder)] * 3
     assert [answer["runner"] for answer in found["answers"]] == ["built-in decoder"] * 3
+
+
+def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command):
+    one, other = (REFERENCE / name for name in ("tinyllama-stories", "tinyllama-gsm8k"))
+    outcome = command("compare", one, other)
+    assert (outcome.code, outcome.err) == (0, "")
+    line = "no request is in both runs: only the answers of the two runs can be compared"
+    assert line in outcome.out
+    assert "B − A" not in outcome.out
+    assert [line for line in outcome.out.splitlines() if line.startswith(("A  b", "B  b"))]
 
 
 def test_one_run_is_not_enough(failing, swept):

@@ -66,7 +66,9 @@ def test_an_engine_that_is_started_needs_its_models(failing, missing):
     words = {"--target": "t", "--drafts": "d"}
     del words[missing]
     given = [word for pair in words.items() for word in pair]
-    assert f"missing option {missing}" in failing(2, "sweep", *ENGINE, *given, *TRAFFIC)
+    error, hint = failing(2, "sweep", *ENGINE, *given, *TRAFFIC).splitlines()
+    assert error == f"error: missing option {missing}"
+    assert missing not in hint
 
 
 def test_the_target_cannot_draft_for_itself(failing, embedded):

@@ -19,7 +19,7 @@ from draftbench.run_folder.manifest import portable
 def told(load):
     traffic = SimpleNamespace(requests=2, rows=3, form="prompt", merged=1, dropped={"too long": 4})
     manifest = SimpleNamespace(traffic=traffic, environment=SimpleNamespace(load=load))
-    failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs")
+    failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs " * 8)
     notes: list[str] = []
     prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
     describe(prepared, SimpleNamespace(note=notes.append))
@@ -35,7 +35,12 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told(None) == [
         "2 requests in 3 rows, read as prompt; duplicates merged: 1",
         "4 left out: too long",
-        "refused foreign: its vocabulary differs",
+        "refused foreign: "
+        + " ".join(["its vocabulary differs"] * 3)
+        + "\n  "
+        + " ".join(["its vocabulary differs"] * 3)
+        + " its vocabulary\n  differs its vocabulary "
+        "differs",
         "note on draft: slow",
     ]
 

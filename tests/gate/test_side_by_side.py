@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from scenes import SMALL, manifest, replay, served, trajectory
+import dataclasses
 
-from draftbench.gate.side_by_side import side_by_side
+import pytest
+from scenes import SMALL, facts, manifest, replay, served, trajectory
+
+from draftbench.gate.side_by_side import side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
 from draftbench.report.answer import speed_ups, times
 from draftbench.report.terminal.compare import render_answers
@@ -40,6 +42,19 @@ def decoder_run():
     along = [trajectory(name, 9) for name in NAMES]
     replays = [replay((1.0,) * 8, request=name) for name in NAMES]
     return run_of(manifest(ks=(1,)), [*along, *replays])
+
+
+def test_runs_of_two_targets_two_keys_or_other_requests_cannot_be_paired():
+    def run(names=NAMES, parameters=10, **changes):
+        along = [trajectory(name, 9) for name in names]
+        return run_of(manifest(ks=(1,), **changes), [facts(None, parameters=parameters), *along])
+
+    assert why_unpaired(run(), run(names=[*NAMES[:1], "new"])) is None
+    assert why_unpaired(run(), run(names=["new"])).startswith("no request is in both runs: only ")
+    other = "the targets are different models (target and target): only the answers"
+    assert why_unpaired(run(), run(parameters=11)).startswith(other)
+    other_key = dataclasses.replace(run(), manifest=manifest(key_id="other"))
+    assert "the same DRAFTBENCH_KEY" in why_unpaired(run(), other_key)
 
 
 def test_every_answer_names_its_runner_and_its_load():

@@ -18,7 +18,8 @@ import pytest
 from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.page import page
+from draftbench.report.markup import coded
+from draftbench.report.page import STYLE, page
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/qwen2.5-coder"
 HOSTILE = '<script>alert(1)</script>" onload="x'
@@ -309,3 +310,12 @@ def test_a_figure_is_rounded_for_the_eye_alone(whole):
         *("qwen0.5:int4", "5", "1.99 1.74–2.24", "0.87 0.83–0.90", "4.05 3.66–4.37"),
         *("0.20 0.19–0.23", "584 MB"),
     ]
+
+
+def test_a_flag_is_code_that_is_not_broken_at_its_hyphens():
+    shown = coded("sweep there (`--concurrency`) or see `a b`; --measure-requests decodes more")
+    assert shown == (
+        'sweep there (<code class="flag">--concurrency</code>) or see <code>a b</code>; '
+        '<code class="flag">--measure-requests</code> decodes more'
+    )
+    assert "code.flag { white-space: nowrap; }" in STYLE

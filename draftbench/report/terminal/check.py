@@ -106,7 +106,7 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
             [
                 room.level,
                 format_size(room.weight_bytes),
-                "does not fit" if room.tokens is None else str(room.tokens),
+                "does not fit" if room.tokens is None else f"{room.tokens:,}",
             ]
             for room in pair.rooms
         ]
@@ -134,7 +134,7 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
     models = (answer.target, pair.draft)
     tokenizers = target, draft = facts.target_tokenizer, facts.draft_tokenizer
     contexts = [
-        "no limit" if tokens is None else f"{tokens} tokens"
+        "no limit" if tokens is None else f"{tokens:,} tokens"
         for tokens in (facts.target_context, facts.draft_context)
     ]
     special = [
@@ -151,8 +151,8 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         ["family", *(model.family for model in models)],
         ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
         ["context", *contexts],
-        ["rows of vocabulary", str(sizes.target_rows), str(sizes.draft_rows)],
-        ["tokens of vocabulary", str(sizes.target_tokens), str(sizes.draft_tokens)],
+        ["rows of vocabulary", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
+        ["tokens of vocabulary", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
         ["tokenizer", target.kind, draft.kind],
         *special,
         ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
@@ -165,7 +165,7 @@ def _tokens(answer: CheckResult, pair: PairSheet) -> list[str]:
     all_tokens = _overlap(vocabulary.all_tokens, "the target's tokens")
     notes = [f"The draft has {all_tokens}."]
     if vocabulary.traffic is not None:
-        traffic = f"the {answer.traffic_tokens} tokens of the traffic"
+        traffic = f"the {answer.traffic_tokens:,} tokens of the traffic"
         notes.append(f"It has {_overlap(vocabulary.traffic, traffic)}.")
     return notes
 

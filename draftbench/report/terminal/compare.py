@@ -113,9 +113,9 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
     )
     sections = [
         Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),
+        Section("Caveats", notes=found.caveats),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
         Section("Best draft", ["", "load", "draft", "k", "deciding ×", "α", "τ"], best, [legend]),
-        Section("Caveats", notes=found.caveats),
         Section("Differences in the settings", ["", *letters.values()], differing),
     ]
     sections = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
