@@ -255,6 +255,21 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
+def _of_rounds(run: Run) -> Iterator[Caveat]:
+    rounds = [row.verify_seconds for row in run.decodes]
+    judged = [seconds for seconds in rounds if len(seconds) >= _ROUNDS_TO_JUDGE]
+    stalled = sum(max(seconds) > _STALL * median(seconds) for seconds in judged)
+    if stalled:
+        short = "1 decoding run stalled" if stalled == 1 else f"{stalled} decoding runs stalled"
+        yield Caveat(
+            "stalled",
+            f"{short}: one round took over {_STALL:g} times as long as usual (a suspended process, "
+            "another job), so the speed that it shows is too low",
+            decisive=stalled > _STALLED * len(judged),
+            short=short,
+        )
+
+
 def _of_machine(run: Run) -> Iterator[Caveat]:
     load = run.manifest.environment.load
     watched = any(state.others is not None for state in run.states)
@@ -280,18 +295,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     if throttled:
         text = f"cores were throttled for heat {throttled} times: the times are not steady"
         yield Caveat("throttled", text)
-    rounds = [row.verify_seconds for row in run.decodes]
-    judged = [seconds for seconds in rounds if len(seconds) >= _ROUNDS_TO_JUDGE]
-    stalled = sum(max(seconds) > _STALL * median(seconds) for seconds in judged)
-    if stalled:
-        short = "1 decoding run stalled" if stalled == 1 else f"{stalled} decoding runs stalled"
-        yield Caveat(
-            "stalled",
-            f"{short}: one round took over {_STALL:g} times as long as usual (a suspended process, "
-            "another job), so the speed that it shows is too low",
-            decisive=stalled > _STALLED * len(judged),
-            short=short,
-        )
+    if not run.served:  # an engine tells no seconds of a round
+        yield from _of_rounds(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)

@@ -4,7 +4,10 @@ that are not those of replay, other texts with speculation, and prompts that it 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from statistics import median
+from typing import Any
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate, paired_difference
@@ -19,6 +22,11 @@ from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
 
 # Tokens a round of an engine's, off replay's by a larger share.
 _OTHER_ACCEPTANCE = 0.2
+# An answer stalled whose rounds took so many times the median of its arm's. The slowest took up to
+# 3.6 times as long (13 runs on vLLM and llama.cpp, of a busy machine too).
+_STALL, _ROUNDS_TO_JUDGE = 10.0, 5
+# A larger share of stalled answers moves a speed-up by more than its interval.
+_STALLED = 0.02
 
 
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
@@ -28,6 +36,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_two_servers(run)
         yield from _of_untimed(run, decided)
         yield from _of_other_acceptance(run, decided)
+        yield from _of_stalls(run)
         yield from _of_texts(run)
         yield from _of_cached_prompts(evaluator, decided)
 
@@ -94,6 +103,26 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 decisive=True,
                 short=short,
             )
+
+
+def _of_stalls(run: Run) -> Iterator[Caveat]:
+    """Of answers as a whole: a client sees the rounds of a server late, and several at once."""
+    arms = defaultdict[Any, dict[Any, float]](dict)
+    for row in run.decodes:
+        if len(row.proposed) >= _ROUNDS_TO_JUDGE:
+            pace = row.decode_seconds / len(row.proposed)
+            arms[row.candidate, row.k, row.batch][row.request, row.sample, row.repeat] = pace
+    paces = [list(arm.values()) for arm in arms.values()]
+    stalled = sum(pace > _STALL * median(arm) for arm in paces for pace in arm)
+    if stalled:
+        short = "1 answer stalled" if stalled == 1 else f"{stalled} answers stalled"
+        yield Caveat(
+            "stalled",
+            f"{short}: its rounds took over {_STALL:g} times as long as in other answers of "
+            "the same server (a suspended process, another job), so the speed is wrong",
+            decisive=stalled > _STALLED * sum(map(len, paces)),
+            short=short,
+        )
 
 
 def _of_texts(run: Run) -> Iterator[Caveat]:

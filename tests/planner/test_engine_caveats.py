@@ -76,3 +76,23 @@ def test_a_machine_that_became_slower_decides_where_starts_did_not_come_in_turns
     assert "plain decoding became 13% slower" in found.text
     assert found.decisive is decisive
     assert ("taken out" in found.text) is not decisive
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(7.9, False), (8.1, True)])
+def test_an_answer_stalled_whose_rounds_took_ten_times_those_of_the_others(seconds, said):
+    """All others take .8 s for eight tokens, by the server's clock."""
+    plain = answers(0, decode_seconds=0.8)
+    plain[0] = structs.replace(
+        plain[0], decode_seconds=seconds, arrivals=(*plain[0].arrivals[:-1], 9.0)
+    )
+    found = caveat_of(run(*plain, *answers(1, decode_seconds=0.8)), kind="stalled")
+    assert (found is not None and "1 answer stalled" in found.text) is said
+
+
+def test_pieces_that_a_client_saw_late_are_no_stall():
+    """One piece after 8 s, of rounds of .1 s by the server's clock."""
+    plain = [
+        structs.replace(row, arrivals=(0.1, *(8.1 + n / 1e4 for n in range(8))), decode_seconds=0.8)
+        for row in answers(0)
+    ]
+    assert caveat_of(run(*plain, *answers(1, decode_seconds=0.8)), kind="stalled") is None
