@@ -24,7 +24,7 @@ def compare(
     output: TextOutput,
 ) -> int:
     """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
-    every setting. Of three or more runs, or two of other models or requests, list the answers.
+    every setting. Of runs that cannot be paired, and of three or more, list the answers.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json

@@ -343,14 +343,14 @@ class Decision:
     )
     max_p99_ratio: float | None = in_decision(
         None,
-        "How many times as long a request's p99 time per output token may become, e.g. 1.2.",
+        "The most that p99 time per output token may grow, as a ratio, e.g. 1.2.",
         "RATIO",
         min=0.0,
     )
     slo: dict[str, float] | None = in_decision(
         None,
-        "Latency limits, e.g. ttft=300ms,tpot=40ms,e2e=10s: says how many requests to a serving "
-        "engine kept them.",
+        "Latency limits, e.g. ttft=300ms,tpot=40ms,e2e=10s: prints the share of requests within "
+        "them (runs on a serving engine).",
         "LIMITS",
         parse=slo_of,
     )

@@ -158,7 +158,9 @@ class Settings:
         parse=_lookup,
     )
     processes: int = in_built_in(
-        1, "How many processes time and decode each candidate, since restarts differ.", min=1
+        1,
+        "How many processes time and decode each candidate; restarts can differ by percents.",
+        min=1,
     )
     target_quant: str = in_built_in(
         "none",
@@ -171,7 +173,7 @@ class Settings:
         False, "Measure acceptance, but no speed, at levels without a fast kernel here."
     )
     one_layout: bool = in_built_in(
-        False, "Keep weights on a CPU once: less memory, slower passes over several tokens."
+        False, "Hold weights only once on a CPU: less memory, slower passes over several tokens."
     )
     audit: bool = in_built_in(False, "Exit 1 if speculation changes what the target writes.")
     isolate: bool = in_built_in(

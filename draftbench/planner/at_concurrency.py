@@ -108,7 +108,7 @@ class LoadDecision:
 
     @cached_property
     def sample(self) -> Sample | None:
-        """What decides: the best one's figures are flattered by chance, so its speed-up is taken
+        """What decides: the best of several looks better than it is, so its speed-up is taken
         from requests that did not choose it, where there are such. None where its own requests are
         too few for an interval, or so unequal that they say as much as too few.
         """

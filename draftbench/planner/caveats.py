@@ -488,9 +488,9 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
     plain = [e.plain_overhead for e in answer.evaluations if e.plain_overhead is not None]
     if rounds and plain:
         found.append(
-            f"Rounds took {median(rounds):.2f} times as long as their passes timed in isolation "
-            f"(median; at most {max(rounds):.2f}), target steps without speculation "
-            f"{median(plain):.2f} times: only the difference between the two changes a speed-up."
+            f"In real decoding, rounds took {median(rounds):.2f} times as long as their passes "
+            f"timed alone (median; at most {max(rounds):.2f}), and steps without speculation "
+            f"{median(plain):.2f} times. Only the difference between the two affects the speed-up."
         )
     luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
     if luck:
@@ -507,7 +507,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"Output check at temperature 0: {outputs.identical} of {outputs.requests} identical "
             f"to the target, {outputs.near_ties} different only at near ties{ties}, "
             f"{outputs.faults} unexplained"
-            + (f", {outputs.unknown} for causes unknown." if outputs.unknown else ".")
+            + (f", {outputs.unknown} of unknown cause." if outputs.unknown else ".")
         )
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)

@@ -274,7 +274,7 @@ class LargerSweep(Record, frozen=True):
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
-    The first in a ranking is flattered by chance, so the speed-ups here are cross-validated: chosen
+    The best of several looks better than it is, so the speed-ups here are cross-validated: chosen
     on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
     prefills where the objective is latency. To speculate its interval must lie above `min_speedup`
     and 2% more, not to speculate below that: interleaved runs of one process differ by as much.

@@ -84,8 +84,8 @@ def _low_alpha(case: _Case) -> str | None:
     if draft is None or draft.alpha is None or draft.alpha.value >= 0.65:
         return None
     return (
-        f"α of {draft.candidate} is {draft.alpha.value:.0%}: under 65% it is probably the wrong "
-        "draft; `draftbench acceptance` shows where it is rejected"
+        f"α of {draft.candidate} is only {draft.alpha.value:.0%}; below 65%, look for another "
+        "draft (`draftbench acceptance` shows where this one is rejected)"
     )
 
 
@@ -171,13 +171,13 @@ RULES: tuple[tuple[str, Callable[[_Case], str | None], str, str], ...] = (
     (
         "high-alpha-without-speed",
         _high_alpha,
-        "accepted tokens cost their draft steps and their verification all the same",
+        "accepted tokens still cost their draft steps and their verification",
         f"{_GUIDE}; nibor1896/Crow issue 29 (85% accepted, no faster)",
     ),
     (
         "quantize-the-draft",
         _quantize,
-        "a draft's errors only cost rounds, its bytes cost every step",
+        "a draft's errors cost some rounds, its bytes cost every step",
         f"{_GUIDE}; alexziskind1/draftbench (1.5B: 2.80× in 16 bits, 2.96× in 4)",
     ),
     (

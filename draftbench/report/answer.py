@@ -131,8 +131,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     if not decoded:
         rests_on = f"predicted for {requests}"
     elif not leader.corrected:
-        few = counted(decoded, "decoded request")
-        rests_on = f"predicted for {requests}, {few} too few to correct it"
+        rests_on = f"predicted for {requests} ({decoded} decoded: too few to correct it)"
     else:
         rests_on = f"measured on {requests}"
         if decoded != answer.requests:
@@ -144,7 +143,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How sure the decision is, and how much acceptance it has to spare."""
+    """How sure the decision is, and how far acceptance could fall or would have to grow."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         notes.append(
@@ -166,7 +165,7 @@ def certainty(answer: Recommendation) -> list[str]:
 
 
 def limits_kept(answer: Recommendation) -> list[str]:
-    """How many requests kept the limits, without and with speculation."""
+    """The shares of requests within the limits, without and with speculation."""
     if answer.slo_kept is None:
         return []
     asked = msgspec.structs.asdict(answer.slo_kept.slo)
@@ -251,8 +250,8 @@ def speed_ups(answer: Recommendation) -> Section:
         ("expected", leader.speedup_expected, "predicted, corrected by the time measured"),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),
-        ("expected, with prefills", leader.speedup_end_to_end_expected, "end to end"),
-        ("predicted, with prefills", leader.speedup_end_to_end, "end to end"),
+        ("expected, end to end", leader.speedup_end_to_end_expected, "prefills included"),
+        ("predicted, end to end", leader.speedup_end_to_end, "prefills included"),
     ]
     known = [[name, times(value), covers] for name, value, covers in rows if value is not None]
     return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))

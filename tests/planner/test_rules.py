@@ -59,7 +59,7 @@ def rules(scene):
     ("rule", "changes", "words"),
     [
         ("size-ratio", {"sizes": (70e9, 35e9)}, "50.0% of the target's parameters"),
-        ("low-alpha", {"alpha": near(0.4)}, "under 65%"),
+        ("low-alpha", {"alpha": near(0.4)}, "below 65%"),
         (
             "same-family",
             {"names": ("qwen2.5-7b", "qwen2.5-0.5b"), "alpha": near(0.5)},

@@ -38,7 +38,7 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
         r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
     ]
     assert speed_up(hand.answer(records)).endswith(
-        "predicted for 10 requests, 1 decoded request too few to correct it"
+        "predicted for 10 requests (1 decoded: too few to correct it)"
     )
 
 
@@ -83,8 +83,8 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
         ["expected", "2.00× (1.91–2.10)", "predicted, corrected by the time measured"],
         ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
         ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],
-        ["expected, with prefills", "1.50× (1.43–1.57)", "end to end"],
-        ["predicted, with prefills", "1.64× (1.64–1.64)", "end to end"],
+        ["expected, end to end", "1.50× (1.43–1.57)", "prefills included"],
+        ["predicted, end to end", "1.64× (1.64–1.64)", "prefills included"],
     ]  # fmt: skip
 
 

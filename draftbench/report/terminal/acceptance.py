@@ -263,7 +263,7 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
 def _breakdown(candidate: str, found: Breakdown) -> list[Section]:
     """α by group, and by segment and temperature at once."""
     change = found.late_less_early
-    notes = [] if change is None else [f"late less early: {_signed(change)}"]
+    notes = [] if change is None else [f"α late in responses minus α early: {_signed(change)}"]
     return [
         Section(
             f"{candidate}: where tokens are accepted",

@@ -64,7 +64,7 @@ def split(**fields: Any) -> Breakdown:
         "2  1.00 ±0.00  0.67 ±0.00",
         "segment      chat�[31m                40        320        0.90  0.75 ±0.00",
         # 2 of 2 less 2 of 3.
-        "late less early: +0.333 (+0.333 to +0.333)",
+        "α late in responses minus α early: +0.333 (+0.333 to +0.333)",
         "acceptance rises over the course of a response",
         "never                   2.67 ±0.00  1.67 ±0.00             1.00 ±0.00",
         "0.4                     2.67 ±0.00  ≥ 1.67 ±0.00           ≤ 1.00 ±0.00",
