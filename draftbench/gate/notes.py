@@ -15,7 +15,7 @@ from draftbench.gate.result import Change, Check, GateResult
 from draftbench.planner.costs import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
-    "whether speculation changes what is written was not judged: that takes answers of one server "
+    "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"

@@ -135,7 +135,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     elif leader.predictor.served and leader.processes < FEW_PROCESSES and decided.doubt:
         yield Caveat(
             "few-starts",
-            f"{leader.name} was started {_times(leader.processes)}, too seldom to show how much "
+            f"{leader.name} was started {_times(leader.processes)}, too few times to show how much "
             f"starts differ: the deciding interval allows for {_percent(decided)} (--restarts)",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)

@@ -259,7 +259,7 @@ def _segments(run: Run, charts: Mapping[str, Chart]) -> Html:
         elif any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()):
             lead = (
                 f"No segment and no temperature has the {MIN_REQUESTS} requests that an interval "
-                "takes, so nothing is drawn."
+                "needs, so nothing is drawn."
             )
         return _section("segments", "Segments", lead)
     lead = "An average can hide segments where a draft performs poorly."

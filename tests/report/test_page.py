@@ -146,7 +146,7 @@ def test_segments_too_small_to_draw_are_said_to_be(hand):
     for at, segment in enumerate(["chat", "code"] * 4):
         records += [hand.trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
     text = Read(page_of(hand.run(records))).text
-    assert "No segment and no temperature has the 5 requests that an interval takes" in text
+    assert "No segment and no temperature has the 5 requests that an interval needs" in text
     assert "belong to one segment" not in text
 
 
