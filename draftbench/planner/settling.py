@@ -18,6 +18,10 @@ from draftbench.planner.recommendation import SETTLES, LargerSweep
 # More than so many times the requests that there are is no advice; where no advice can be given,
 # so many are tried next.
 _FAR, _NEXT = 50, 10
+# More are advised as long as twice as many settle it so much more often. Nine of ten is an average
+# over what the truth may be, and the least requests for it leave out the truths nearest to the
+# asked speed-up: at 4 % from it 68 % of such advice settled it (simulated), with this 90 %.
+_HARDLY_MORE = 0.01
 _PROCESSES = (1, 3, 5)
 _NORMAL = NormalDist()
 _REACH = _NORMAL.inv_cdf(0.975)
@@ -50,8 +54,9 @@ class OpenInterval:
 
 
 def larger_sweep(interval: OpenInterval, *, processes_help: bool) -> LargerSweep | None:
-    """The least work that settles it in nine of ten cases; where none within reason does, the next
-    one worth trying. None where requests show nothing.
+    """The least work that settles it in nine of ten cases, and if that is within reason hardly less
+    often than twice the requests; where none does, the next one worth trying. None where requests
+    show nothing.
     """
     if interval.of_requests <= 0:
         return None
@@ -76,11 +81,15 @@ def larger_sweep(interval: OpenInterval, *, processes_help: bool) -> LargerSweep
 
 def _least_times(interval: OpenInterval, processes: int) -> float | None:
     """How many times the requests settle it, None where that is no advice."""
+
+    def enough(times: float) -> bool:
+        chance = interval.chance(times, processes)
+        return chance >= max(SETTLES, interval.chance(2 * times, processes) - _HARDLY_MORE)
+
     if interval.chance(_FAR, processes) < SETTLES:
         return None
     low, high = 0.0, math.log(_FAR)
     for _ in range(40):
         middle = (low + high) / 2
-        enough = interval.chance(math.exp(middle), processes) >= SETTLES
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
     return math.exp(high)

@@ -12,6 +12,7 @@ from draftbench.memory import format_size
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
+    SETTLES,
     Configuration,
     Distribution,
     Evaluation,
@@ -90,7 +91,8 @@ def to_settle(answer: Recommendation) -> str | None:
     if larger.enough:
         return f"To settle it: a sweep with {again} in another --out{short}."
     settled = f"which have a {larger.chance:.0%} chance of settling it"
-    return f"Next: {_size(answer, larger)} ({again} in another --out), {settled}{short}."
+    near = f"so near {answer.min_speedup:g}× no number within reason has {SETTLES:.0%}"
+    return f"Next: {_size(answer, larger)} ({again} in another --out), {settled}; {near}{short}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:
