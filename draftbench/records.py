@@ -11,9 +11,10 @@ an unknown field is an error with its path, not an attribute that nobody asked f
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from enum import StrEnum
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -345,6 +346,10 @@ class EngineFacts(Observation, frozen=True):
     ready_seconds: Amount | None  # from the start to the first answer
 
 
+# Rounds that an engine may count past the end of an answer, and the longest draft that is measured.
+_PAST_END, _LONGEST_DRAFT = 8, 64
+
+
 class Served(Observation, frozen=True):
     """One request answered by a serving engine. `k` = 0 with `candidate` None is the baseline: a
     server without speculation.
@@ -395,11 +400,49 @@ class Served(Observation, frozen=True):
         _check_lengths(len(self.arrivals), chunks=self.chunks)
         if (self.proposed is None) != (self.accepted is None):
             raise ValueError("`proposed` and `accepted` come together")
-        rounds = zip(self.proposed or (), self.accepted or (), strict=True)
-        if any(accepted > proposed for proposed, accepted in rounds):
-            raise ValueError("`accepted` is more than was proposed")
         if self.error is None and sum(self.chunks) != self.output_tokens:
             raise ValueError("`chunks` do not add up to the output")
+        if what := impossible_rounds(self, self.output_tokens):
+            raise ValueError(what)
+        most = self.k * (self.rounds or 0)
+        if self.error is None and self.rounds and max(self.drafted or 0, self.kept or 0) > most:
+            raise ValueError("more tokens in a round than k")
+
+
+class Counted(Protocol):
+    """The rounds of an answer, as a serving engine counts them."""
+
+    @property
+    def proposed(self) -> Sequence[int] | None: ...
+    @property
+    def accepted(self) -> Sequence[int] | None: ...
+    @property
+    def rounds(self) -> int | None: ...
+    @property
+    def drafted(self) -> int | None: ...
+    @property
+    def kept(self) -> int | None: ...
+    @property
+    def by_position(self) -> Sequence[int] | None: ...
+
+
+def impossible_rounds(counted: Counted, tokens: int) -> str | None:
+    """Why no answer of so many tokens has these rounds, in words; None where one may."""
+    by_position, most = counted.by_position or (), 2 * tokens + _PAST_END
+    if len(counted.proposed or ()) != len(counted.accepted or ()):
+        return "proposed and accepted tokens of different rounds"
+    steps = zip(counted.proposed or (), counted.accepted or (), strict=True)
+    if any(accepted > proposed for proposed, accepted in steps):
+        return "more tokens accepted than proposed in a round"
+    if max(counted.rounds or 0, len(counted.proposed or ())) > most:
+        return "more rounds than tokens"
+    if (counted.drafted or 0) > _LONGEST_DRAFT * most:
+        return "more drafted tokens than rounds hold"
+    if counted.drafted is not None and (counted.kept or 0) > counted.drafted:
+        return "more tokens accepted than drafted"
+    if any(later > earlier for earlier, later in pairwise(by_position)):
+        return "a draft position accepted more often than the one before it"
+    return None
 
 
 class Failure(Observation, frozen=True):

@@ -66,7 +66,7 @@ def test_what_a_sweep_writes_is_read_back(good):
         (SERVED, {"chunks": (4,)}, "`chunks` has 1 entries, not 2"),
         (SERVED, {"chunks": (1, 2)}, "do not add up to the output"),
         (SERVED, {"accepted": None}, "come together"),
-        (SERVED, {"accepted": (2, 3)}, "more than was proposed"),
+        (SERVED, {"accepted": (2, 3)}, "accepted than proposed"),
         (FACTS, {"context_length": 0}, r">= 1 - at `\$\.context_length`"),
         (FACTS, {"parameters": 0}, r">= 1 - at `\$\.parameters`"),
     ],

@@ -19,10 +19,12 @@ from typing import Any
 from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.counters import Counters
 from draftbench.engines.engine import Answer, Ask, Reading, Server
+from draftbench.records import impossible_rounds
 
 # What an answer takes over from its reading as it is.
 _TOLD = {field.name for field in fields(Reading)} & {field.name for field in fields(Answer)}
 _TOLD -= {"text"}
+_ROUNDS = ("proposed", "accepted", "rounds", "drafted", "kept", "by_position")
 
 
 def drive(
@@ -167,6 +169,11 @@ class _Drive:
                 await server.settle(reading)
             except AnswerError:
                 reading.tokens = None
+        if what := impossible_rounds(reading, sum(chunks)):
+            for name in _ROUNDS:
+                setattr(reading, name, None)
+            if fault is None:
+                fault, reason = Fault.GARBAGE, f"the server counts {what}"
         if not ask.log_p or len(reading.log_p or ()) != reading.count:
             reading.log_p = None
         return Answer(
@@ -190,9 +197,10 @@ def _with_counts(answer: Answer, counted: Counters) -> Answer:
         return answer
     if sum(counted.by_position) != kept:
         return answer
-    return replace(
+    whole = replace(
         answer, rounds=counted.rounds, drafted=drafted, kept=kept, by_position=counted.by_position
     )
+    return answer if impossible_rounds(whole, whole.output_tokens) else whole
 
 
 def _spread(tokens: int, pieces: int) -> list[int]:

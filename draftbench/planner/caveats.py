@@ -33,6 +33,7 @@ from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, DraftingMode
 from draftbench.run_folder.run import Run
+from draftbench.run_folder.served import seconds_of
 
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
@@ -95,7 +96,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
                 "fast kernel here"
             )
             loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
-            if evaluator.run.manifest.question.engine and not (loads or known):
+            if evaluator.run.manifest.question.engine and not loads:
                 text = f"no candidate's speed is known: {_not_timed_on_engine(evaluator.run)}"
             elif any(each.measured for each in decided.alternatives):
                 text = "no candidate's speed is known: too few requests were decoded"
@@ -195,6 +196,9 @@ def _not_timed_on_engine(run: Run) -> str:
     drafted = any(row.candidate is not None for row in run.served)
     if drafted and all(row.candidate is not None for row in run.served):
         return NO_BASELINE
+    streamed = {row.k > 0 for row in run.served if row.output_tokens > 1 and seconds_of(row)}
+    if drafted and len(streamed) < 2:
+        return "the server sends its answers whole, so nothing after a first token can be timed"
     return "too few requests were timed" if drafted else "no server that drafts was timed"
 
 

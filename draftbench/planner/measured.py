@@ -90,7 +90,7 @@ class Overheads:
         what its steps take: passes are slower by as much as these were.
         """
         used = [each for each in self.spent if each]
-        if not used or 0 not in self.spent:
+        if not used or not self.spent.get(0):
             return 0.0
         return max(0.0, self._beyond(used, self.passes[0] / self.spent[0]))
 

@@ -86,9 +86,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 def _decode(row: Served, block: str, *, by_server: bool) -> Decode:
     kept, cut = _rounds_within(row)
     concurrency = row.concurrency if row.load == "closed" else 1
-    seconds = row.arrivals[-1] - row.arrivals[0]
-    if by_server and row.decode_seconds is not None:
-        seconds = row.decode_seconds
+    seconds = seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
     return Decode(
         request=row.request,
         sample=row.sample,
@@ -211,6 +209,13 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
     longest = sorted(sorted(range(len(gaps)), key=lambda i: -gaps[i])[:rounds])
     ends = [0, *longest[1:], len(gaps)] if longest else []
     return tuple(round(max(at[end] - at[begin], 0.0), 7) for begin, end in pairwise(ends))
+
+
+def seconds_of(row: Served) -> float:
+    """Seconds after the first token, by the server's own clock where it can be believed."""
+    if row.decode_seconds is not None and _by_server(row):
+        return row.decode_seconds
+    return row.arrivals[-1] - row.arrivals[0]
 
 
 def _by_server(row: Served) -> bool:

@@ -249,7 +249,8 @@ def contradiction(answer: Answer, k: int) -> str | None:
 def drafted_at_once(answer: Answer) -> int:
     """The most tokens that a round of an answer is known to have proposed, 0 if none is."""
     accepted = [at for at, count in enumerate(answer.by_position or (), start=1) if count]
-    mean = math.ceil((answer.drafted or 0) / answer.rounds) if answer.rounds else 0
+    sums = max(answer.drafted or 0, answer.kept or 0)
+    mean = math.ceil(sums / answer.rounds) if answer.rounds else 0
     return max([mean, *(answer.proposed or ()), *accepted])
 
 

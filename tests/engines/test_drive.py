@@ -200,3 +200,14 @@ def test_positions_are_left_out_where_somebody_else_was_served_too():
     assert (alone.rounds, alone.by_position) == (2, (2, 0))
     assert (crowded.rounds, crowded.by_position) == (None, None)
     assert (crowded.drafted, crowded.kept) == (4, 2)
+
+
+def test_rounds_that_cannot_be_are_garbage_and_are_not_kept():
+    with ScriptedServer("vllm", k=4) as play:
+        play.rounds_of = lambda count: [(2, 4)]  # four of two
+        server = connect(play.url)
+        (answer,) = drive(server, asks(1, limit=8), concurrency=1)
+        server.close()
+    assert answer.error is Fault.GARBAGE
+    assert "more tokens accepted than" in answer.reason
+    assert (answer.proposed, answer.accepted, answer.rounds, answer.kept) == (None,) * 4

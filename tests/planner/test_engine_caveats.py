@@ -96,3 +96,12 @@ def test_pieces_that_a_client_saw_late_are_no_stall():
         for row in answers(0)
     ]
     assert caveat_of(run(*plain, *answers(1, decode_seconds=0.8)), kind="stalled") is None
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_a_server_that_sends_answers_whole_cannot_be_timed_and_it_is_said(k):
+    """As behind a proxy that holds a stream back until it ends."""
+    rows = {n: answers(n) for n in (0, 1)}
+    rows[k] = [structs.replace(row, arrivals=(0.9,) * 9, decode_seconds=0.0) for row in rows[k]]
+    found = caveat_of(run(*rows[0], *rows[1]), kind="no-speed")
+    assert "sends its answers whole" in found.text

@@ -178,6 +178,10 @@ def test_of_all_ks_a_round_takes_one_figure_beyond_passes_as_slow_as_plain_steps
     assert Overheads().of_all == 0
 
 
+def test_a_baseline_that_took_no_time_tells_no_overhead():
+    assert Overheads({0: 0.0, 2: 9.0}, {0: 5.0, 2: 10.0}, {0: 10, 2: 3}).of_all == 0
+
+
 def test_rounds_that_were_faster_than_their_passes_take_nothing_beyond_them():
     assert Overheads({0: 5.0, 2: 9.0}, {0: 5.0, 2: 10.0}, {0: 10, 2: 3}).of_all == 0
 

@@ -126,3 +126,20 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
     found = decodes_of([alone, *opened, *drafted])
     assert {row.batch for row in found} == {1}
     assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("counted", "what"),
+    [
+        ({"rounds": 2, "drafted": 2, "kept": 3}, "accepted than drafted"),
+        ({"rounds": 3, "drafted": 6, "kept": 6, "by_position": (1, 5)}, "the one before it"),
+        ({"rounds": 10**9, "drafted": 10, "kept": 3}, "more rounds than tokens"),
+        ({"drafted": 10**9, "kept": 3}, "more drafted tokens than rounds hold"),
+        ({"proposed": (2, 2), "accepted": (1,)}, "of different rounds"),
+        ({"proposed": (2,), "accepted": (3,)}, "more tokens accepted than proposed"),
+        ({"rounds": 1, "kept": 10}, "in a round than k"),
+    ],
+)
+def test_rounds_that_no_answer_can_have_are_refused(counted, what):
+    with pytest.raises(ValueError, match=what):
+        served(SMALL, 2, *(0.1 * n for n in range(1, 12)), **counted)
