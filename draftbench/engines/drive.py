@@ -24,7 +24,6 @@ from draftbench.records import impossible_rounds
 # What an answer takes over from its reading as it is.
 _TOLD = {field.name for field in fields(Reading)} & {field.name for field in fields(Answer)}
 _TOLD -= {"text"}
-_ROUNDS = ("proposed", "accepted", "rounds", "drafted", "kept", "by_position")
 
 
 def drive(
@@ -112,10 +111,10 @@ class _Drive:
     async def _measure(self, ask: Ask, *, alone: bool) -> None:
         if alone and self._server.counts_around:
             before = await self._count()
-            answer = await self._answer(ask)
+            answer = _with_sound_rounds(await self._answer(ask))
             answer = _with_counts(answer, (await self._count()).since(before))
         else:
-            answer = await self._answer(ask)
+            answer = _with_sound_rounds(await self._answer(ask))
         self._answers.put(answer)
 
     async def _count(self) -> Counters:
@@ -169,11 +168,6 @@ class _Drive:
                 await server.settle(reading)
             except AnswerError:
                 reading.tokens = None
-        if what := impossible_rounds(reading, sum(chunks)):
-            for name in _ROUNDS:
-                setattr(reading, name, None)
-            if fault is None:
-                fault, reason = Fault.GARBAGE, f"the server counts {what}"
         if not ask.log_p or len(reading.log_p or ()) != reading.count:
             reading.log_p = None
         return Answer(
@@ -186,6 +180,24 @@ class _Drive:
             error=fault,
             reason=reason,
         )
+
+
+def _with_sound_rounds(answer: Answer) -> Answer:
+    """The answer, or where it cannot have the rounds that the server counts, garbage without them."""
+    what = impossible_rounds(answer, answer.output_tokens)
+    if what is None:
+        return answer
+    return replace(
+        answer,
+        proposed=None,
+        accepted=None,
+        rounds=None,
+        drafted=None,
+        kept=None,
+        by_position=None,
+        error=answer.error or Fault.GARBAGE,
+        reason=answer.reason or f"the server counts {what}",
+    )
 
 
 def _with_counts(answer: Answer, counted: Counters) -> Answer:
