@@ -183,7 +183,7 @@ class _Drive:
 
 
 def _with_sound_rounds(answer: Answer) -> Answer:
-    """The answer, or where it cannot have the rounds that the server counts, garbage without them."""
+    """The answer; garbage without rounds where it cannot have those that the server counts."""
     what = impossible_rounds(answer, answer.output_tokens)
     if what is None:
         return answer
