@@ -89,12 +89,18 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
                 "times of a server are compared with those without its speculation",
                 hint="give the address of such a server with --baseline-server, or drop that limit",
             )
+        if asked.arrivals == "log" and asked.time_scale is None:
+            raise IncomparableError(
+                "the baseline does not say how many times as fast as logged its requests came",
+                hint="an older draftbench saved it: save it again, from the same run folder",
+            )
         serving = ServingOptions(
             server=new.server,
             baseline=new.baseline_server,
             tokenizer=new.tokenizer,
             drafts_with=tested.get("draft"),
             arrivals=asked.arrivals or "closed",
+            time_scale=asked.time_scale or 1.0,
         )
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
     with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):

@@ -23,7 +23,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
 # 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
 # 5: of a serving engine its name, its load, and whether speculation changed the texts.
-SCHEMA_VERSION = 5
+# 6: how fast a log was sent, unknown in files before; the α of a server that tells positions.
+SCHEMA_VERSION = 6
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -48,8 +49,9 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     """What was asked; figures of different questions are not comparable.
 
     `key_id` names the key of the request hashes. A request's limit and stop strings are part of its
-    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. `concurrency`
-    and `arrivals` are the load at which a serving engine counted rounds; a replay has none.
+    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. `concurrency`,
+    `arrivals` and `time_scale` are the load at which a serving engine counted rounds; a replay has
+    none.
     """
 
     key_id: str
@@ -62,6 +64,7 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None
     concurrency: _Number | None = None  # requests in flight
     arrivals: str | None = None  # closed, log, or poisson:RATE
+    time_scale: Positive | None = None  # times the log's own speed
 
 
 class Speed(Record, frozen=True):

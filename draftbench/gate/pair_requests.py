@@ -28,7 +28,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
     if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
         before["definition of alpha"] = old.alpha_definition
         now["definition of alpha"] = new.alpha_definition
-    for field in ("concurrency", "arrivals"):
+    for field in ("concurrency", "arrivals", "time_scale"):
         if None in (before[field], now[field]):  # a replay is of no load
             del before[field]
     for field, value in before.items():

@@ -141,6 +141,7 @@ def make_baseline(
             max_new_tokens=question.max_new_tokens,
             concurrency=load,
             arrivals=None if load is None else question.arrivals,
+            time_scale=question.time_scale if load and question.arrivals == "log" else None,
         ),
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,

@@ -242,6 +242,8 @@ def _named(difference: TokenDifference | None) -> str:
     target, draft = (
         "no token" if text is None else repr(text) for text in (difference.target, difference.draft)
     )
+    if target == draft:
+        return f"id {difference.id} is {target}, for which the draft's output has no row"
     return f"id {difference.id} is {target} in the target, {draft} in the draft"
 
 

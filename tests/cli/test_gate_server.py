@@ -7,6 +7,9 @@ import json
 import pytest
 from engines.scripted_server import ScriptedServer
 
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.run import read_run
+
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 12, "--temperature", 0]
 
 
@@ -196,3 +199,38 @@ def test_what_only_one_side_knows_did_not_change_and_threads_of_the_client_are_n
     assert "fingerprint" not in outcome.out
     assert "changed since the baseline: engine version" in outcome.out
     assert "CPU threads" not in outcome.err
+
+
+def logged(tmp_path):
+    """Twelve requests, one every .4 s."""
+    file = tmp_path / "log.jsonl"
+    rows = [
+        {"prompt": f"request {n}", "timestamp": 1_700_000_000 + 0.4 * n, "max_tokens": 24}
+        for n in range(12)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return file
+
+
+def test_a_log_is_sent_as_fast_as_for_the_baseline(command, tmp_path):
+    """4.4 s of a log, ten times as fast: .44 s from the first request to the last."""
+    words = ["--traffic", logged(tmp_path), "--temperature", 0]
+    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+        run, file = tmp_path / "run", tmp_path / "baseline.json"
+        load = ["--arrivals", "log", "--time-scale", 10]
+        assert command("sweep", "--server", server.url, *words, *load, "--out", run).code == 0
+        assert command("gate", "--save", file, run, "--candidate", "draft", "--k", 4).code == 0
+        gate = ["gate", "--baseline", file, "--server", server.url, *words]
+        outcome = command(*gate, "--out", tmp_path / "new")
+        assert outcome.code == 0, outcome.err
+        sent = [
+            row.sent for row in read_run(RunFolder(tmp_path / "new")).served if row.load == "open"
+        ]
+        assert max(sent) - min(sent) == pytest.approx(0.44, abs=0.3)
+        document = json.loads(file.read_text())
+        assert document["question"].pop("time_scale") == 10
+        file.write_text(json.dumps(document))
+        asked = len(server.bodies)
+        outcome = command(*gate, "--out", tmp_path / "newer")
+        assert (outcome.code, outcome.out, len(server.bodies)) == (4, "", asked)
+    assert "save it again, from the same run folder" in outcome.err

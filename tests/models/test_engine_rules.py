@@ -143,3 +143,10 @@ def test_every_engine_says_what_it_does_with_a_shorter_context():
 )
 def test_the_options_are_those_of_the_engines(changes, engine, option):
     assert option in answers(changes)[engine].option
+
+
+def test_a_token_that_the_draft_can_read_and_not_write_is_named_so():
+    """Its tokenizer has the id, its output no row for it: the two texts are the same."""
+    found = answers({"first_unreadable": TokenDifference(id=10, target="*", draft="*")})
+    said = found["TensorRT-LLM"].reason
+    assert "id 10 is '*', for which the draft's output has no row" in said
