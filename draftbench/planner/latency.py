@@ -13,9 +13,10 @@ against limits (`slo_kept`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -158,11 +159,18 @@ def slo_kept(
 
 
 def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
-    """With Wilson's interval (1927), which does not shrink to nothing where all or none kept."""
-    kept = [keeps(row, slo) for row in rows]
-    if not kept:
+    """The mean over requests of the share of a request's answers that kept.
+
+    With Wilson's interval (1927), which does not shrink to nothing where all or none kept. Asking
+    the same requests again says nothing about others, so that they count once each.
+    """
+    answers: defaultdict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        answers[row.request].append(keeps(row, slo))
+    if not answers:
         return None
-    n, share, z = len(kept), sum(kept) / len(kept), NormalDist().inv_cdf(0.975)
+    n, z = len(answers), NormalDist().inv_cdf(0.975)
+    share = fmean(fmean(kept) for kept in answers.values())
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))

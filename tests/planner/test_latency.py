@@ -136,3 +136,23 @@ def test_the_share_that_kept_has_wilsons_interval():
     assert kept.plain.value == pytest.approx(0.9)
     assert (kept.plain.low, kept.plain.high) == pytest.approx((0.596, 0.982), abs=1e-3)
     assert kept.speculative is None
+
+
+def test_the_same_requests_asked_twice_are_no_more_requests():
+    """8 requests asked twice, then one of them once more, late. Wilson's interval by hand."""
+
+    def kept(rows):
+        return slo_kept(run_of(manifest(engine="vllm"), rows), None, 1, Slo(ttft=1.0)).plain
+
+    twice = [
+        served(None, 0, 0.1, 0.2, request=f"r{n}", server=start, repeat=repeat)
+        for repeat, start in enumerate(("a", "b"))
+        for n in range(8)
+    ]
+    found = kept(twice)
+    # z²/n = 3.8415 / 8 = 0.4802: from 1 / 1.4802 on.
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.6756, 1.0), abs=1e-4)
+    late = served(None, 0, 9.0, 9.1, request="r0", server="c", repeat=2)
+    found = kept([*twice, late])
+    # (7 + 2/3) / 8 = 0.9583; (0.9583 + 0.2401 ± 1.96 √(0.0399 / 8 + 0.0150)) / 1.4802.
+    assert (found.value, found.low, found.high) == pytest.approx((0.9583, 0.6224, 0.9969), abs=5e-4)
