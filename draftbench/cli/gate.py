@@ -258,6 +258,9 @@ def baseline_of(
         else:
             of_it = (e for e in answer.evaluations if e.candidate == candidate and e.best)
             picked = next((e.configuration for e in of_it), None)
+        ran = [each for each in answer.evaluations if each.requests_served]
+        if picked is None and len(ran) == 1 and candidate in (None, ran[0].candidate):
+            picked = ran[0].configuration  # all that a server drafts with
         if picked is None:
             raise UsageError(
                 f"no k of `{name}` is known to be best" if name else "this run has no best draft",

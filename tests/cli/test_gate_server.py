@@ -98,6 +98,13 @@ def test_the_verdict_is_on_what_the_server_accepts(
     assert verdict in outcome.out
 
 
+def test_what_a_server_alone_drafts_with_need_not_be_named(command, saved, tmp_path):
+    file = tmp_path / "unnamed.json"
+    outcome = command("gate", "--save", file, tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(file.read_text()) == json.loads(saved.read_text())
+
+
 def test_the_draft_is_called_what_the_baseline_calls_it(command, saved, tmp_path):
     document = json.loads(saved.read_text())
     document["candidate"] = document["tested"]["draft"] = "small"

@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from engines.scripted_server import ScriptedServer
 
 import draftbench
 from draftbench.cli import main
@@ -52,7 +53,7 @@ def shared(tmp_path_factory):
     files = {
         str(path.relative_to(place)): path.read_bytes()
         for path in place.rglob("*")
-        if path.is_file() and path != traffic and path.parent.name != "private"
+        if path.is_file() and path != traffic and "private" not in path.parts
     }
     return {**told, **files}, RunFolder(place / "run")
 
@@ -156,6 +157,38 @@ def test_nothing_that_may_be_shared_holds_the_marker(shared):
     for name, data in found.items():
         whole = unpacked(name.encode() + b"\n" + data)
         assert [secret for secret in hidden if secret in whole] == [], name
+
+
+def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_path, shared):
+    """What a sweep shows of a server's refusals may quote a prompt; no file and no later command
+    does.
+    """
+    _, folder = shared
+    log = tmp_path / "prod.jsonl"
+    prompts = [f"def f{i}():  # {MARKER}" for i in range(6)]
+    log.write_text("".join(json.dumps({"prompt": text, "id": MARKER}) + "\n" for text in prompts))
+    run, base, page = (str(tmp_path / name) for name in ("run", "base.json", "page.html"))
+    how = {"k": 4, "accepts": (2,), "faults": {9: "refuse", 11: "failed"}}
+    with ScriptedServer("vllm") as plain, ScriptedServer("vllm", **how) as server:
+        words = ["--server", server.url, "--baseline-server", plain.url]
+        words += ["--traffic", str(log), "--max-new-tokens", "20"]
+        said(["sweep", *words, "--drafts", "ngram", "--out", run])  # ids are the server's
+    offline = [
+        ["recommend", run, "--all"],
+        ["acceptance", run, "--all"],
+        ["report", run, "--html", page],
+        ["compare", run, run],
+        ["gate", "--save", base, run, "--candidate", "draft", "--k", "4"],
+        ["gate", "--baseline", base, run],
+    ]
+    found = {" ".join(words): said(words) for words in offline}
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != log]
+    found |= {str(path): path.read_bytes() for path in files if "private" not in path.parts}
+    assert any(name.endswith("served.jsonl") for name in found)
+    hidden = [*secrets(folder), *secrets(RunFolder(tmp_path / "run"))]
+    assert any(secret in (tmp_path / "run/private/texts.jsonl").read_bytes() for secret in hidden)
+    for name, data in found.items():
+        assert [secret for secret in hidden if secret in unpacked(data)] == [], name
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, KeyError, ValueError, OSError, MemoryError])
