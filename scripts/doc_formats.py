@@ -194,11 +194,17 @@ def _run_folder() -> str:
 
 def _other() -> str:
     csv = ", ".join(f"`{name}`" for name in CSV_FIGURES)
-    costs = inspect.cleandoc(cost_sources.__doc__ or "").partition("\n\n")[2]
-    example, _, words = costs.partition("\n\n")
+    _, *costs = inspect.cleandoc(cost_sources.__doc__ or "").split("\n\n")
+    words = [
+        f"```yaml\n{inspect.cleandoc(part)}\n```"
+        if part.startswith(" ")
+        else " ".join(part.split())
+        for part in costs
+    ]
     return (
         "## An engine's costs\n\nWhat `recommend` and `export` read with `--costs FILE.yaml`.\n\n"
-        f"```yaml\n{inspect.cleandoc(example)}\n```\n\n{' '.join(words.split())}\n\n"
+        + "\n\n".join(words)
+        + "\n\n"
         "## CSV\n\n"
         "`recommend --format csv` has a line per candidate and k: `draft`, `quant`, `k`, `best` "
         f"(1 for the candidate's best k), then for each of {csv} the figure and, under "

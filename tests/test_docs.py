@@ -15,6 +15,8 @@ import pytest
 from draftbench.cli import main
 from draftbench.cli.output import width
 from draftbench.memory import LEVELS
+from draftbench.planner.cost_sources import read_engine_costs
+from draftbench.records import Candidate
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -75,6 +77,17 @@ def test_every_key_that_a_command_prints_is_documented(words, capsys):
     # Levels and roles are keys of free objects that the page names with their values.
     free |= {*LEVELS, "eos_token", "bos_token"}
     assert sorted(name for name in found - free if f"`{name}`" not in page) == []
+
+
+def test_the_file_of_costs_on_the_page_of_formats_can_be_copied(tmp_path):
+    page = (ROOT / "docs/formats.md").read_text().partition("## An engine's costs")[2]
+    copied = tmp_path / "costs.yaml"
+    copied.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    draft = Candidate("qwen0.5", "int4")
+    found = read_engine_costs(copied, [draft])
+    assert (found.runner, found.batches(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
+    # 27.5 tokens a second are 36.4 ms a token.
+    assert found.at(draft, 1).costs.draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
 
 
 def examples(page: Path) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ Acceptance is a property of models and traffic, cost of hardware and runner: a s
 each candidate at each batch size that was timed there, and names its runner. Between two timed
 batch sizes costs are interpolated linearly, beyond them they are unknown.
 
-    engine: llama.cpp b4000, 4-bit GGUF          # named in every answer
+    engine: llama.cpp b4000, 4-bit GGUF           # named in every answer
     batches:
       1:                                          # active rows
         tokens_per_second: 27.5                   # of all rows, plain decoding; or target_step_s

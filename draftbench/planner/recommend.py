@@ -85,6 +85,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         crossover_gaps=paying.gaps if paying else (),
         failures=run.failures,
         engine=engine_name(run) if run.manifest.question.engine else None,
+        costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
         larger_sweep=larger,

@@ -316,6 +316,7 @@ class Recommendation(Record, frozen=True):
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
+    costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run's own
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
     timing_doubt: float | None = None  # of the deciding speed-up: ± what no more requests narrow
     settled_by: Remedy | None = None  # what would settle what is inconclusive

@@ -138,7 +138,10 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on = f"measured on {requests}"
         if decoded != answer.requests:
             rests_on = f"over {requests}, {decoded} of them decoded"
-    rests_on += f" in {answer.engine}" if answer.engine else ""
+    if answer.costs_from:
+        rests_on += f" with costs of {answer.costs_from}"
+    elif answer.engine:
+        rests_on += f" in {answer.engine}"
     included = "prefills included" if answer.objective == "latency" else "decode only"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     return f"{included}, {rests_on}{asked}"
@@ -178,7 +181,8 @@ def limits_kept(answer: Recommendation) -> list[str]:
         for word, share in sides
         if share is not None
     ]
-    return [f"Requests with {limits}: {', '.join(shares) or 'none was served'}."]
+    served = f"Requests in {answer.engine}" if answer.costs_from else "Requests"
+    return [f"{served} with {limits}: {', '.join(shares) or 'none was served'}."]
 
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:
@@ -194,9 +198,8 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
         rows.append([arrow, shortened(name, longest), k, marked, *figures, _memory(each)])
     head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
     head, rows = _known_columns(head, rows)
-    legend = "τ accepted length; c draft step / target step"
-    if answer.engine:
-        legend = "τ accepted length" if "τ" in head else "α acceptance rate"
+    legend = "τ accepted length" if "τ" in head else "α acceptance rate"
+    legend += "; c draft step / target step" if "c" in head else ""
     return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
 
 
@@ -240,7 +243,9 @@ def speed_ups(answer: Recommendation) -> Section:
     if error is not None and abs(error) >= 0.0005:
         measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
     requests = counted(answer.requests, "request")
-    source = "the rounds of other starts" if answer.engine else "pass timings"
+    source = (
+        "the rounds of other starts" if answer.engine and not answer.costs_from else "pass timings"
+    )
     if leader.replayed:
         source = f"replay and {source}"
     rows = [

@@ -69,6 +69,13 @@ def test_costs_of_another_run(command):
     assert "all speed-ups here are predictions" in " ".join(outcome.out.split())
 
 
+def test_the_headline_names_where_costs_come_from(command, engine):
+    out = " ".join(command("recommend", RUN, "--costs", engine).out.split())
+    assert "predicted for 48 requests with costs of an engine 1.0 " in out
+    out = " ".join(command("recommend", RUN, "--costs", RUN).out.split())
+    assert "predicted for 48 requests with costs of draftbench lean (bfloat16, cpu) " in out
+
+
 def test_costs_of_a_run_of_another_target(failing):
     said = failing(2, "recommend", RUN, "--costs", RUN.with_name("tinyllama-stories"))
     assert "another target" in said

@@ -33,6 +33,11 @@ def test_what_was_never_decoded_is_called_predicted(hand):
     )
 
 
+def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run(hand):
+    answer = replace(hand.answer(hand.undecoded()), engine="vllm 0.32.0", costs_from="SGLang 9.9")
+    assert speed_up(answer).endswith("predicted for 10 requests with costs of SGLang 9.9")
+
+
 def test_a_measured_part_of_the_requests_is_counted(hand):
     records = [
         r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
