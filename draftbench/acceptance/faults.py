@@ -20,6 +20,8 @@ from draftbench.run_folder.run import Run
 # Even at half the hazard before it, none accepted where ten are expected is less likely than e^-10.
 _EXPECTED = 10
 _MIN_TRIED = 50
+# Shares of the drafted tokens, and of the first of each round, that no working pair reaches.
+_ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # Forms of traffic whose prompts are plain texts.
 _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
 
@@ -56,11 +58,9 @@ def suspected_faults(
         ))  # fmt: skip
     accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
-    fruitless = [
-        (at_k.k, tried)
-        for at_k in rounds
-        if (tried := float(at_k.rounds.sum())) >= _MIN_TRIED and not at_k.accepted.any()
-    ]
+    fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
+    longest = max(rounds, key=lambda at_k: at_k.k, default=None)
+    perfect = longest and _almost_all(longest)
     if positions >= _MIN_TRIED and not any(map(any, accepted)):
         found.append((
             "zero acceptance",
@@ -71,10 +71,16 @@ def suspected_faults(
     elif fruitless:
         found.append((
             "one token per round",
-            f"the mean accepted length is exactly 1 at k = {fruitless[0][0]}: none of "
-            f"{fruitless[0][1]:.0f} rounds accepted a token",
+            fruitless[0],
             "check that the draft sees the prompt and its cache, and that its proposals reach the "
             "verifier",
+        ))  # fmt: skip
+    elif perfect and candidate.draft != SELF:
+        found.append((
+            "nearly all accepted",
+            perfect,
+            "check that the target is not its own draft, and read some responses: repetition is "
+            "easy to draft",
         ))  # fmt: skip
     cliffs = [cliff for at_k in rounds if (cliff := _cliff(at_k)) is not None]
     if cliffs:
@@ -84,6 +90,29 @@ def suspected_faults(
             "suspect the drafting loop: cache positions, the attention window, a repeated step",
         ))  # fmt: skip
     return tuple(SetupFault(str(candidate), *each) for each in found)
+
+
+def _almost_none(rounds: Rounds) -> str | None:
+    tried, first = float(rounds.rounds.sum()), float(rounds.survived[:, 0].sum())
+    if np.isnan(first):  # of sums alone: at most as many
+        first = float(rounds.accepted.sum())
+    if tried < _MIN_TRIED or first >= _ALMOST_NONE * tried:
+        return None
+    if first == 0:
+        return (
+            f"the mean accepted length is exactly 1 at k = {rounds.k}: none of {tried:.0f} rounds "
+            "accepted a token"
+        )
+    return f"only {first / tried:.1%} of {tried:.0f} rounds accepted a token at k = {rounds.k}"
+
+
+def _almost_all(rounds: Rounds) -> str | None:
+    tried, accepted = float((rounds.proposed - rounds.cut).sum()), float(rounds.accepted.sum())
+    if tried < _MIN_TRIED or accepted < _ALMOST_ALL * tried:
+        return None
+    share = "every one" if accepted == tried else f"{accepted / tried:.1%}"
+    verb = "was" if accepted == tried else "were"
+    return f"{share} of {tried:.0f} drafted tokens {verb} accepted at k = {rounds.k}"
 
 
 def _cliff(rounds: Rounds) -> str | None:

@@ -4,7 +4,7 @@
 segments and metrics, a serving engine writes other texts with speculation, or the new run shows a
 suspected fault that the old did not. *pass* where the texts and every metric over all requests
 pass; a segment is too small to be asked for that and can only fail. *inconclusive* otherwise, and
-where acceptance rose on prompts that are not the same: they may be easier.
+where acceptance rose on other prompts or with another target: they may be easier to draft.
 
 Suspected faults count apart from the metrics because a broken set-up may hide in them: a doubled
 first token or the template of another model changes what is asked and answered, and acceptance may
@@ -44,7 +44,7 @@ from draftbench.gate.noninferiority import (
     rise,
     with_processes,
 )
-from draftbench.gate.notes import notes_on, prompts_changed
+from draftbench.gate.notes import notes_on, prompts_changed, target_changed
 from draftbench.gate.pair_requests import (
     Pair,
     by_segment,
@@ -111,7 +111,8 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
     faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
     verdicts = [check.verdict for check in pooled] + ([texts.verdict] if texts else [])
-    maybe_easier = any(check.improved for check in pooled) and prompts_changed(pairs)
+    others = prompts_changed(pairs) or target_changed(old, new)
+    maybe_easier = any(check.improved for check in pooled) and others
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in checks)):
         verdict = Verdict.FAIL
     elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:

@@ -28,8 +28,8 @@ def notes_on(
     messages = dict.fromkeys((*result.faults, *(fault.message for fault in new.faults)))
     notes = [f"suspected fault: {message}" for message in messages]
     prompts = prompts_changed(pairs)
-    if prompts:
-        notes.append(prompts)
+    other = target_changed(old, new)
+    notes += filter(None, (prompts, other))
     if result.verdict is Verdict.FAIL:
         if any(check.verdict is Verdict.FAIL for check in result.checks):
             notes += _largest_drops(result, old, new)
@@ -42,10 +42,11 @@ def notes_on(
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and result.verdict is Verdict.PASS:
         notes.append(f"improved: {improved}; save a new baseline to keep the gain")
-    elif improved and result.verdict is Verdict.INCONCLUSIVE and prompts:
+    elif improved and result.verdict is Verdict.INCONCLUSIVE and (prompts or other):
+        asked = "on different prompts, which" if prompts else "with another target, whose responses"
         notes.append(
-            f"improved: {improved}, but on different prompts, which may be easier or broken: read "
-            "some responses, and save a new baseline if the change is intended"
+            f"improved: {improved}, but {asked} may be easier or broken: read some responses, and "
+            "save a new baseline if the change is intended"
         )
     missing = len(old.requests) - len(pairs)
     equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
@@ -95,6 +96,18 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
         f"{len(changed)} of {len(pairs)} requests have prompts of another length than before "
         f"({by} tokens): the chat template or the tokenizer changed"
     )
+
+
+def target_changed(old: Baseline, new: Baseline) -> str | None:
+    """How the target is another model than before: by its weights where both runs know them, which
+    no server tells, else by its name.
+    """
+    for fact in ("target fingerprint", "target"):
+        before, now = old.tested.get(fact), new.tested.get(fact)
+        if before is not None and now is not None:
+            changed = f"the target is another model: {fact} was {before}, is {now}"
+            return None if before == now else changed
+    return None
 
 
 def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[str]:

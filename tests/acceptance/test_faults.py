@@ -5,6 +5,7 @@ prompts are chats and the draft may have been trained with another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,44 @@ def test_positions_that_the_draft_cannot_reach_are_not_held_against_it() -> None
 def test_a_mean_accepted_length_of_one_is_suspected_though_the_replay_was_fine() -> None:
     pairs = [replayed([1.0] * 60)]
     assert whats(SMALL, pairs, rounds_of([0.0] * 60, 3)) == ["one token per round"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "message"),
+    [
+        # 40 rounds of four and one token, and a last token that the limit leaves no room to draft.
+        ([1.0] * 201, "every one of 160 drafted tokens was accepted at k = 4"),
+        # 100 rounds, one that is rejected, 100 rounds: 800 of 804.
+        ([1.0] * 500 + [0.0] + [1.0] * 500, "99.5% of 804 drafted tokens were accepted at k = 4"),
+        # 20 rounds, one that is rejected, 20 rounds: 160 of 164 is 97.6%.
+        ([1.0] * 100 + [0.0] + [1.0] * 100, None),
+        ([1.0] * 41, None),  # 32 tokens prove nothing
+    ],
+)
+def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(
+    accept: list[float], message: str | None
+) -> None:
+    rounds = rounds_of(accept, 4)
+    faults = [(fault.what, fault.message) for fault in found(SMALL, [], rounds)]
+    assert faults == ([] if message is None else [("nearly all accepted", message)])
+    assert whats(SELF, [], rounds) == []
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_acceptance_near_zero_at_the_first_position_is_suspected(told: bool) -> None:
+    # One round of two tokens, 118 of one, and a last token that nothing is drafted for.
+    rounds = rounds_of([1.0] + [0.0] * 120, 2)
+    # Three rounds of two tokens, 59 of one: 4.8%.
+    better = rounds_of([1.0, 0.0] * 3 + [0.0] * 60, 1)
+    if not told:
+        rounds, better = (
+            replace(each, reached=each.reached * np.nan, survived=each.survived * np.nan)
+            for each in (rounds, better)
+        )
+    (fault,) = found(SMALL, [], rounds)
+    assert fault.what == "one token per round"
+    assert fault.message == "only 0.8% of 119 rounds accepted a token at k = 2"
+    assert whats(SMALL, [], better) == []
 
 
 def test_prompt_lookup_that_finds_nothing_is_no_fault() -> None:

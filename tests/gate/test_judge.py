@@ -325,3 +325,34 @@ def test_acceptance_that_rose_on_other_prompts_does_not_pass(run):
     result = judge(old, other)
     assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
     assert any("on different prompts" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "other"),
+    [
+        (("target.gguf", None), ("distilled.gguf", None)),  # a server tells a name alone
+        (("big", "aa"), ("big", "bb")),
+    ],
+)
+def test_acceptance_that_rose_with_another_target_does_not_pass(run, facts, other):
+    def tested(name, fingerprint):
+        weights = {} if fingerprint is None else {"target fingerprint": fingerprint}
+        return {"draft": "small", "target": name} | weights
+
+    old, rise = run(tested=tested(*facts)), lambda at: 18.0 + at % 2
+    assert judge(old, run(rise, tested=tested(*facts))).verdict is Verdict.PASS
+    result = judge(old, run(rise, tested=tested(*other)))
+    assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert result.notes[0].startswith("the target is another model: target")
+    assert any("with another target, whose responses may be easier" in n for n in result.notes)
+    level = judge(old, run(tested=tested(*other)))
+    assert level.verdict is Verdict.PASS
+    assert level.notes[0].startswith("the target is another model: target")
+
+
+def test_a_moved_target_of_the_same_weights_is_no_other(run):
+    old, new = (
+        run(accepted, tested={"target": name, "target fingerprint": "aa"})
+        for accepted, name in ((15.0, "big"), (lambda at: 18.0 + at % 2, "copy-of-big"))
+    )
+    assert judge(old, new).verdict is Verdict.PASS

@@ -30,9 +30,11 @@ def decoded(scene, requests=30, decoded=30, slower=1.0):
     return scene.observed(2)
 
 
-def test_a_long_and_quiet_run_raises_no_doubt(scene):
+def test_a_long_and_quiet_run_raises_no_doubt_but_of_a_draft_that_is_always_right(scene):
     found = recommend(decoded(scene))
-    assert (found.decision, found.caveats, found.near_tie_share) == ("speculate", (), 0.0)
+    assert (found.decision, found.decisive_caveats, found.near_tie_share) == ("speculate", (), 0.0)
+    (caveat,) = found.caveats
+    assert caveat.text.startswith("small: suspected fault: every one of 150 drafted tokens was acc")
 
 
 @pytest.mark.parametrize(
