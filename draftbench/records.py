@@ -344,6 +344,7 @@ class EngineFacts(Observation, frozen=True):
     context_length: Positive | None  # tokens that it reads
     prefix_cache: bool | None  # whether prompts read before cost less
     ready_seconds: Amount | None  # from the start to the first answer
+    files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they lie here
 
 
 # Rounds that an engine may count past the end of an answer, and the longest draft that is measured.

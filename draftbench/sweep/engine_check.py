@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from draftbench.engines.commands import Method, Speculation
 from draftbench.engines.drive import drive
@@ -14,6 +15,7 @@ from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.measure.prompts import Prompt
+from draftbench.models.source import ModelSource
 from draftbench.records import (
     DRAFTING_SETTINGS,
     LOOKUP,
@@ -27,7 +29,8 @@ from draftbench.records import (
 from draftbench.run_folder.folder import Key
 from draftbench.run_folder.manifest import portable, short_name
 from draftbench.sweep.arms import Arm, Serving
-from draftbench.sweep.options import Watcher
+from draftbench.sweep.failures import changed_model
+from draftbench.sweep.options import SweepOptions, Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
 # Words in a server's name of how it drafts, the more special ones first, and what is asked for by
@@ -47,9 +50,14 @@ _ROOM = 4
 
 
 def facts_of(
-    told: ServerFacts, arm: Arm, server: str, process: str, running: Running | None = None
+    told: ServerFacts,
+    arm: Arm,
+    server: str,
+    process: str,
+    running: Running | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> EngineFacts:
-    """What is kept of a server by what it tells; `running` is one that was started."""
+    """What is kept of a server by what it tells; `running` is one that was started of `files`."""
     return EngineFacts(
         server=server,
         process=process,
@@ -64,6 +72,7 @@ def facts_of(
         context_length=told.context_length,
         prefix_cache=told.prefix_cache,
         ready_seconds=running.ready_seconds if running else None,
+        files=dict(files),
     )
 
 
@@ -103,6 +112,27 @@ def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None) -> N
                 f"would now be with {now or 'all'}",
                 hint=f"give {given} as before, or take another --out",
             )
+
+
+def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
+    """A hash of the files that a server is started with, as far as they lie on this machine."""
+    named = {"target": target, "draft": drafter.model if drafter else None}
+    sources = {role: ModelSource(spec) for role, spec in named.items() if spec}
+    return {role: source.fingerprint() for role, source in sources.items() if source.local}
+
+
+def refuse_other_files(
+    known: Iterable[EngineFacts], serving: Serving, options: SweepOptions
+) -> None:
+    """Raise a RunFolderError where servers of this run were started with other files of a model
+    than lie there now.
+    """
+    begun = {(kept.candidate.draft if kept.candidate else None): kept.files for kept in known}
+    for draft, files in begun.items():
+        now = files_of(options.target, serving.drafters.get(draft) if draft else None)
+        for role in files.keys() & now.keys():
+            if files[role] != now[role]:
+                raise changed_model(None if role == "target" else draft)
 
 
 def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None) -> None:

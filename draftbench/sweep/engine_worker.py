@@ -13,10 +13,11 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -72,8 +73,10 @@ from draftbench.sweep.engine_check import (
     contradiction,
     drafted_nothing,
     facts_of,
+    files_of,
     other_drafting,
     refuse_another,
+    refuse_other_files,
 )
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
@@ -238,7 +241,10 @@ class EngineWorker:
 
     def _start(self, stack: ExitStack, start: Start, arm: Arm, process: str) -> Visit:
         """A server that is ready; how it was started was kept."""
+        refuse_other_files(self.measured.engines, self.serving, self.options)
         self.watcher.note(f"starting {start.engine}: {arm}")
+        drafter = self.serving.drafters[arm.candidate.draft] if arm.candidate else None
+        files = files_of(self.options.target, drafter)
         name = uuid.uuid4().hex[:8]
         logs = self.folder.path / PRIVATE / "servers" / name
         logs.mkdir(parents=True)
@@ -250,7 +256,7 @@ class EngineWorker:
         self.keep([], [PrivateStart(server=name, command=running.whole_command)])
         server = connect(running.url, start.engine)
         stack.callback(server.close)
-        return Visit(server, self._facts(server, arm, process, start, running, name))
+        return Visit(server, self._facts(server, arm, process, start, running, name, files))
 
     def _facts(
         self,
@@ -260,6 +266,7 @@ class EngineWorker:
         start: Start | None = None,
         running: Running | None = None,
         name: str = "",
+        files: Mapping[str, str] = MappingProxyType({}),
     ) -> EngineFacts:
         """What a server tells of itself, kept.
 
@@ -268,7 +275,7 @@ class EngineWorker:
             EngineError: it drafts otherwise than its arm asks.
         """
         told = server.facts()
-        facts = facts_of(told, arm, name or uuid.uuid4().hex[:8], process, running)
+        facts = facts_of(told, arm, name or uuid.uuid4().hex[:8], process, running, files)
         refuse_another(self.measured.engines, facts)
         check_drafting(told, arm, start.speculation if start else None)
         self._keep([facts])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from draftbench.errors import DraftbenchError, EngineError, ModelError
+from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError
 from draftbench.records import Candidate, Failure
 from draftbench.run_folder.manifest import portable
 
@@ -43,6 +43,15 @@ def timed_out(limit: float | None) -> ModelError:
     return ModelError(
         f"it took longer than the {limit:g} {seconds} of --cell-timeout",
         hint="what it measured is kept; the same command with a longer --cell-timeout resumes",
+    )
+
+
+def changed_model(draft: str | None) -> RunFolderError:
+    """A run whose target (None) or draft has other files than those that were measured."""
+    who = "the target" if draft is None else f"the draft `{draft}`"
+    return RunFolderError(
+        f"{who} changed since this run measured it",
+        hint="bring the old files back, or measure the new ones with another --out",
     )
 
 

@@ -15,8 +15,13 @@ from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.arms import threads_of_servers
-from draftbench.sweep.engine_check import refuse_another_server, refuse_other_threads
+from draftbench.sweep.engine_check import (
+    refuse_another_server,
+    refuse_other_files,
+    refuse_other_threads,
+)
 from draftbench.sweep.engine_worker import EngineWorker
+from draftbench.sweep.failures import changed_model
 from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -114,11 +119,9 @@ def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[
     }
     for name, source in [(None, prepared.target), *prepared.drafts.items()]:
         if name in prints and source.fingerprint() != prints[name]:
-            who = "the target" if name is None else f"the draft `{name}`"
-            raise RunFolderError(
-                f"{who} changed since this run measured it",
-                hint="bring the old files back, or measure the new ones with another --out",
-            )
+            raise changed_model(name)
+    if prepared.serving is not None:
+        refuse_other_files(measured.engines, prepared.serving, prepared.options)
     used = [each for each in (None, *left) if each in latest and measured.used(each)]
     twice = any(latest[candidate].second_layout_bytes for candidate in used)
     if left and prepared.options.one_layout and twice:

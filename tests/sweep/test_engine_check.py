@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,44 @@ def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_pat
         served(f"spec:{file}", **sweep)
 
 
+def other_weights(model):
+    """Replace a model by one of the same name and shape."""
+    file = model / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "words"), [("big", "the target changed"), ("head", "draft `eagle3:head` changed")]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_is_not_continued_with_other_files_of_its_models(
+    served, small, replaced, words, whole
+):
+    """Not where only the engine loads them either."""
+    models = {"big": small.copy("target", "big"), "head": small.copy("draft", "head")}
+    drafts, sweep = f"eagle3:{models['head']}", {"measure": "all", "ks": (2,), "controls": False}
+    folder = served(drafts, target=str(models["big"]), **sweep).folder
+    if not whole:
+        log = folder.path / "observations" / "served.jsonl"
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))
+    other_weights(models[replaced])
+    engine = FakeEngine()
+    with pytest.raises(RunFolderError, match=words) as caught:
+        served(drafts, on=engine, target=str(models["big"]), **sweep)
+    assert "bring the old files back" in caught.value.hint
+    assert engine.starts == []
+
+
+def test_a_model_that_is_replaced_between_two_starts_ends_the_sweep(served, small, tmp_path):
+    target = small.copy("target", "big")
+    engine = FakeEngine(lambda start, n: other_weights(target) if n == 1 else None)
+    with pytest.raises(RunFolderError, match="the target changed"):
+        served("ngram", on=engine, target=str(target), measure="all", ks=(2,))
+    assert engine.arms == [0]
+
+
 @pytest.mark.parametrize(
     "holds", ['{"--method": "medusa"}', '{"method": "medusa", "num_speculative_tokens": 2}']
 )
@@ -80,6 +119,8 @@ def test_what_an_older_run_did_not_keep_refuses_nothing(served):
     for name in ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay"):
         del manifest["question"][name]
     head.write_text(json.dumps(manifest))
+    facts = folder.path / "observations" / "enginefacts.jsonl"
+    facts.write_text(re.sub(r',"files":{[^}]*}', "", facts.read_text()))
     engine = FakeEngine()
     served("ngram", on=engine, measure="all", ks=(2,), serving={"command": "docker run i"})
     assert engine.arms == [0, 2, 0]
