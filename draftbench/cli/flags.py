@@ -376,6 +376,12 @@ class Decision:
             costs = costs_of_run(read(self.costs), run, f"`{self.costs}`")
         elif self.costs is not None:
             costs = read_engine_costs(self.costs, run.candidates)
+        arrivals = run.manifest.question.arrivals
+        if self.concurrency and arrivals != "closed" and costs is None:
+            raise UsageError(
+                f"--concurrency with a run whose requests came at their times ({arrivals})",
+                hint="leave it out; a sweep without --arrivals measures numbers in flight",
+            )
         if self.slo is not None and not run.served:
             raise UsageError(
                 "--slo needs requests that a serving engine answered, and this run has none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +163,30 @@ class ServingFlags:
             restarts=self.restarts,
             replay=self.replay,
         )
+
+
+def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> ServingOptions:
+    """At times of arrival --concurrency is how many requests a server answers at once.
+
+    Raises:
+        UsageError: several numbers, or the server is running already.
+    """
+    if concurrency is None:
+        return serving
+    if serving.server is not None:
+        raise UsageError(
+            "--concurrency with --arrivals on a server that is running",
+            hint="leave it out: how many requests are in flight follows from their arrivals, and "
+            "how many the server answers at once from how it was started",
+        )
+    if len(concurrency) > 1:
+        raise UsageError(
+            "--concurrency with --arrivals takes one number: how many requests the server answers "
+            "at once",
+            hint="the load is that of the arrivals; measure another one, e.g. poisson:8, in "
+            "another --out",
+        )
+    return replace(serving, slots=concurrency[0])
 
 
 def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:

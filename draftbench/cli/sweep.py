@@ -39,7 +39,7 @@ from draftbench.cli.flags import (
 )
 from draftbench.cli.invocation import as_called, beside_baseline, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
-from draftbench.cli.serving import ServingFlags, refuse_beside
+from draftbench.cli.serving import ServingFlags, refuse_beside, with_slots
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
 from draftbench.memory import LEVELS
@@ -92,9 +92,10 @@ class Settings:
     ks: tuple[int, ...] = flag(
         "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
     )
-    batches: tuple[int, ...] = flag(
-        "1",
-        "How many requests decode together, or are in flight on an engine, e.g. 1,4,16.",
+    batches: tuple[int, ...] | None = flag(
+        None,
+        "How many requests decode together, or are in flight on an engine, e.g. 1,4,16 (default: "
+        "1). With --arrivals one number: how many a server that is started answers at once.",
         "N,…",
         ("--concurrency",),
         parse=load_levels,
@@ -254,13 +255,16 @@ def sweep(
     if batch is not None:
         watcher.note("--batch is called --concurrency now, and will go")
         settings = replace(settings, batches=load_levels(batch))
+    if asked is not None and asked.arrivals != "closed":
+        asked = with_slots(asked, settings.batches)
+        settings = replace(settings, batches=None)
     options = SweepOptions(
         target=target or "",
         drafts=drafts or (),
         traffic=rows.query(traffic, sample),
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
         serving=asked,
-        **vars(settings),
+        **vars(settings) | {"batches": settings.batches or (1,)},
     )
     if dry_run:
         return _dry_run(options, watcher, output)
@@ -440,6 +444,7 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
         served=served,
         fewest=len(options.ks) if every else int(options.measure == "best"),
         restarts=options.turns,
+        in_flight=options.in_flight,
         plain=0 if serving.server else 1 + len(closing(serving, options)),
         prompts=prepared.prompt_tokens,
         measured=min(options.measure_requests, len(prepared.prompts)),

@@ -69,7 +69,8 @@ class Start:
     args: str = ""  # what the user adds, as a shell would read it
     command: str | None = None  # the user's, with placeholders; None: the engine's usual one
     stop_command: str | None = None  # ends what lives outside the process group
-    concurrency: int = 1  # most requests in flight
+    concurrency: int = 1  # requests that it must at least answer at once
+    slots: int | None = None  # requests that it may answer at once; None: the engine's own limit
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
@@ -287,7 +288,7 @@ def _vllm(start: Start) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if start.context_length is not None:
         words += ["--max-model-len", str(start.context_length)]
-    if start.concurrency > _VLLM_REQUESTS:
+    if start.slots is not None or start.concurrency > _VLLM_REQUESTS:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
         fields = _vllm_fields(drafts)
@@ -357,7 +358,7 @@ def _sglang(start: Start) -> list[str]:
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
-    if start.concurrency > _SGLANG_REQUESTS:
+    if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(start.concurrency)]
     drafts = start.speculation
     if drafts is None:
@@ -378,8 +379,10 @@ def _sglang(start: Start) -> list[str]:
 
 
 def _tensorrt_llm(start: Start) -> list[str]:
-    length = start.context_length
-    return [start.target, *([] if length is None else ["--max_seq_len", str(length)])]
+    words = [start.target]
+    if start.context_length is not None:
+        words += ["--max_seq_len", str(start.context_length)]
+    return words if start.slots is None else [*words, "--max_batch_size", str(start.slots)]
 
 
 def _tensorrt_llm_file(start: Start) -> dict[str, Any]:

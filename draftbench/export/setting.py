@@ -141,7 +141,8 @@ def setting_of(
         mixed=len(settings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
         contexts=both and (both[0].context_length, both[1].context_length),
-        load=max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
+        load=question.slots
+        or max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
         notes=notes,
         differences=differences,

@@ -52,7 +52,8 @@ def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple
     if alternative.k < fewest:
         found.append(too_short(fewest))
     if (most := limits.max_memory) is not None:
-        needed = memory_needed(run, alternative.candidate, alternative.predictor.batch)
+        at_once = question.slots or alternative.predictor.batch
+        needed = memory_needed(run, alternative.candidate, at_once)
         if needed is None:
             found.append("its memory is unknown, so it cannot be shown to keep --max-memory")
         elif needed > most:
@@ -242,6 +243,8 @@ class Evaluator:
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
+        if not self.foreign and self.run.manifest.question.arrivals != "closed":
+            return (1,)  # requests that came at their times are of one load, which counts as 1
         if not self.foreign:
             return tuple(sorted(self.run.manifest.question.batches))
         return tuple(sorted({b for c in self.run.candidates for b in self.source.batches(c)}))

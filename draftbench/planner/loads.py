@@ -24,7 +24,9 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
     known = any(each.predictor.timed for each in decided.alternatives)
-    plain_rate = concurrency / plain.step if plain else None
+    # How many requests decoded together is known where their number is constant.
+    opened = not evaluator.foreign and evaluator.run.manifest.question.arrivals != "closed"
+    plain_rate = concurrency / plain.step if plain and not opened else None
     plain_time = plain.token or plain.step if plain else None
     speed = leader.expected if leader else None
     pace = leader.end_to_end if leader and plain and plain.token else speed
@@ -54,7 +56,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
         tokens_per_dollar=times(rate, hourly),
         costs=_note(decided, foreign=evaluator.foreign),
         speedup_deciding=decided.deciding,
-        plain_range=_range(plain, concurrency),
+        plain_range=None if opened else _range(plain, concurrency),
         texts=texts_at(evaluator.run, concurrency),
     )
 

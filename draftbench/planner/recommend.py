@@ -85,6 +85,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         crossover_gaps=paying.gaps if paying else (),
         failures=run.failures,
         engine=engine_name(run) if run.manifest.question.engine else None,
+        arrivals=None if evaluator.foreign else _arrivals(run),
         costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
@@ -93,6 +94,14 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
     )
+
+
+def _arrivals(run: Run) -> str | None:
+    question = run.manifest.question
+    if question.arrivals != "log":
+        return None if question.arrivals == "closed" else f"{question.arrivals}/s"
+    scale = question.time_scale or 1.0
+    return "the log's pace" if scale == 1 else f"the log's pace ×{scale:g}"
 
 
 def _answered_rate(level: LoadLevel) -> float:

@@ -316,6 +316,7 @@ class Recommendation(Record, frozen=True):
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
+    arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
     costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run's own
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
     timing_doubt: float | None = None  # of the deciding speed-up: ± what no more requests narrow

@@ -49,7 +49,9 @@ _LEGEND = (
 def headline(answer: Recommendation) -> str:
     """The decision in one line."""
     decision = DECISIONS[answer.decision]
-    if len(answer.levels) > 1 or answer.concurrency != 1:
+    if answer.arrivals:
+        decision += f" at {answer.arrivals}"
+    elif len(answer.levels) > 1 or answer.concurrency != 1:
         decision += f" at concurrency {answer.concurrency}"
     if answer.choice is not None:
         return f"{decision}: {named(answer.choice)}"
@@ -225,7 +227,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Why the others lost", notes=losers(answer)),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
-        latency(answer.latency, answer.engine) if answer.latency else Section(""),
+        latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
         Section("Rules of thumb", notes=advice(answer)),
     ]
@@ -288,7 +290,8 @@ def _every_figure(answer: Recommendation) -> Section:
 def loads(answer: Recommendation) -> Section:
     """What to run at each concurrency; empty where only one request at a time was asked about."""
     title = "By concurrency"
-    if answer.objective == "speedup" and [at.concurrency for at in answer.levels] == [1]:
+    one_row = answer.objective == "speedup" and [at.concurrency for at in answer.levels] == [1]
+    if answer.arrivals or one_row:
         return Section(title)
     dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
     rate = "tokens/$" if dollars else "tokens/s"
@@ -381,7 +384,7 @@ def advice(answer: Recommendation) -> list[str]:
     return [f"{one.sentence} ({one.source})" for one in answer.advice]
 
 
-def latency(waits: Latency, engine: str | None = None) -> Section:
+def latency(waits: Latency, engine: str | None = None, arrivals: str | None = None) -> Section:
     """Percentiles in milliseconds without and with speculation, and what became worse."""
     covered = "Queueing and prefill of other requests are not included."
     if engine:
@@ -405,8 +408,9 @@ def latency(waits: Latency, engine: str | None = None) -> Section:
         if now > was:
             name = before.of.partition(": ")[2]
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
+    load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
     notes = [
-        f"Milliseconds, {waits.configuration}, concurrency {waits.concurrency}; a chunk is what "
+        f"Milliseconds, {waits.configuration}, {load}; a chunk is what "
         f"one round delivers. {covered}{unknown}",
         f"Time per output token of a request, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
         "that without speculation.",

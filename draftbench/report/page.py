@@ -229,7 +229,12 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     found, waits = loads(answer), answer.latency
     less = "The more requests decode together, the more it costs to verify drafted tokens."
     lead = f"{less} {crossover(answer)}"
-    if sum(level.decision is not None for level in answer.levels) < 2:
+    if answer.arrivals:
+        lead = (
+            f"Requests came at {answer.arrivals}; {less[0].lower()}{less[1:]} Measure another pace "
+            "in another run."
+        )
+    elif sum(level.decision is not None for level in answer.levels) < 2:
         lead = (
             f"Only concurrency {answer.concurrency} was timed; sweep with `--concurrency 1,4,16` "
             "to see how the speed-up falls under load."
@@ -241,7 +246,10 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
         "Load and latency",
         lead,
         _drawn(chart, beside=numbers) if chart else numbers,
-        folded("What a request waits for, measured", _titled(latency(waits, answer.engine)))
+        folded(
+            "What a request waits for, measured",
+            _titled(latency(waits, answer.engine, answer.arrivals)),
+        )
         if waits
         else None,
     )

@@ -78,6 +78,7 @@ class Question(Record, frozen=True):
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
     time_scale: Real | None = None  # times the log's own speed
     tokenizer: str | None = None  # empty: the target's, or the server's
+    slots: Rows | None = None  # most requests answered at once, with arrivals; None: its own limit
     replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
 
 

@@ -49,7 +49,7 @@ from draftbench.run_folder.manifest import (
 from draftbench.sweep.arms import REPLAYED, Serving, arrival_times
 from draftbench.sweep.engine_check import with_own
 from draftbench.sweep.failures import failure, known_error
-from draftbench.sweep.options import ServingOptions, SweepOptions, Watcher
+from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Prepared,
     PromptMaker,
@@ -198,8 +198,19 @@ def _on_engine(
         spec_files=tuple(hidden_in(portable(text)) for text in raw),
         time_scale=asked.time_scale,
         tokenizer=portable(asked.tokenizer or ""),
+        slots=slots_of(asked, engine),
         replay=asked.replay,
     )
+
+
+def slots_of(asked: ServingOptions, engine: str) -> int | None:
+    """How many requests a server answers at once that is started for times of arrival; None: as
+    many as its engine does by itself. Only llama.cpp shares out its cache beforehand, and so must
+    be given a number.
+    """
+    if asked.arrivals == "closed" or asked.server is not None:
+        return None
+    return asked.slots or (SLOTS if engine == "llama.cpp" else None)
 
 
 def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher) -> None:

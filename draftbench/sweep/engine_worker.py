@@ -288,7 +288,7 @@ class EngineWorker:
             EngineError: the server drafts otherwise than its arm asks.
             ModelError: its time is up.
         """
-        most, prompts = max(self.options.batches), self.serving.warm_up
+        most, prompts = self.options.in_flight, self.serving.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)

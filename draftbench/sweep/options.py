@@ -10,6 +10,9 @@ from draftbench.models.source import Trust
 from draftbench.records import DraftingMode, Observation
 from draftbench.traffic import TrafficQuery
 
+# Requests that a server answers at once at times of arrival, unless its engine answers more.
+SLOTS = 16
+
 
 @dataclass(frozen=True)
 class ServingOptions:
@@ -27,6 +30,7 @@ class ServingOptions:
     tokenizer: str | None = None  # None: the target's
     arrivals: str = "closed"  # closed, log or poisson:RATE
     time_scale: float = 1.0  # times the log's own speed
+    slots: int | None = None  # requests answered at once at times of arrival; None: the default
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
     drafts_with: str | None = None  # what the user's server does, where it does not tell
@@ -63,6 +67,13 @@ class SweepOptions:
     audit: bool = False
     trust: Trust = field(default_factory=Trust)
     serving: ServingOptions | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """The most requests that a server is to answer at once, as far as is known before."""
+        if self.serving is None or self.serving.arrivals == "closed":
+            return max(self.batches)
+        return self.serving.slots or SLOTS
 
     @property
     def turns(self) -> int:

@@ -38,6 +38,16 @@ SERVER = ["--server", "http://spec"]
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
         ([*ENGINE, "--arrivals", "poisson:0"], "--arrivals cannot be", "requests a second"),
         ([*ENGINE, "--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
+        (
+            [*ENGINE, "--arrivals", "poisson:6", "--concurrency", "1,4"],
+            "--concurrency with --arrivals takes one number",
+            "poisson:8",
+        ),
+        (
+            [*SERVER, "--arrivals", "poisson:6", "--concurrency", 4],
+            "--concurrency with --arrivals on a server that is running",
+            "leave it out",
+        ),
         ([*SERVER, "--replay", "engine"], "cannot score a draft", "--replay local"),
         (["--engine", "llama.cpp", "--replay", "engine"], "with llama.cpp", "--replay local"),
         ([*ENGINE, "--isolate"], "--isolate makes no sense", "separate processes"),
@@ -299,6 +309,37 @@ def test_a_dry_run_counts_the_plain_servers_that_are_started(
     outcome = command("sweep", *words, "--dry-run", "--format", "json")
     plan = json.loads(outcome.out)
     assert [plan[name]["starts"] for name in ("least", "most", "grid")] == starts
+
+
+@pytest.mark.parametrize(
+    ("more", "slots", "shown"),
+    [
+        ((), None, "arrivals: poisson:6; a server answers as many at once as the engine takes"),
+        (("--concurrency", 3), 3, "arrivals: poisson:6; a server answers 3 at once"),
+    ],
+)
+def test_a_dry_run_counts_each_start_once_at_the_times_of_arrival(
+    command, engine, embedded, more, slots, shown
+):
+    """The plain server writes 2 × 10 tokens one by one and then at their times of arrival; the
+    drafting one and the plain one at the end answer at these alone: 4 × 20.
+    """
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words += ["--arrivals", "poisson:6", *more]
+    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+    assert (plan["least"]["starts"], plan["least"]["tokens"], plan["slots"]) == (3, 80, slots)
+    assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
+
+
+@pytest.mark.parametrize(("more", "limit", "room"), [((), None, 16), (("--concurrency", 3), 3, 3)])
+def test_servers_have_room_for_requests_that_arrive_together(
+    command, engine, embedded, tmp_path, more, limit, room
+):
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    outcome = command("sweep", *words, "--arrivals", "poisson:6", *more, "--out", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert {(start.slots, start.concurrency) for start in engine.starts} == {(limit, room)}
+    assert read_run(RunFolder(tmp_path / "run")).manifest.question.batches == (1,)
 
 
 @pytest.mark.parametrize(("asked", "bytes_each"), [("", 2), ("--dtype float32", 4)])

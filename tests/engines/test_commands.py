@@ -393,3 +393,17 @@ def test_an_engine_is_told_of_more_requests_than_it_takes_by_itself(started, eng
     assert flag not in started(engine, concurrency=most).words
     words = started(engine, concurrency=most + 1).words
     assert words[words.index(flag) + 1] == str(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("vllm", "--max-num-seqs"),
+        ("llama.cpp", "-np"),
+        ("sglang", "--max-running-requests"),
+        ("tensorrt-llm", "--max_batch_size"),
+    ],
+)
+def test_an_engine_answers_as_many_requests_at_once_as_were_asked_for(started, engine, flag):
+    words = started(engine, concurrency=4, slots=4).words
+    assert words[words.index(flag) + 1] == "4"

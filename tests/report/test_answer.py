@@ -7,10 +7,13 @@ decoding took 4 s.
 import msgspec
 import pytest
 from msgspec.structs import replace
+from scenes import SMALL, manifest, replay, served, trajectory
 
+from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Distribution, LargerSweep, Latency, Side
 from draftbench.report.answer import every_section, headline, latency, loads, reasons, speed_up
 from draftbench.report.terminal.text import shown
+from draftbench.run_folder.run import run_of
 
 
 def section(answer, title):
@@ -36,6 +39,40 @@ def test_what_was_never_decoded_is_called_predicted(hand):
 def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run(hand):
     answer = replace(hand.answer(hand.undecoded()), engine="vllm 0.32.0", costs_from="SGLang 9.9")
     assert speed_up(answer).endswith("predicted for 10 requests with costs of SGLang 9.9")
+
+
+@pytest.mark.parametrize(
+    ("question", "load"),
+    [
+        ({"arrivals": "poisson:6", "batches": (1, 4)}, "poisson:6/s"),
+        ({"arrivals": "log", "time_scale": 2.0, "batches": (4,)}, "the log's pace ×2"),
+        ({"arrivals": "log", "time_scale": 1.0}, "the log's pace"),
+    ],
+)
+def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, load):
+    rows = [
+        served(
+            SMALL if k else None,
+            k,
+            *(seconds * (n + 1) for n in range(9)),
+            **({"proposed": (2, 2, 2), "accepted": (2, 2, 1)} if k else {}),
+            request=request,
+            load="open",
+            concurrency=3,
+        )
+        for request in "abcdef"
+        for k, seconds in ((0, 0.1), (2, 0.05))
+    ]
+    responses = [
+        trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "abcdef"
+    ]
+    replays = [replay((1.0, 1.0) * 4, request=request) for request in "abcdef"]
+    asked = manifest(engine="vllm", ks=(2,), **question)
+    answer = recommend(run_of(asked, [*responses, *replays, *rows]))
+    assert headline(answer).partition(": ")[0].endswith(f" at {load}")
+    assert [level.tokens_per_second_plain for level in answer.levels] == [None]
+    waits = section(answer, "Latency, measured").notes[0]
+    assert f"at {load}; a chunk" in waits
 
 
 def test_a_measured_part_of_the_requests_is_counted(hand):

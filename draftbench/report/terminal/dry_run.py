@@ -205,6 +205,7 @@ class EnginePlan:
     served: Sequence[Candidate]
     fewest: int
     restarts: int
+    in_flight: int  # most requests that a server is to answer at once
     plain: int
     prompts: Sequence[tuple[int, int]]
     measured: int
@@ -243,6 +244,7 @@ class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
     ks: tuple[int, ...]
     loads: tuple[int, ...]
     arrivals: str  # closed, log or poisson:RATE
+    slots: int | None  # most requests answered at once, with arrivals; None: its own limit
     requests: int
     prompt_tokens: int  # of all requests
     samples: int
@@ -262,13 +264,14 @@ def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
         ks=question.ks,
         loads=question.batches,
         arrivals=question.arrivals,
+        slots=question.slots,
         requests=len(plan.prompts),
         prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
         samples=question.samples,
         least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts),
         most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
         grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
-        memory=tuple(_needs(plan, max(question.batches))),
+        memory=tuple(_needs(plan, plan.in_flight)),
     )
 
 
@@ -279,7 +282,8 @@ def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Wo
     answered = plan.measured * written / max(1, len(plan.prompts) * question.samples)
     # (tokens at one load, that load), by visits.
     visit = [(answered, load) for load in question.batches]
-    asked = [(written, 1), *(each for each in visit if each[1] != 1)]
+    one_by_one = (answered, 1) if question.arrivals == "closed" else None  # it is written so
+    asked = [(written, 1), *(each for each in visit if each != one_by_one)]
     asked += visit * (1 if plan.running else max(starts - 1, 0))
     seconds = None
     if plan.target is not None and not plan.running:
@@ -342,12 +346,17 @@ def _grid(plan: DryRun, requests: str) -> list[tuple[str, str]]:
 
 def _loads(plan: EngineDryRun, requests: str) -> list[tuple[str, str]]:
     loads = f"{', '.join(map(str, plan.loads))} in flight"
+    if plan.arrivals != "closed":
+        slots = (
+            "as many at once as the engine takes" if plan.slots is None else f"{plan.slots} at once"
+        )
+        loads = f"arrivals: {plan.arrivals}; a server answers {slots}"
     return [
         ("engine", plan.engine),
         ("target", shortened(plan.target, 40)),
         ("drafts", shortened(", ".join(plan.candidates), _NAMES)),
         ("k", ", ".join(map(str, plan.ks))),
-        ("load", loads if plan.arrivals == "closed" else f"arrivals: {plan.arrivals}"),
+        ("load", loads),
         ("traffic", requests),
     ]
 
