@@ -197,7 +197,7 @@ def check_method(engine: str, drafts: Speculation) -> None:
                 hint=f"write `{meant}`: {_RAW_HINT}",
             )
     if engine == "vllm" and drafts.raw is not None:
-        _vllm_fields(drafts)
+        vllm_fields(drafts)
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -291,13 +291,14 @@ def _vllm(start: Start) -> list[str]:
     if start.slots is not None or start.concurrency > _VLLM_REQUESTS:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
-        fields = _vllm_fields(drafts)
+        fields = vllm_fields(drafts)
         words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
         words += ["--per-request-spec-decode-metrics", "detailed"]
     return words
 
 
-def _vllm_fields(drafts: Speculation) -> dict[str, Any]:
+def vllm_fields(drafts: Speculation) -> dict[str, Any]:
+    """What vLLM's `--speculative-config` holds."""
     length = {"num_speculative_tokens": drafts.k}
     if drafts.method == "raw":
         fields = length | _passed_through(drafts)
@@ -336,19 +337,21 @@ def _llama_cpp(start: Start) -> list[str]:
     words += ["--metrics", "--no-cache-prompt", "--cache-ram", "0"]
     if start.threads is not None:
         words += ["--threads", str(start.threads)]
-    drafts = start.speculation
-    if drafts is None:
-        return words
+    return words if start.speculation is None else [*words, *llama_cpp_flags(start.speculation)]
+
+
+def llama_cpp_flags(drafts: Speculation) -> list[str]:
+    """The flags by which llama-server drafts."""
     if drafts.method == "raw":
-        return [*words, *_passed_flags(drafts)]
+        return _passed_flags(drafts)
     if drafts.method == "ngram":
-        return [*words, *llama_cpp_lookup(_lookup(drafts)[1], drafts.k)]
+        return llama_cpp_lookup(_lookup(drafts)[1], drafts.k)
     if drafts.method == "draft-model":
-        words += llama_cpp_draft(str(drafts.model))
+        words = llama_cpp_draft(str(drafts.model))
         if drafts.mode is not DraftingMode.GREEDY:
             words += ["--spec-draft-sampling", "probabilistic"]
     else:
-        words += [] if drafts.model is None else ["-md", drafts.model]
+        words = [] if drafts.model is None else ["-md", drafts.model]
         words += ["--spec-type", f"draft-{drafts.method}"]
     return [*words, *llama_cpp_lengths(drafts.k)]
 
@@ -360,18 +363,20 @@ def _sglang(start: Start) -> list[str]:
         words += ["--context-length", str(start.context_length)]
     if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(start.concurrency)]
-    drafts = start.speculation
-    if drafts is None:
-        return words
+    return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
+
+
+def sglang_flags(drafts: Speculation) -> list[str]:
+    """The flags by which SGLang drafts."""
     if drafts.method == "raw":
-        return [*words, *_passed_flags(drafts)]
+        return _passed_flags(drafts)
     if drafts.method == "ngram":
-        return [*words, *sglang_lookup(drafts.k)]
+        return sglang_lookup(drafts.k)
     model, pinned = _revision(drafts.model or "", "--speculative-draft-model-revision")
     if drafts.method == "draft-model":
-        return [*words, *sglang_draft(model, drafts.quant, drafts.k), *pinned]
+        return [*sglang_draft(model, drafts.quant, drafts.k), *pinned]
     algorithm = {"eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH"}[drafts.method]
-    words += ["--speculative-algorithm", algorithm]
+    words = ["--speculative-algorithm", algorithm]
     words += ["--speculative-draft-model-path", model, *pinned] if model else []
     if drafts.method == "dflash":  # its block holds the last accepted token too
         return [*words, "--speculative-dflash-block-size", str(drafts.k + 1)]
@@ -393,21 +398,26 @@ def _tensorrt_llm_file(start: Start) -> dict[str, Any]:
     drafts = start.speculation
     if drafts is None:
         return fields
+    if drafts.method == "ngram":
+        fields["disable_overlap_scheduler"] = True
+    return fields | {"speculative_config": tensorrt_llm_fields(drafts)}
+
+
+def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
+    """What TensorRT-LLM's `speculative_config` holds."""
     length = {"max_draft_len": drafts.k}
     if drafts.method == "raw":
-        speculative = _passed_through(drafts)
-    elif drafts.method == "ngram":
-        speculative = tensorrt_llm_lookup(_lookup(drafts)[0], **length)
-        fields["disable_overlap_scheduler"] = True
-    elif drafts.method == "draft-model":
-        speculative = tensorrt_llm_draft(str(drafts.model), **length)
+        return _passed_through(drafts)
+    if drafts.method == "ngram":
+        return tensorrt_llm_lookup(_lookup(drafts)[0], **length)
+    if drafts.method == "draft-model":
+        fields = tensorrt_llm_draft(str(drafts.model), **length)
         if drafts.mode is not DraftingMode.GREEDY:
-            speculative["use_rejection_sampling"] = True
-    elif drafts.method == "eagle3":
-        speculative = {"decoding_type": "Eagle3", **length, "speculative_model": drafts.model}
-    else:
-        speculative = {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
-    return fields | {"speculative_config": speculative}
+            fields["use_rejection_sampling"] = True
+        return fields
+    if drafts.method == "eagle3":
+        return {"decoding_type": "Eagle3", **length, "speculative_model": drafts.model}
+    return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
 
 
 _PROGRAMS = {

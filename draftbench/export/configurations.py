@@ -13,6 +13,15 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from draftbench.engines.commands import (
+    STARTED,
+    Speculation,
+    check_method,
+    llama_cpp_flags,
+    sglang_flags,
+    tensorrt_llm_fields,
+    vllm_fields,
+)
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.export import versions
 from draftbench.export.setting import Setting
@@ -107,6 +116,8 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             f"{rules.name} plays back no measured acceptance",
             hint=f"--synthetic is for {', '.join(_SYNTHETIC)}",
         )
+    if setting.drafting is not None:
+        _check_drafting(setting.drafting, setting.engine, engine)
     writers = {
         "vllm": _vllm,
         "sglang": _sglang,
@@ -160,6 +171,22 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     return EngineConfiguration(text, (*differences, *notes))
 
 
+def _check_drafting(drafts: Speculation, measured_on: str | None, engine: str) -> None:
+    """Raise an error where an engine cannot draft with what only another ran."""
+    name = ENGINE_RULES[engine].name
+    if drafts.raw is not None and engine != measured_on:
+        raise UsageError(
+            f"spec:FILE.json is written for {measured_on}: it cannot be exported for {name}",
+            hint=f"use --engine {measured_on}, or sweep on {name}",
+        )
+    if engine not in STARTED:
+        raise UsageError(
+            f"{name} is not known to draft by `{drafts.method}`",
+            hint=f"the run measured it on {measured_on}: use --engine {measured_on}",
+        )
+    check_method(engine, drafts)
+
+
 def _to_send(setting: Setting) -> str:
     """What requests must say to be sampled as they were measured."""
     if setting.mixed:
@@ -191,6 +218,9 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             raise too_old("vLLM", "0.21", "acceptance by position to play back")
         lengths["rejection_sample_method"] = "synthetic"
         lengths["synthetic_acceptance_rates"] = list(setting.survival)
+    if setting.drafting is not None:
+        fields = vllm_fields(setting.drafting) | lengths
+        return _Written(json.dumps(fields), notes, None, scheduled)
     if setting.draft is not None:
         fields = {**vllm_draft(setting.draft, translated=bool(setting.sizes)), **lengths}
         more, mode = _vllm_draft(setting, version, fields)
@@ -278,6 +308,8 @@ def _sglang(setting: Setting, version: Version) -> _Written:
     if setting.load > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(setting.load)]
     notes = [ENGINE_RULES["sglang"].form]
+    if setting.drafting is not None:
+        return _Written(shlex.join([*words, *sglang_flags(setting.drafting)]), notes, None)
     if setting.draft is None:
         words += sglang_lookup(setting.k)
         notes.append(
@@ -318,6 +350,12 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
             f"-np {setting.load} divides the context among as many requests: make -c that many "
             "times a request's, or add --kv-unified"
         )
+    if setting.drafting is not None:
+        if not renamed:
+            raise too_old("llama.cpp", f"b{versions.NEW_BUILD}", "flags as the run started it with")
+        words += [*llama_cpp_flags(setting.drafting), *more]
+        words += ["-ngl", "99", "-ngld", "99"] if setting.on_gpu else []
+        return _Written(shlex.join(words), notes, None)
     if setting.draft is None:
         lookup = llama_cpp_lookup(shortest, setting.k)
         if not renamed:
@@ -378,6 +416,14 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
     document: dict[str, object] = {}
     if setting.target_revision:
         document["revision"] = setting.target_revision
+    if setting.drafting is not None:
+        if older:
+            raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
+        document["speculative_config"] = tensorrt_llm_fields(setting.drafting) | (
+            lengths if scheduled else {}
+        )
+        text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
+        return _Written(text, notes, None, scheduled)
     if older or setting.draft is None:  # a draft model is part of the target's graph from 1.3 on
         document["disable_overlap_scheduler"] = True
     mode = None

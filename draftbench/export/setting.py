@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
 from draftbench.acceptance.definitions import survival
-from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
+from draftbench.engines.commands import Speculation, speculation
 from draftbench.errors import DraftbenchError, UsageError
+from draftbench.planner.predict import replayed
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
 from draftbench.run_folder.manifest import Manifest, short_name, unpinned
@@ -21,6 +23,9 @@ _FOR_TIMING = (
     "for timing only: the engine accepts at the rates that were measured here, whatever its draft "
     "proposes, so the draft's weights do not matter and the answers are not the target's"
 )
+# Drafts that only an engine runs, as `--drafts` writes them; `mtp` and `suffix` stand alone.
+_WITH_MODEL = ("eagle3", "dflash")
+_KINDS = (*_WITH_MODEL, "spec")
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
 
@@ -36,6 +41,7 @@ class Setting:
     """What to serve.
 
     `draft` is None for prompt lookup, whose n-grams have `lookup` tokens, shortest and longest.
+    `drafting` is how an engine drafts that alone could run this draft, `engine` the one that ran.
     `sampled` says whether any request of the traffic is sampled above temperature 0; at 0 the
     drafting mode makes no difference. `sampling` is what most requests ask for, `mixed` where
     others ask for something else, and `limit` the longest response in tokens. `vocabularies` and
@@ -67,6 +73,8 @@ class Setting:
     notes: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     survival: tuple[float, ...] = ()
+    drafting: Speculation | None = None
+    engine: str | None = None
 
     @property
     def longest(self) -> int:
@@ -105,12 +113,13 @@ def setting_of(
     pick, differences = _chosen(answer, candidate, force=force)
     question = run.manifest.question
     served = target or question.target
-    drafting = _draft_name(pick.draft, run.manifest, draft)
-    names = tuple(filter(None, (served, drafting)))
-    for name in names:
-        if not name.isprintable() or name.startswith("-"):
+    drafting = _drafting(pick, run.manifest, draft)
+    name = drafting.model if drafting else _draft_name(pick.draft, run.manifest, draft)
+    names = tuple(filter(None, (served, name)))
+    for each in names:
+        if not each.isprintable() or each.startswith("-"):
             raise UsageError(
-                f"the model name {name!r} cannot be written into a command",
+                f"the model name {each!r} cannot be written into a command",
                 hint="give another one with --target or --draft",
             )
     schedule: Schedule = ()
@@ -127,7 +136,7 @@ def setting_of(
     setting = Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
-        draft=drafting and unpinned(drafting),
+        draft=name and unpinned(name),
         quant=pick.quant,
         k=pick.k,
         mode=question.mode,
@@ -136,7 +145,7 @@ def setting_of(
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
         target_revision=_revision(served),
-        draft_revision=drafting and _revision(drafting),
+        draft_revision=name and _revision(name),
         sampling=settings.most_common(1)[0][0] if settings else Sampling(),
         mixed=len(settings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
@@ -146,6 +155,8 @@ def setting_of(
         schedule=schedule,
         notes=notes,
         differences=differences,
+        drafting=drafting,
+        engine=question.engine,
     )
     if not synthetic:
         return setting
@@ -155,9 +166,8 @@ def setting_of(
 
 def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
     """The share of rounds of k whose first 1, 2, … k draft tokens were all accepted."""
-    pairs = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
-    trajectories = [trajectory for trajectory, _ in pairs]
-    rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+    predictor = replayed(run, candidate)
+    trajectories, rounds = predictor.trajectories, predictor.rounds(k)
     shares = (survival(trajectories, rounds, at).value or 0.0 for at in range(1, k + 1))
     return tuple(round(share, 4) for share in shares)
 
@@ -203,6 +213,42 @@ def _chosen(
     return answer.leader, (
         f"not recommended: the run's answer is `{decision}`; exported because of --force",
     )
+
+
+def _drafting(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation | None:
+    """How the engine was started that alone could run a draft; None for a draft model and for
+    prompt lookup.
+
+    Raises:
+        UsageError: another model for a draft that has none, or an older run without its file.
+    """
+    question = manifest.question
+    named = {_short(spec): spec for spec in question.drafts} | {d: d for d in question.drafts}
+    spec = named.get(pick.draft, pick.draft)
+    kind, _, model = spec.partition(":")
+    alone = spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
+    if question.engine is None or not alone:
+        return None
+    if given is not None and kind not in _WITH_MODEL:
+        raise UsageError(
+            f"`{spec}` is no model that --draft could rename",
+            hint="omit --draft, and edit what is exported",
+        )
+    if kind != "spec":
+        return speculation(f"{kind}:{given}" if given else spec, pick.k, mode=question.mode)
+    at = [each for each in question.drafts if each.startswith("spec:")].index(spec)
+    if at >= len(question.spec_files or ()):
+        raise UsageError(
+            f"the run does not record what `{spec}` held", hint="give the engine that file"
+        )
+    held = msgspec.json.decode((question.spec_files or ())[at], type=dict[str, Any])
+    return Speculation("raw", None, pick.k, raw=held, mode=question.mode)
+
+
+def _short(spec: str) -> str:
+    """What a run calls a draft that only an engine runs."""
+    kind, _, model = spec.partition(":")
+    return f"{kind}:{short_name(model)}" if model else spec
 
 
 def _draft_name(name: str, manifest: Manifest, given: str | None) -> str | None:

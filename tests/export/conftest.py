@@ -61,8 +61,9 @@ def make_run(tmp_path):
         others=(),
         weights=1,
         specs=None,
+        **question,
     ):
-        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs)
+        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs, **question)
         folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:

@@ -9,6 +9,7 @@ from importlib.resources import files
 import pytest
 import yaml
 
+from draftbench.engines.commands import speculation
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
 from draftbench.models.engine_rules import ENGINE_RULES
@@ -61,6 +62,76 @@ def test_vllm_gets_only_keys_that_it_knows(setting, draft, quant, mode, version)
     found = vllm(setting(draft=draft, quant=quant, mode=mode, schedule=SCHEDULE), version)
     assert {key: type(value) for key, value in found.items()}.items() <= VLLM.items()
     assert found["method"] == ("ngram" if draft is None else "draft_model")
+
+
+ENGINE_ONLY = [
+    ("eagle3:org/head", "vllm", {"method": "eagle3", "model": "org/head"}),
+    ("dflash:org/head@abc", "vllm", {"method": "dflash", "model": "org/head", "revision": "abc"}),
+    ("mtp", "vllm", {"method": "mtp"}),
+    ("suffix", "vllm", {"method": "suffix"}),
+]
+
+
+@pytest.mark.parametrize(("draft", "engine", "fields"), ENGINE_ONLY)
+def test_vllm_is_given_the_method_that_it_ran(setting, draft, engine, fields):
+    """Known fault: {"method": "draft_model", "model": "suffix"} was exported."""
+    found = vllm(
+        setting(draft=None, vocabularies=None, drafting=speculation(draft, 4), engine=engine)
+    )
+    assert found == fields | {"num_speculative_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("draft", "engine", "text"),
+    [
+        (
+            "eagle3:e.gguf",
+            "llama.cpp",
+            "llama-server -m t.gguf -md e.gguf --spec-type draft-eagle3 --spec-draft-n-max 4 "
+            "--spec-draft-n-min 0 --spec-draft-p-min 0 -np 1 --metrics",
+        ),
+        (
+            "mtp",
+            "llama.cpp",
+            "llama-server -m t.gguf --spec-type draft-mtp --spec-draft-n-max 4 "
+            "--spec-draft-n-min 0 --spec-draft-p-min 0 -np 1 --metrics",
+        ),
+        (
+            "eagle3:org/head",
+            "sglang",
+            "python -m sglang.launch_server --model-path t.gguf --speculative-algorithm EAGLE3 "
+            "--speculative-draft-model-path org/head --speculative-num-steps 4 "
+            "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5",
+        ),
+        (
+            "eagle3:org/head",
+            "tensorrt-llm",
+            "speculative_config:\n  decoding_type: Eagle3\n  max_draft_len: 4\n"
+            "  speculative_model: org/head",
+        ),
+    ],
+)
+def test_other_engines_are_given_the_flags_and_fields_that_start_them(setting, draft, engine, text):
+    drafting = speculation(draft, 4)
+    asked = setting(
+        target="t.gguf", draft=None, vocabularies=None, drafting=drafting, engine=engine
+    )
+    assert configure(asked, engine).text == text
+
+
+@pytest.mark.parametrize(
+    ("draft", "engine", "message", "hint"),
+    [
+        ("suffix", "llama.cpp", "llama.cpp is not known to draft by `suffix`", "it drafts by"),
+        ("mtp", "transformers", "transformers is not known to draft by `mtp`", "--engine vllm"),
+    ],
+)
+def test_an_engine_that_cannot_draft_so_is_one_error(setting, draft, engine, message, hint):
+    asked = setting(draft=None, vocabularies=None, drafting=speculation(draft, 4), engine="vllm")
+    with pytest.raises(UsageError) as caught:
+        configure(asked, engine)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
 
 
 def test_vllm_drafts_in_the_mode_that_was_measured(setting):

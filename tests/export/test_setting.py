@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from draftbench.export.setting import schedule_of, setting_of
+from draftbench.engines.commands import vllm_fields
+from draftbench.export.setting import _drafting, schedule_of, setting_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import ScheduleEntry
+from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -79,3 +80,15 @@ def test_a_setting_carries_the_schedule_of_its_run(run, answer):
     assert setting.longest == 6
     assert any("nothing was measured" in note for note in setting.notes)
     assert setting_of(answer((1, 2)), run).longest == 2
+
+
+def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(make_run):
+    held = '{"method": "suffix", "num_speculative_tokens": "{k}"}'
+    path = make_run(
+        draft="spec:s.json", drafts=("ngram", "spec:~/s.json"), specs={}, engine="vllm",
+        spec_files=(held,),
+    )  # fmt: skip
+    pick = Configuration(draft="spec:s.json", quant="none", k=3, concurrency=1)
+    drafting = _drafting(pick, RunFolder(Path(path)).manifest, None)
+    assert drafting is not None
+    assert vllm_fields(drafting) == {"method": "suffix", "num_speculative_tokens": 3}
