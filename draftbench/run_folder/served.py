@@ -22,6 +22,8 @@ from draftbench.records import Candidate, Decode, Served
 MOST_CACHED = 0.05
 # The error of an answer whose server did not draft as it was asked to.
 OTHER_DRAFTING = "other drafting"
+# And of one with token ids outside the vocabulary of the target.
+WRONG_IDS = "wrong ids"
 # Proposed and accepted tokens of a round.
 Round = tuple[int, int]
 

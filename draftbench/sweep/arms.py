@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -85,6 +86,7 @@ class Serving:
     facts: ServerFacts | None = None
     baseline: Server | None = None
     own: Arm | None = None
+    ids: int = sys.maxsize  # the target writes lower ones
 
     @property
     def writer(self) -> Arm:

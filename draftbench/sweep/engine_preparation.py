@@ -65,6 +65,8 @@ PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет �
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that tell two models of one name apart.
 _OF_WEIGHTS = ("ftype", "quantization")
+# Rows of an output layer that have no token, at most: their number is rounded up.
+_PADDING = 4096
 # How many requests a server answers at a time, in its engine's words, and the flag for it.
 _SLOTS = {"slots": "-np", "max_running_requests": "--max-running-requests"}
 
@@ -131,6 +133,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     vocabulary = sys.maxsize
     if configured:
         vocabulary = target.config.get_text_config().vocab_size
+    padded = len(target.tokenizer) + _PADDING if spec else sys.maxsize
     serving = Serving(
         engine=engine,
         options=asked,
@@ -142,6 +145,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         server=server,
         facts=facts,
         baseline=baseline,
+        ids=vocabulary if configured else padded,
     )
     candidates = checked.candidates
     if server is not None:

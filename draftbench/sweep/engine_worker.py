@@ -55,7 +55,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.run_folder.served import MOST_CACHED, OTHER_DRAFTING, cached_share
+from draftbench.run_folder.served import MOST_CACHED, OTHER_DRAFTING, WRONG_IDS, cached_share
 from draftbench.sweep.arms import (
     ALONE,
     Arm,
@@ -395,6 +395,9 @@ class EngineWorker:
             error = "empty"
         if error is None and contradiction(answer, arm.k):
             error = OTHER_DRAFTING
+        reason = answer.reason
+        if error is None and max(answer.tokens or (0,)) >= self.serving.ids:
+            error, reason = WRONG_IDS, "the server wrote token ids that its model does not have"
         response = self.measured.responses.get(key)
         written: list[ScoredResponse] = []
         if response is None and error is None and arm == self.serving.writer and load == ALONE:
@@ -402,7 +405,7 @@ class EngineWorker:
             written = [response]
         served = served_of(answer, arm, load, facts, response, error, self._digest(answer))
         if error is not None:
-            self.watcher.note(f"{arm}, {key[0]}: {error}: {answer.reason}")
+            self.watcher.note(f"{arm}, {key[0]}: {error}: {reason}")
         made = [response.trajectory for response in written]
         self._keep([*made, served], [response.private() for response in written])
         self.measured.responses.update({response.key: response for response in written})

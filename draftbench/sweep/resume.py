@@ -6,6 +6,7 @@ Only what later steps ask for is kept: of a candidate that is done, nothing but 
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -97,13 +98,21 @@ class Measured:
         found = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {(text.request, text.sample): text for text in folder.private_texts()}
+        ids = prepared.serving.ids if prepared.serving else sys.maxsize
+        # Runs of before kept them as responses, and measured drafts along them.
+        wrong = {key for key, text in texts.items() if max(text.tokens, default=0) >= ids}
         for record in folder.observations():
             if not isinstance(record, Trajectory):
                 found.add([record])
-            elif record.request in prompts and (record.request, record.sample) in texts:
-                text = texts[record.request, record.sample]
+                continue
+            key = record.request, record.sample
+            if record.request in prompts and key in texts.keys() - wrong:
+                text = texts[key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 found.responses[response.key] = response
+        for rows in (*found.replays.values(), *found.answers.values()):
+            for key in rows.keys() & wrong:
+                del rows[key]
         for along in found.replays.values():
             for key in along.keys() & found.responses.keys():
                 tokens = found.responses[key].trajectory.output_tokens

@@ -491,6 +491,61 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     assert again.run.failures == ()
 
 
+class Foreign(FakeServer):
+    """Writes the id `wrote` in its second answer to a request."""
+
+    wrote: int = 2048
+
+    def answer(self, ask):
+        answer = super().answer(ask)
+        asked = [each.key for each in self.asked if each.key[0]]
+        if not ask.key[0] or len(asked) != 2:
+            return answer
+        return replace(answer, tokens=(*answer.tokens[:3], self.wrote, *answer.tokens[4:]))
+
+
+def foreign(wrote, arm=0):
+    kind = type("Wrote", (Foreign,), {"wrote": wrote})
+    return FakeEngine(lambda start, n: kind() if n == arm + 1 else None)
+
+
+def errors_of(folder):
+    return [row.error for row in folder.records(Served)]
+
+
+@pytest.mark.parametrize("arm", [0, 1])
+def test_an_answer_with_ids_that_the_target_does_not_have_is_none_and_is_asked_again(
+    served, small, arm
+):
+    """The embedded target has 2048. Nor is a draft measured along it."""
+    sweep = {"measure": "all", "ks": (2,), "controls": False}
+    draft = str(small.models / "draft")
+    first = served(draft, on=foreign(2048, arm), **sweep)
+    assert sorted(filter(None, errors_of(first.folder))) == ["wrong ids"]
+    assert len(first.run.trajectories) == 2 - (arm == 0)
+    assert any("ids that its model does not have" in note for note in small.notes)
+    again = served(draft, **sweep)
+    assert len(again.run.trajectories) == len(again.run.replays) == 2
+    assert len(rows_of(again.run, 2)) == 3 - (arm == 0)
+    assert again.run.failures == ()
+
+
+def test_the_last_id_of_the_target_is_written_by_it(served):
+    assert set(errors_of(served("ngram", on=foreign(2047), ks=(2,)).folder)) == {None}
+
+
+def test_ids_outside_the_vocabulary_that_an_older_run_kept_are_asked_again(served, small):
+    sweep = {"measure": "all", "ks": (2,), "controls": False}
+    draft = str(small.models / "draft")
+    folder = served(draft, on=foreign(2047), **sweep).folder
+    texts = folder.path / "private" / "texts.jsonl"
+    texts.write_text(texts.read_text().replace("2047", "999999"))
+    again = served(draft, **sweep)
+    assert again.engine.arms == [0, 2, 0]
+    assert "999999" not in texts.read_text().splitlines()[-1]
+    assert served(draft, **sweep).engine.arms == []
+
+
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, measured):
     """Warming up is part of it: a server that is ready may never answer."""
