@@ -110,6 +110,7 @@ class ServingFlags:
             "--engine-args": self.engine_args,
             "--engine-command": self.engine_command,
             "--engine-stop-command": self.engine_stop_command,
+            "--restarts": self.restarts > 1,
         }
         given = [name for name, value in started.items() if value]
         if self.engine is None and self.server is None:
@@ -117,7 +118,6 @@ class ServingFlags:
                 "--baseline-server": self.baseline_server,
                 "--tokenizer": self.tokenizer,
                 "--arrivals": self.arrivals != "closed",
-                "--restarts": self.restarts > 1,
                 "--replay": self.replay != "local",
             }
             for name in (*given, *(name for name, value in more.items() if value)):

@@ -33,6 +33,7 @@ SERVER = ["--server", "http://spec"]
         (["--baseline-server", "http://h"], "--baseline-server without a serving", "--server"),
         ([*ENGINE, "--baseline-server", "http://h"], "--baseline-server without --server", "both"),
         ([*SERVER, "--engine-args", "--x"], "--engine-args with --server", "without --server"),
+        ([*SERVER, "--restarts", 3], "--restarts with --server", "without --server"),
         (["--engine", "openai"], "`openai` is no engine that can be started", "--server"),
         (["--engine", "vlm"], "--engine cannot be `vlm`", "did you mean `vllm`?"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
