@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from draftbench.measure.trajectories import Asked, ScoredResponse, plan
 from draftbench.planner.recommend import next_start, promising_ks
@@ -110,7 +110,8 @@ class Measured:
                 text = texts[key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 found.responses[response.key] = response
-        for rows in (*found.replays.values(), *found.answers.values()):
+        kept: tuple[dict[Key, Any], ...] = (*found.replays.values(), *found.answers.values())
+        for rows in kept:
             for key in rows.keys() & wrong:
                 del rows[key]
         for along in found.replays.values():
