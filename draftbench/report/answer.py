@@ -93,7 +93,7 @@ def to_settle(answer: Recommendation) -> str | None:
     if larger.enough:
         return f"To settle it: a sweep with {again} in another --out{short}."
     settled = f"which have a {larger.chance:.0%} chance of settling it"
-    near = f"so near {answer.min_speedup:g}× no number within reason has {SETTLES:.0%}"
+    near = f"no number of requests within reason has {SETTLES:.0%}"
     return f"Next: {_size(answer, larger)} ({again} in another --out), {settled}; {near}{short}."
 
 

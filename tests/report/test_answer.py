@@ -244,7 +244,7 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             (100, 3, 0.66),
             None,
             "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out), "
-            "which have a 66% chance of settling it; so near 1× no number within reason has 90%.",
+            "which have a 66% chance of settling it; no number of requests within reason has 90%.",
         ),
     ],
 )

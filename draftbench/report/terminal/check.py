@@ -153,10 +153,10 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         ["context", *contexts],
         ["rows of vocabulary", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
         ["tokens of vocabulary", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
-        ["tokenizer", target.kind, draft.kind],
+        ["kind of tokenizer", target.kind, draft.kind],
         *special,
         ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
-        ["chat template", *("yes" if side.has_template else "no" for side in tokenizers)],
+        ["has a chat template", *("yes" if side.has_template else "no" for side in tokenizers)],
     ]
 
 
