@@ -8,7 +8,7 @@ import torch
 import draftbench
 from draftbench.cli import main
 from draftbench.decoder.device import default_dtype
-from draftbench.decoder.drafters import Ask, ModelDrafter
+from draftbench.decoder.drafters import ModelDrafter, ProposalRequest
 from draftbench.decoder.quantized_linear import Int4CudaLinear
 from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
@@ -40,7 +40,7 @@ def test_a_draft_waits_for_nothing_while_it_proposes(sampling):
         drafter.begin(row, Task(prompt, 31, sampling, uniforms, lambda output: False))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        proposals = drafter.propose([Ask(row, [*prompt, 8], 4) for row in range(2)])
+        proposals = drafter.propose([ProposalRequest(row, [*prompt, 8], 4) for row in range(2)])
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [len(proposal.tokens) for proposal in proposals] == [4, 4]
