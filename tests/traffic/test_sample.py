@@ -112,7 +112,7 @@ def test_a_temperature_without_a_number_is_a_missing_one(tmp_path, empty):
             "log.jsonl:2: `temperature`: expected `float`, got `str`",
             "--skip-bad",
         ),
-        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "ShareGPT"),
+        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "--prompt-field"),
         ([], {}, "`log.jsonl` holds no rows", "at least one request"),
         (
             ["x", {"prompt": "a", "min_tokens": 5}],

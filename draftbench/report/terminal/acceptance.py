@@ -169,13 +169,18 @@ def _screen_groups(report: AcceptanceReport) -> Section:
 
 def _findings(report: AcceptanceReport) -> list[str]:
     """Suspected faults, trends along the response and near ties."""
-    lines = [f"{c.candidate}: {fault}" for c in report.candidates for fault in _faults(c)]
-    lines += [f"{c.candidate}: {_COUNTED}" for c in report.candidates if c.counted]
-    trends: dict[str, list[str]] = {}
-    for c in report.candidates:
-        if c.breakdown and c.breakdown.reading and c.candidate != SELF:
-            trends.setdefault(c.breakdown.reading, []).append(c.candidate)
-    lines += [f"{', '.join(names)}: {reading}" for reading, names in trends.items()]
+    found: list[tuple[str, str]] = []
+    found += [(fault, c.candidate) for c in report.candidates for fault in _faults(c)]
+    found += [(_COUNTED, c.candidate) for c in report.candidates if c.counted]
+    found += [
+        (c.breakdown.reading, c.candidate)
+        for c in report.candidates
+        if c.breakdown and c.breakdown.reading and c.candidate != SELF
+    ]
+    candidates: dict[str, list[str]] = {}
+    for finding, candidate in found:
+        candidates.setdefault(finding, []).append(candidate)
+    lines = [f"{', '.join(names)}: {finding}" for finding, names in candidates.items()]
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
