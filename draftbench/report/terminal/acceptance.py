@@ -146,7 +146,7 @@ def _screen_groups(report: AcceptanceReport) -> Section:
     several = {by: groups for by, groups in rates.items() if len(groups) > 1}
     splitting = {by: groups for by, groups in several.items() if most[by] >= MIN_REQUESTS}
     room = {by: len(groups) for by, groups in splitting.items()}
-    while sum(room.values()) > max(_MOST_ROWS - len(first), 2 * len(room)):
+    while sum(room.values()) > max(_MOST_ROWS - len(first) - len(_findings(report)), 2 * len(room)):
         room[max(room, key=lambda by: room[by])] -= 1
     rows: list[list[Cell]] = []
     more = []
