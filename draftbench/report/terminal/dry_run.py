@@ -30,7 +30,7 @@ _START_SECONDS = 30.0
 _WITHOUT_WEIGHTS = (LOOKUP, "suffix")
 # Rows of memory, and columns of the names of drafts.
 _MOST_ROWS, _NAMES = 4, 76
-_MORE = "--format json"
+_MORE = "--format markdown"
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Pass(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that measuring a candidate takes: `target_weights`, `draft_weights`, the `cache` of
-    both models, and all `together`; beside them at most `second_layout` on a CPU, for weights that
-    are held once more for passes over several tokens.
+    """Bytes that measuring a candidate takes: `target_weights`, `draft_weights`, a `second_layout`
+    of weights that a CPU holds once more for passes over several tokens, the `cache` of both
+    models, and all `together`.
     """
 
     candidate: str
@@ -175,13 +175,14 @@ def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> 
     twice = plan.target.second_layout_at(level)
     if sheet and draft:
         twice += sheet.second_layout_at(candidate.quant)
+    twice = 0 if plan.one_layout else twice
     return Need(
         candidate=str(candidate),
         target_weights=target,
         draft_weights=draft,
-        second_layout=0 if plan.one_layout else twice,
+        second_layout=twice,
         cache=cache,
-        together=target + draft + cache,
+        together=target + draft + twice + cache,
     )
 
 
@@ -316,8 +317,9 @@ def render(plan: DryRun | EngineDryRun, style: str, width: int) -> str:
     requests = f"{counted(plan.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
     if plan.samples > 1:
         requests += f", {plan.samples} responses each"
+    most = None if style == "markdown" else _MOST_ROWS
     if isinstance(plan, DryRun):
-        rows, work, memory = _grid(plan, requests), _passes_as_table(plan), _memory(plan)
+        rows, work, memory = _grid(plan, requests), _passes_as_table(plan), _memory(plan, most)
     else:
         rows, work, memory = _loads(plan, requests), _work_as_table(plan), _server_memory(plan)
     sections = [Section("This sweep would measure", ("", ""), rows), work]
@@ -391,23 +393,24 @@ def _work_as_table(plan: EngineDryRun) -> Section:
     return Section("Work", ("", "servers started", "tokens written", "time"), rows, notes)
 
 
-def _memory(plan: DryRun) -> Section:
+def _memory(plan: DryRun, most: int | None) -> Section:
+    """The candidates that need most, or all; every column but the last adds up to it."""
     largest = sorted(plan.memory, key=lambda need: -need.together)
+    twice = any(need.second_layout for need in largest)
     rows = []
-    for need in largest[:_MOST_ROWS]:
-        sizes = (need.target_weights, need.draft_weights, need.cache, need.together)
+    for need in largest[:most]:
+        second = (need.second_layout,) if twice else ()
+        sizes = (need.target_weights, need.draft_weights, *second, need.cache, need.together)
         rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))
     notes = [f"The cache is for {plan.cache_tokens} tokens; activations are not counted."]
     if len(largest) > len(rows):
         notes.insert(0, f"and {len(largest) - len(rows)} more that need less: {_MORE}")
-    second = max((need.second_layout for need in plan.memory), default=0)
-    if second:
-        notes.append(
-            f"On a CPU up to {format_size(second)} more: weights are held once more for passes "
-            "over several tokens (not with --one-layout)."
-        )
+    if twice:
+        notes.append("Held twice: for passes over several tokens; not with --one-layout.")
     title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
-    return Section(title, ("draft", "target", "draft weights", "cache", "total"), rows, notes)
+    second_layout = ("held twice",) if twice else ()
+    head = ("draft", "target", "draft weights", *second_layout, "cache", "total")
+    return Section(title, head, rows, notes)
 
 
 def _server_memory(plan: EngineDryRun) -> Section:

@@ -58,11 +58,14 @@ def many(planned):
     "line",
     [
         # 4 rows of 100 tokens for 3 k's and the baseline, 1 MB a token for each of the two.
-        "small 2 GB 1 GB 3.2 GB 6.2 GB",
-        "small:int4 2 GB 250 MB 3.2 GB 5.45 GB",
+        # Weights of no level are held twice, those of int4 are not.
+        "draft target draft weights held twice cache total",
+        "small 2 GB 1 GB 3 GB 3.2 GB 9.2 GB",
+        "small:int4 2 GB 250 MB 2 GB 3.2 GB 7.45 GB",
         # Prompt lookup takes nothing, the self draft a second cache.
-        "ngram 2 GB 0 kB 1.6 GB 3.6 GB",
-        "self 2 GB 0 kB 3.2 GB 5.2 GB",
+        "ngram 2 GB 0 kB 2 GB 1.6 GB 5.6 GB",
+        "self 2 GB 0 kB 2 GB 3.2 GB 7.2 GB",
+        "Memory: up to 9.2 GB",
         # 400 tokens, each a step of 2 GB at 20 GB/s.
         "target writes at most 400 tokens 40 s",
         # 1000 tokens at a sixth of a step.
@@ -120,20 +123,20 @@ def test_json_has_seconds_and_bytes_as_numbers(planned):
         "draft_weights": 250_000_000,
         "second_layout": 2_000_000_000,
         "cache": 3_200_000_000,
-        "together": 5_450_000_000,
+        "together": 7_450_000_000,
     }
 
 
 def test_with_one_layout_no_weights_are_held_once_more(planned):
-    notes = {one: render(planned(one_layout=one), "table", 120) for one in (False, True)}
-    assert "held once more" in notes[False]
-    assert "held once more" not in notes[True]
+    shown = render(planned(one_layout=True), "table", 120)
+    assert "Memory: up to 6.2 GB\ndraft       target  draft weights   cache    total" in shown
+    assert "twice" not in shown
 
 
 def test_markdown_has_a_table_for_each_part(planned):
     shown = render(planned(), "markdown", 120)
     assert shown.count("### ") == 3
-    assert "| ngram | 2 GB | 0 kB | 1.6 GB | 3.6 GB |" in shown
+    assert "| ngram | 2 GB | 0 kB | 2 GB | 1.6 GB | 5.6 GB |" in shown
 
 
 @pytest.mark.parametrize("name", ["small", "a-very-long-name-of-an-organisation/and-a-model" * 3])
@@ -141,7 +144,13 @@ def test_it_fits_one_screen(many, name):
     lines = render(many(name, 12), "table", 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
-    assert "  and 8 more that need less: --format json" in lines
+    assert "  and 8 more that need less: --format markdown" in lines
+    assert "  Held twice: for passes over several tokens; not with --one-layout." in lines
+    assert not [line for line in lines if line.startswith("…")]
+
+
+def test_markdown_has_every_draft(many):
+    assert render(many("small", 12), "markdown", 88).count("\n| small-") == 12
 
 
 def test_candidates_are_named_as_far_as_they_fit(many):
