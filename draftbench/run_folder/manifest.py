@@ -41,7 +41,20 @@ Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
 Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
 ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
 # Fields of a question that were not always kept.
-_KEPT_LATER = ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay")
+_KEPT_LATER = (
+    "servers",
+    "engine_command",
+    "spec_files",
+    "time_scale",
+    "arrivals_digest",
+    "tokenizer",
+    "replay",
+)
+# What it means that a digest differs, which by itself says nothing to anyone.
+_DIGESTS = {
+    "traffic_digest": "other requests: another traffic, --sample or seed",
+    "arrivals_digest": "the same requests at other times: other timestamps in the log, or --seed",
+}
 # Name → value before and after, as text; None where there is none.
 Differences = dict[str, tuple[str | None, str | None]]
 
@@ -77,6 +90,7 @@ class Question(Record, frozen=True):
     engine_command: str | None = None  # that starts it; empty: the engine's usual one
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
     time_scale: Real | None = None  # times the log's own speed
+    arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
     slots: Rows | None = None  # most requests answered at once, with arrivals; None: its own limit
     replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
@@ -199,11 +213,9 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
 
 
 def in_words(differences: Differences) -> list[str]:
-    """Each as "name: before → after"; a digest says nothing to anyone."""
+    """Each as "name: before → after"."""
     return [
-        "other requests: another traffic, --sample or seed"
-        if name == "traffic_digest"
-        else f"{name}: {before or 'none'} → {after or 'none'}"
+        _DIGESTS.get(name, f"{name}: {before or 'none'} → {after or 'none'}")
         for name, (before, after) in differences.items()
     ]
 

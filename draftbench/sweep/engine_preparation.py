@@ -38,6 +38,7 @@ from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
+from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import (
     MOST_DRAFTED,
     Manifest,
@@ -120,8 +121,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             hint="name the model with --target, or its tokenizer's folder with --tokenizer",
         )
     prompts, left_out = render(options, traffic, text, context)
-    if asked.arrivals == "log":
-        arrival_times([(prompt, 0) for prompt in prompts], options)  # refused before any work
+    arrivals = None
+    if asked.arrivals != "closed":  # a log without times is refused before any work
+        times = arrival_times([(prompt, 0) for prompt in prompts], options)
+        at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
+        arrivals = keyed_hash(options.traffic.key, repr(at).encode())
     checked = _check_drafts(options, target if configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
@@ -160,7 +164,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
         question=_on_engine(
-            question_of(options, traffic, build), asked, called, engine, checked.drafters
+            question_of(options, traffic, build), asked, called, engine, checked.drafters, arrivals
         ),
         environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in checked.sources.items()},
@@ -185,6 +189,7 @@ def _on_engine(
     target: str,
     engine: str,
     drafters: Mapping[str, Speculation],
+    arrivals: str | None,
 ) -> Question:
     """A question with what else the figures of an engine depend on; `target` as a server calls it,
     where the user did not name it.
@@ -197,6 +202,7 @@ def _on_engine(
         engine=engine,
         engine_args=hidden_in(portable(asked.args)),
         arrivals=asked.arrivals,
+        arrivals_digest=arrivals,
         servers="started" if asked.server is None else given,
         engine_command=hidden_in(portable(asked.command or "")),
         spec_files=tuple(hidden_in(portable(text)) for text in raw),

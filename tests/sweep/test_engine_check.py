@@ -16,6 +16,7 @@ from draftbench.records import Candidate, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.sweep import arms
+from draftbench.traffic import TrafficQuery
 
 LOOKUP = Candidate(draft="ngram")
 
@@ -47,6 +48,36 @@ def test_a_run_is_not_continued_with_other_settings_of_the_engine(served, small,
         served("ngram", on=engine, measure="all", ks=(2,), serving=changed)
     assert "--out" in caught.value.hint
     assert engine.starts == []
+
+
+def logged(folder, *timestamps):
+    """A log of one request a timestamp."""
+    file = folder / "log.jsonl"
+    rows = [{"prompt": f"def f{at}():", "timestamp": when} for at, when in enumerate(timestamps)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return TrafficQuery(str(file), None, 0, None, None, None, False, b"key")
+
+
+def test_a_run_is_not_continued_with_another_logs_times_of_arrival(served, tmp_path):
+    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "log"}}
+    first = served("ngram", traffic=logged(tmp_path, 10, 10.5, 12), **sweep)
+    cut(first.folder)
+    engine = FakeEngine()
+    words = "the same requests at other times: other timestamps in the log"
+    with pytest.raises(RunFolderError, match=words):
+        served("ngram", on=engine, traffic=logged(tmp_path, 10, 11.5, 12), **sweep)
+    assert engine.starts == []
+    # The gaps are the load, whenever the log began.
+    again = served("ngram", on=engine, traffic=logged(tmp_path, 20, 20.5, 22), **sweep)
+    assert {ask.arrival for ask in again.engine.servers[1].asked} == {None, 0.0, 0.5, 2.0}
+
+
+def test_a_run_is_not_continued_with_another_draw_of_poisson_times(served, tmp_path):
+    traffic = logged(tmp_path, 10, 11, 12)
+    sweep = {"measure": "all", "ks": (2,), "serving": {"arrivals": "poisson:2"}}
+    cut(served("ngram", traffic=traffic, **sweep).folder)
+    with pytest.raises(RunFolderError, match=r"at other times: .* --seed"):
+        served("ngram", traffic=replace(traffic, seed=1), **sweep)
 
 
 def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_path):
