@@ -86,16 +86,27 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
 def schedule(
     evaluator: Evaluator, candidate: Candidate, asked: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
-    """The best k of one draft at every concurrency that was timed or asked for, and at every other
-    from which another one holds.
+    """The k of one draft at every concurrency that was timed or asked for, and at every other from
+    which another one holds.
     """
     timed = _timed_loads(evaluator, candidate)
     found: list[ScheduleEntry] = []
     for rows in sorted({*_known_loads(evaluator, candidate), *asked}):
-        k = evaluator.at(rows, candidate).k
+        k = _answer_with(evaluator, candidate, rows).k
         if rows in timed or rows in asked or k != found[-1].k:
             found.append(ScheduleEntry(concurrency=rows, k=k, timed=rows in timed))
     return tuple(found)
+
+
+def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> LoadDecision:
+    """What the answer at a load is for one draft: where it leads the answer itself. Where another
+    leads its decision alone, but it does not pay where the answer is not to speculate.
+    """
+    answer, alone = evaluator.at(concurrency), evaluator.at(concurrency, candidate)
+    leads = answer.leader is not None and answer.leader.candidate == candidate
+    if leads or (alone.decision == "speculate" and answer.decision != "speculate"):
+        return answer
+    return alone
 
 
 def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
@@ -135,7 +146,9 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
     requests) hides no larger one that is.
     """
     known = _known_loads(evaluator, candidate)
-    paying = [rows for rows in known if evaluator.at(rows, candidate).decision == "speculate"]
+    paying = [
+        rows for rows in known if _answer_with(evaluator, candidate, rows).decision == "speculate"
+    ]
     if not paying:
         return Crossover(0, None, ())
     limit, timed = paying[-1], _timed_loads(evaluator, candidate)

@@ -278,7 +278,9 @@ class Recommendation(Record, frozen=True):
     on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
     prefills where the objective is latency. To speculate its interval must lie above `min_speedup`
     and 2% more, not to speculate below that: interleaved runs of one process differ by as much.
-    With the leader's draft alone, which is what an engine loads, `schedule` gives k by concurrency.
+    `schedule` gives k by concurrency with the leader's draft, since an engine loads one: where it
+    leads, that of `levels`; where another draft does, its own decision, but never to speculate
+    where that of `levels` is not to.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive

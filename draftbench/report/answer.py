@@ -335,7 +335,9 @@ def loads(answer: Recommendation) -> Section:
 
 
 def schedule(answer: Recommendation) -> str | None:
-    """From which concurrency on which k with the leader's draft, which is what an engine loads."""
+    """From which concurrency on which k with the leader's draft, since an engine loads one; and
+    where the answer is another one.
+    """
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
     firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
@@ -344,7 +346,13 @@ def schedule(answer: Recommendation) -> str | None:
     ks = ", ".join(f"{at.concurrency} → {'undecided' if at.k is None else at.k}" for at in firsts)
     off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
-    return f"k by concurrency with {name}: {ks}{off}"
+    others = [
+        f"the answer at {level.concurrency} is {named(level.choice)}"
+        for level in answer.levels
+        if level.choice and level.choice.candidate != answer.leader.candidate
+    ]
+    why = f"{name} alone, since an engine loads one draft" if others else name
+    return "; ".join([f"k by concurrency with {why}: {ks}{off}", *others])
 
 
 def crossover(answer: Recommendation) -> str:

@@ -3,7 +3,7 @@ rows, acceptance the same at all.
 """
 
 import pytest
-from scenes import ALL, SMALL, TARGET
+from scenes import ALL, BIG, NONE, SMALL, TARGET
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -126,6 +126,32 @@ def test_a_schedule_tells_timed_concurrencies_from_interpolated_ones(loaded):
     assert timed == [(1, True), (8, True), (15, False), (16, False), (32, True)]
     # 16 is interpolated: the crossover of 14 lies between the timed 8 and 32.
     assert (found.crossover, found.crossover_between) == (14, (8, 32))
+
+
+@pytest.fixture
+def two_drafts(scene):
+    """Alone `small` takes four rounds of 1.1 s for 8 s, at 8 rows of 1.75 s. Every token of `big`
+    is accepted in half of the requests and none in the others: six rounds of 1.1 s in the mean.
+    """
+    scene.requests(6, ALL)
+    for at in range(6):
+        scene.replay(f"r{at}", ALL if at % 2 else NONE, BIG)
+    for rows, step in ((1, 0.1), (8, 0.75)):
+        scene.times({1: 1.0, 2: 1.0}, {1: step, 2: step}, batch=rows)
+        scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, BIG, batch=rows)
+    return scene
+
+
+def test_a_draft_alone_pays_at_no_load_where_the_answer_is_open(two_drafts):
+    found = recommend(two_drafts.observed(1, batches=(1, 8)))
+    eight = at(found, 8)
+    assert (found.leader.draft, eight.leader.draft) == ("small", "big")
+    assert (found.decision, eight.decision) == ("speculate", "inconclusive")
+    assert [(entry.concurrency, entry.k) for entry in found.schedule if entry.timed] == [
+        (1, 1),
+        (8, None),
+    ]
+    assert 1 <= found.crossover < 8
 
 
 def test_what_does_not_pay_in_between_is_no_end_of_what_pays(scene):
