@@ -12,6 +12,7 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair, one_was_counted
 from draftbench.gate.result import Change, Check, GateResult
+from draftbench.models.engine_names import STARTED
 from draftbench.planner.costs import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
@@ -38,7 +39,11 @@ def notes_on(
             notes.append(f"changed since the baseline: {names}")
     if result.verdict is not Verdict.PASS:
         notes += _responses_changed(pairs, result.changes)
-    notes += [_inconclusive(c) for c in result.pooled if c.verdict is Verdict.INCONCLUSIVE]
+    notes += [
+        _inconclusive(check, new.tested.get("engine"))
+        for check in result.pooled
+        if check.verdict is Verdict.INCONCLUSIVE
+    ]
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and result.verdict is Verdict.PASS:
         notes.append(f"improved: {improved}; save a new baseline to keep the gain")
@@ -159,11 +164,16 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
     return notes
 
 
-def _inconclusive(check: Check) -> str:
+def _inconclusive(check: Check, engine: str | None) -> str:
     if check.more_processes:
+        advice = "sweep both with `--processes 3`"
+        if engine is not None:
+            advice = "a server that is running counts as one"
+            if engine in STARTED:
+                advice = f"sweep both with `--engine {engine} --restarts 3`; {advice}"
         return (
             f"{check.metric} is inconclusive: a time fails only where three processes or more "
-            "measured it in both runs, since restarts differ; sweep both with `--processes 3`"
+            f"measured it in both runs, since restarts differ; {advice}"
         )
     unit = "repeats" if check.metric == "draft_cost_ratio" else "requests"
     note = f"{check.metric} is inconclusive over {check.sample} {unit}"

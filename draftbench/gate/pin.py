@@ -55,6 +55,7 @@ from draftbench.records import (
     SAMPLES_PER_VISIT,
     Candidate,
     CostPoint,
+    Decode,
     LookupReplay,
     Sampling,
     Trajectory,
@@ -362,14 +363,21 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, 
 
 
 def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[ProcessTimes, ...]:
-    """What each process timed, in their order by name."""
+    """What each process timed, in their order by name; of a serving engine each turn of starts,
+    with the plain one before it. A server that was running has one, however often it was visited.
+    """
     costs = {
         name: round(median(c), 5) for name, c in _cost_ratios(run.costs, candidate).items() if c
     }
-    decoded = {row.process for row in run.decodes if row.block == str(candidate)}
+    running = {facts.process for facts in run.engines if not facts.started}
+    decoded: defaultdict[str, list[Decode]] = defaultdict(list)
+    for row in run.decodes:
+        if row.block == str(candidate):
+            turn = "" if row.process in running else f"{row.repeat:03}"
+            decoded[turn if run.served else row.process].append(row)
     speeds = {}
-    for name in decoded:
-        alone = replace(run, decodes=tuple(row for row in run.decodes if row.process == name))
+    for name, rows in decoded.items():
+        alone = replace(run, decodes=tuple(rows))
         measured = measurements(alone, load).get((candidate, k))
         if measured is not None and measured.speedup.value:
             speeds[name] = round(measured.speedup.value, 5)

@@ -191,6 +191,7 @@ class LoadDecision:
         end = interval.low if distance > 0 else interval.high
         if end <= 0:
             return None
+        running = leader.predictor.served is not None and leader.predictor.served.given
         return larger_sweep(
             OpenInterval(
                 distance,
@@ -199,7 +200,7 @@ class LoadDecision:
                 lambda processes: self.ranking.doubt_in(leader, processes),
                 leader.processes,
             ),
-            processes_help=leader.corrected and not self.foreign,
+            processes_help=leader.corrected and not self.foreign and not running,
         )
 
 

@@ -133,11 +133,15 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
             f"interval allows for {_percent(decided)}",
         )
-    elif leader.predictor.served and leader.processes < FEW_PROCESSES and decided.doubt:
+    elif (served := leader.predictor.served) and leader.processes < FEW_PROCESSES and decided.doubt:
+        often, advice = f"was started {_times(leader.processes)}", "--restarts 3 would show it"
+        if served.given:
+            often = "was measured on one start of each server"
+            advice = "start both again and sweep in another --out to see it"
         yield Caveat(
             "few-starts",
-            f"{leader.name} was started {_times(leader.processes)}, too few times to show how much "
-            f"starts differ: the deciding interval allows for {_percent(decided)} (--restarts)",
+            f"{leader.name} {often}, too few to show how much starts differ: the deciding interval "
+            f"allows for {_percent(decided)}; {advice}",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -62,6 +62,8 @@ class RoundCosts:
     # How often each was started, and degrees of freedom of what starts scatter by.
     starts: Mapping[int, int] = field(default_factory=dict)
     freedom: int = USUAL_FREEDOM
+    # Servers that were running, which a sweep does not start again.
+    given: bool = False
 
     @property
     def started(self) -> tuple[int, ...]:
@@ -124,7 +126,7 @@ class RoundCosts:
             for k, value in sorted(self.seconds.items())
         }
         bends = generator.standard_normal(RESAMPLES)
-        return _Redrawn(seconds, self.doubts, self.name, self.starts, self.freedom, bends)
+        return _Redrawn(seconds, self.doubts, freedom=self.freedom, bends=bends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +157,10 @@ def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
     for row in own:
         by_load[row.batch][row.k].append(row)
     places = {name: at for at, name in enumerate(dict.fromkeys(row.process for row in run.served))}
+    running = frozenset(facts.process for facts in run.engines if not facts.started)
     found = {}
     for concurrency, rows in sorted(by_load.items()):
-        starts = {k: found_at for k, each in rows.items() if (found_at := _starts(each))}
+        starts = {k: found_at for k, each in rows.items() if (found_at := _starts(each, running))}
         if 0 not in starts or len(starts) < 2:
             continue
         speeds = {
@@ -184,6 +187,7 @@ def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
             f"{candidate} {concurrency}",
             {k: len(each) for k, each in starts.items()},
             freedom,
+            given=bool(running),
         )
     return found
 
@@ -214,13 +218,13 @@ def _error(rows: list[Decode]) -> float:
     return error * student_quantile(0.975, len(sums) - 1) / 1.96
 
 
-def _starts(rows: list[Decode]) -> list[list[Decode]]:
+def _starts(rows: list[Decode], running: Set[str]) -> list[list[Decode]]:
     """Every start that answered enough requests; each repeat of an arm is one, and so is each
-    process that measured it.
+    process that measured it. All visits to a server that was `running` are of one start.
     """
-    by_start: defaultdict[tuple[str, int], list[Decode]] = defaultdict(list)
+    by_start: defaultdict[tuple[str, int] | None, list[Decode]] = defaultdict(list)
     for row in rows:
-        by_start[row.process, row.repeat].append(row)
+        by_start[None if row.process in running else (row.process, row.repeat)].append(row)
     return [
         own
         for own in by_start.values()

@@ -230,6 +230,24 @@ def test_times_of_under_three_processes_cannot_fail_and_say_what_would_tell(gate
     assert any("restarts can differ" in note for note in result.notes)
 
 
+@pytest.mark.parametrize(
+    ("engine", "advised"),
+    [("vllm", "sweep both with `--engine vllm --restarts 3`"), ("openai", "counts as one")],
+)
+def test_what_would_tell_the_times_of_an_engine_is_a_command_for_engines(run, engine, advised):
+    sides = (
+        run(
+            rows=lambda at, seconds=seconds: {"speed": timed(seconds)[at]},
+            processes=processes(2.0),
+            tested={"engine": engine, "machine": "here"},
+        )
+        for seconds in (1.0, 1.25)
+    )
+    notes = " ".join(judge(*sides, [parse_limit("speedup:5%")]).notes)
+    assert advised in notes
+    assert "--processes" not in notes
+
+
 def test_what_processes_differ_by_is_in_the_interval_of_a_time(gated):
     alike = check(gated(1.0), "speedup").difference
     # The logarithms of .97, 1, 1.03 have a variance of .0009: twice a third of it, and Student's

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.pin import make_baseline, sampling_label
-from draftbench.records import Candidate, Sampling
+from draftbench.records import Candidate, EngineFacts, Sampling
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import run_of
 
@@ -204,3 +204,31 @@ def test_what_each_process_timed_stands_apart():
         (0.12, None),
         (None, 1.25),
     ]
+
+
+@pytest.mark.parametrize(("started", "speedups"), [(True, [2.0, 1.5]), (False, [2.5])])
+def test_each_turn_of_starts_of_an_engine_stands_apart_and_a_running_server_once(started, speedups):
+    """A token takes .1, .15 and .1 s without speculation, before, between and after two turns of
+    .05 and .1 s with it. A running server was visited once beside the second of the plain ones.
+    """
+
+    def server(k, repeat, seconds, process):
+        drafted = {"proposed": (k,) * 8, "accepted": (0,) * 8} if k else {}
+        fields = {"request": "a", "process": process, "server": f"{k} {repeat}", "repeat": repeat}
+        moments = (seconds * (n + 1) for n in range(9))
+        return scenes.served(SMALL if k else None, k, *moments, **fields, **drafted)
+
+    visits = [server(0, 0, 0.1, "p1"), server(2, 0, 0.05, "p2"), server(0, 1, 0.15, "p2")]
+    if started:
+        visits += [server(2, 1, 0.1, "p4"), server(0, 2, 0.1, "p5")]
+    facts = [
+        EngineFacts(
+            server=row.server, process=row.process, engine="vllm", version=None, model=None,
+            candidate=row.candidate, k=row.k, started=started, command=None, settings={},
+            context_length=None, prefix_cache=None, ready_seconds=None,
+        )
+        for row in visits
+    ]  # fmt: skip
+    asked = scenes.manifest(engine="vllm", ks=(2,))
+    found = baseline(scenes.trajectory("a", 9), *visits, *facts, manifest=asked).processes
+    assert [each.speedup for each in found] == pytest.approx(speedups)

@@ -133,6 +133,53 @@ def test_two_starts_of_the_baseline_count_alike_and_their_difference_is_doubt():
     assert QUESTION.engine is None
 
 
+def of_visit(process, **changes):
+    """What a server told of itself when it was visited."""
+    fields = {
+        "server": "s1", "process": process, "engine": "vllm", "version": "0.32.0", "model": "m",
+        "candidate": None, "k": 0, "started": True, "command": None, "settings": {},
+        "context_length": 512, "prefix_cache": False, "ready_seconds": 29.0,
+    }  # fmt: skip
+    return EngineFacts(**fields | changes)
+
+
+def test_visits_of_one_running_server_are_one_start():
+    """Eight steps of .1 s in the first visit and of .12 s in the second, beside speculation."""
+    rows = [
+        *answers(0, 0.5, 0.1, (1,) * 9),
+        *answers(0, 0.5, 0.12, (1,) * 9, repeat=1, server="s2", process="p2"),
+        *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2), process="p2"),
+    ]
+    given = [of_visit(process, started=False) for process in ("p1", "p2")]
+    costs = round_costs(engine_run(*rows, *given), SMALL)[1]
+    assert costs.seconds == pytest.approx({0: 0.11, 1: 0.12})
+    assert costs.starts == {0: 1, 1: 1}
+    assert costs.freedom == 4
+    assert costs.doubts == pytest.approx({0: START_DOUBT, 1: START_DOUBT})
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
+    """Twenty requests of 0.8 s without speculation and of 0.72 or 0.84 s with it: 1.03×."""
+    names = [f"r{n:02}" for n in range(20)]
+    rows = []
+    for at, name in enumerate(names):
+        one = answers(1, 0.5, 0.21 - 0.03 * (at % 2), (1, 2, 2, 2, 2), process="p2")[0]
+        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
+        rows += [msgspec.structs.replace(row, request=name) for row in (plain, one)]
+    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay((1.0,) * 8, request=name) for name in names]
+    facts = [of_visit(process, started=started) for process in ("p1", "p2")]
+    answer = recommend(
+        run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *facts, *rows]),
+    )
+    text = " ".join(render(answer, "table", 88, everything=True).split())
+    assert answer.decision == "inconclusive"
+    assert (answer.larger_sweep.processes > 1) is started
+    assert ("--restarts" in text) is started
+    assert ("start both again and sweep in another --out" in text) is not started
+
+
 def test_a_load_that_was_not_served_is_unknown_in_words():
     run = engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     predictor = predictor_of(run, SMALL, batch=4)
@@ -152,11 +199,7 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     ]
     responses = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
     replays = [replay((1.0,) * 8, request=name) for name in names]
-    facts = EngineFacts(
-        server="s1", process="p1", engine="vllm", version="0.32.0", model="m", candidate=SMALL, k=1,
-        started=True, command=None, settings={}, context_length=512, prefix_cache=False,
-        ready_seconds=29.0,
-    )  # fmt: skip
+    facts = of_visit("p1", candidate=SMALL, k=1)
     run = run_of(
         manifest(engine="vllm", ks=(1, 2, 4)), [*responses, *replays, facts, *plain, *at_one]
     )
