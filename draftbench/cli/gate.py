@@ -86,7 +86,7 @@ _WAYS = {
     "server": (
         "--baseline FILE --server URL --traffic SOURCE",
         {"baseline", "server", "traffic"},
-        (_MEASURING - {"target", "draft", "quant"}) | _VERDICT,
+        (_MEASURING - {"draft", "quant"}) | _VERDICT,
     ),
     "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),

@@ -32,7 +32,9 @@ class NewRun:
     """What to measure where there is no run yet."""
 
     target: str | None = in_measuring(
-        None, "Measure this target now, instead of reading RUN.", "MODEL"
+        None,
+        "Measure this target now, instead of reading RUN; with --server, the model that it serves.",
+        "MODEL",
     )
     draft: str | None = in_measuring(None, "The draft to measure.", "MODEL")
     server: str | None = in_measuring(
@@ -92,7 +94,8 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
         if asked.arrivals == "log" and asked.time_scale is None:
             raise IncomparableError(
                 "the baseline does not say how many times as fast as logged its requests came",
-                hint="an older draftbench saved it: save it again, from the same run folder",
+                hint="an older draftbench saved it: save it again from its run folder, or from a "
+                "new sweep if that is as old",
             )
         serving = ServingOptions(
             server=new.server,

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SERVING = "Serving engine (with --engine or --server)"
 in_serving = partial(flag, panel=SERVING)
+_READY_TIMEOUT = 900.0
+# Engines of which no answer tells the best token at every position of a prompt.
+_SCORE_NOTHING = ("llama.cpp", "tensorrt-llm")
 
 
 def _engine(text: str) -> str:
@@ -70,7 +73,10 @@ class ServingFlags:
         None, "The command that stops what --engine-command started elsewhere.", "COMMAND"
     )
     ready_timeout: float = in_serving(
-        900.0, "How long to wait until a server that was started answers.", "SECONDS", min=1
+        _READY_TIMEOUT,
+        "How long to wait until a server that was started answers.",
+        "SECONDS",
+        min=1,
     )
     tokenizer: str | None = in_serving(
         None, "The folder or id of the target's tokenizer (default: --target).", "MODEL"
@@ -111,20 +117,23 @@ class ServingFlags:
             "--engine-command": self.engine_command,
             "--engine-stop-command": self.engine_stop_command,
             "--restarts": self.restarts > 1,
+            "--ready-timeout": self.ready_timeout != _READY_TIMEOUT,
         }
         given = [name for name, value in started.items() if value]
+        if self.time_scale != 1 and self.arrivals != "log":
+            raise UsageError("--time-scale without --arrivals log", hint="leave it out")
         if self.engine is None and self.server is None:
-            more = {
-                "--baseline-server": self.baseline_server,
-                "--tokenizer": self.tokenizer,
-                "--arrivals": self.arrivals != "closed",
-                "--replay": self.replay != "local",
-            }
-            for name in (*given, *(name for name, value in more.items() if value)):
-                raise UsageError(
-                    f"{name} without a serving engine",
-                    hint="name one with --engine, or a running one with --server",
-                )
+            start, drive = "name one with --engine", "a running one with --server"
+            without = [
+                *((name, True, start) for name in given),
+                ("--replay", self.replay != "local", start),
+                ("--baseline-server", self.baseline_server, f"name {drive}"),
+                ("--tokenizer", self.tokenizer, f"{start}, or {drive}"),
+                ("--arrivals", self.arrivals != "closed", f"{start}, or {drive}"),
+            ]
+            for name, value, hint in without:
+                if value:
+                    raise UsageError(f"{name} without a serving engine", hint=hint)
             return None
         if self.server is not None and given:
             raise UsageError(
@@ -141,14 +150,12 @@ class ServingFlags:
                 f"`{self.engine}` is no engine that can be started",
                 hint=f"give its address with --server, or one of {', '.join(STARTED)}",
             )
-        if self.replay == "engine" and (self.server is not None or self.engine == "llama.cpp"):
-            why = "a server that is running" if self.server is not None else "llama.cpp"
+        if self.replay == "engine" and (self.server is not None or self.engine in _SCORE_NOTHING):
+            why = "a server that is running" if self.server is not None else self.engine
             raise UsageError(
                 f"--replay engine cannot score a draft with {why}",
                 hint="--replay local needs the draft's files and no more",
             )
-        if self.time_scale != 1 and self.arrivals != "log":
-            raise UsageError("--time-scale without --arrivals log", hint="leave it out")
         return ServingOptions(
             engine=self.engine,
             server=self.server,
@@ -191,22 +198,21 @@ def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> 
 
 def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
     """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
-    of_the_decoder = "it is the built-in decoder's"
+    of_the_decoder, running = "it is the built-in decoder's", serving.server is not None
+    as_it_runs = "leave it out: a server that is running is measured as it was started"
+    again = "--restarts starts each server several times"
+    quantized = "name the quantized checkpoint, or the engine's flag in --engine-args"
     senseless = (
         ("--isolate", settings.isolate, "an engine runs in separate processes anyway"),
-        ("--processes", settings.processes > 1, "--restarts starts each server several times"),
-        (
-            "--target-quant",
-            settings.target_quant != "none",
-            "name the quantized checkpoint, or the engine's flag in --engine-args",
-        ),
+        ("--processes", settings.processes > 1, as_it_runs if running else again),
+        ("--target-quant", settings.target_quant != "none", as_it_runs if running else quantized),
         ("--one-layout", settings.one_layout, of_the_decoder),
         ("--audit", settings.audit, "whether texts are the same is measured anyway"),
         ("--simulate-quant", settings.simulate_quant, "what is not served is replayed anyway"),
         ("--responses log", settings.responses == "log", "the server writes the responses"),
         (
             "--k",
-            serving.server is not None and not drafts and settings.ks != tuple(range(1, 9)),
+            running and not drafts and settings.ks != tuple(range(1, 9)),
             "a running server has its k; --k is for drafts that are replayed (--drafts)",
         ),
     )

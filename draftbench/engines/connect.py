@@ -67,7 +67,7 @@ def _identified(http: Http, engine: str | None, target: str | None) -> Server:
     if engine not in (None, "openai", found) and found is not None:
         raise EngineError(
             f"{http.url} is a server of kind `{found}`, not `{engine}`",
-            hint="leave the engine out, or give the other address",
+            hint="leave --engine out, or give the other address",
         )
     return KINDS[engine or found or "openai"](http, _chosen(http.url, cards, target))
 

@@ -32,6 +32,8 @@ from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
+# What can be measured of a server without token ids.
+FROM_OUTSIDE = "a sweep with `--engine openai --server ADDRESS` times it from outside"
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,7 @@ class TokenServer(Server):
         check_starts(prompts)
         for prompt in prompts:
             if (read := self.prompt_ids(prompt)) is None:
-                hint = f"{self.returns_since}; else measure it with `--engine openai`"
+                hint = f"{self.returns_since}; {FROM_OUTSIDE}"
                 raise EngineError(f"{self.url} does not return token ids", hint=hint)
             check_prompt(read, prompt)
 

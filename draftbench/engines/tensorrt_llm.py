@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftbench.engines.client import AnswerError, Fault, other_ids
-from draftbench.engines.engine import Ask, ServerFacts, check_starts
+from draftbench.engines.engine import FROM_OUTSIDE, Ask, ServerFacts, check_starts
 from draftbench.engines.openai import NOTHING_ADDED, OpenAi, Version
 from draftbench.errors import EngineError
 
@@ -50,5 +50,5 @@ class TensorRtLlm(OpenAi):
             if not answer.choices[0].token_ids:
                 raise EngineError(
                     f"{self.url} does not return token ids",
-                    hint="measure it with `--engine openai`",
+                    hint=FROM_OUTSIDE,
                 )

@@ -221,8 +221,8 @@ def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, fl
         missing = f"{len(seconds) - len(known)} of {len(seconds)}" if known else "the"
         raise TrafficError(
             f"--arrivals log: {missing} requests do not say when they came",
-            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; or take "
-            "--arrivals poisson:RATE",
+            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; a sweep can "
+            "take --arrivals poisson:RATE",
         )
     begin, scale = min(known), options.serving.time_scale
     return {key: (moment - begin) / scale for key, moment in zip(keys, known, strict=True)}

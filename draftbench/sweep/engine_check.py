@@ -101,16 +101,18 @@ def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
             _refuse("prefix cache", switch[kept.prefix_cache], switch[facts.prefix_cache])
 
 
-def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None) -> None:
-    """Raise a RunFolderError where servers were started with others; None: as many as one takes."""
+def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None, here: int) -> None:
+    """Raise a RunFolderError where servers were started with others; None: as many as one takes.
+    This process has as many as it had, `here`, which with --threads are the servers' too.
+    """
     for before in (kept.settings.get("threads") for kept in known if kept.started):
         now = None if threads is None else str(threads)
         if before != now:
-            given = "no --threads" if before is None else f"--threads {before}"
+            again = f"give --threads {before}" if before == str(here) else "leave --threads out"
             raise RunFolderError(
                 f"the servers of this run were started with {before or 'all'} threads each, and "
                 f"would now be with {now or 'all'}",
-                hint=f"give {given} as before, or take another --out",
+                hint=f"{again}, as when it was begun, or take another --out",
             )
 
 

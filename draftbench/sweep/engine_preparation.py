@@ -68,6 +68,7 @@ _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 _OF_WEIGHTS = ("ftype", "quantization")
 # Rows of an output layer that have no token, at most: their number is rounded up.
 _PADDING = 4096
+_MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 # How many requests a server answers at a time, in its engine's words, and the flag for it.
 _SLOTS = {"slots": "-np", "max_running_requests": "--max-running-requests"}
 
@@ -118,7 +119,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if context is None:
         raise EngineError(
             "neither the server nor its model says how many tokens it reads",
-            hint="name the model with --target, or its tokenizer's folder with --tokenizer",
+            hint="give --tokenizer a folder of the target that holds config.json too",
         )
     prompts, left_out = render(options, traffic, text, context)
     arrivals = None
@@ -233,6 +234,12 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
         UsageError: a file says how to draft, and the engine cannot.
     """
     assert asked.engine is not None
+    files = asked.engine == "llama.cpp"
+    if files and not options.target.endswith(".gguf"):
+        raise ModelError(
+            f"llama.cpp serves .gguf files, and `{options.target}` is none",
+            hint="give the target's .gguf file, and with --tokenizer what it was made from",
+        )
     drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
     for drafter in drafters:
         for k in options.ks:
@@ -248,12 +255,7 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
             continue
         raise ModelError(
             f"{flag}: no model at `{spec}`",
-            hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
-        )
-    if asked.engine == "llama.cpp" and not options.target.endswith(".gguf"):
-        raise ModelError(
-            f"llama.cpp serves .gguf files, and `{options.target}` is none",
-            hint="give the target's .gguf file, and with --tokenizer what it was made from",
+            hint="give a .gguf file" if files and not replayed_here else _MODELS,
         )
 
 
@@ -296,7 +298,8 @@ def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | N
     if theirs.method not in (None, "none"):
         raise EngineError(
             f"the server at --baseline-server drafts itself ({theirs.method})",
-            hint="start it without speculation, or exchange the two addresses",
+            hint="start it without speculation"
+            + (", or exchange the two addresses" if ours.method in (None, "none") else ""),
         )
     return server, baseline
 
@@ -312,7 +315,7 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
             raise EngineError(
                 f"the server at {server.url} answers {slots} at a time, and {most} requests are "
                 "to be in flight",
-                hint=f"start it with `{flag} {most}`, or ask for --concurrency {slots} or less",
+                hint=f"start it with `{flag} {most}`; a sweep can ask for --concurrency {slots}",
             )
 
 
@@ -453,11 +456,7 @@ def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
     Raises:
         PairError: the draft's tokenizer makes other ids of it than the server's.
     """
-    if server is None:
-        raise EngineError(
-            "a tokenizer alone does not say whether a draft fits the target",
-            hint="give a folder with config.json too, or leave --tokenizer out",
-        )
+    assert server is not None  # one to be started has a context by its target's configuration
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if server.tokenize(PROBE)[-len(ours) :] != ours:
         raise PairError(

@@ -64,7 +64,11 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         measured = Measured.read(prepared, folder)
         watcher.kept(measured.kept())
         refuse_another_server(measured.engines, prepared.serving)
-        refuse_other_threads(measured.engines, threads_of_servers(prepared.options))
+        refuse_other_threads(
+            measured.engines,
+            threads_of_servers(prepared.options),
+            prepared.manifest.environment.threads,
+        )
         left = measured.left()
         _refuse_other_models(prepared, measured, left)
         known = list(measured.failures.values())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from engines.scripted_server import ScriptedServer
+from engines.scripted_server import ScriptedServer, counting
 
+from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -129,6 +130,34 @@ def test_a_server_that_does_not_draft_cannot_be_judged(command, saved, tmp_path)
     assert "does not draft, and no draft is given" in outcome.err
 
 
+def test_of_several_models_of_a_server_the_target_is_named(command, embedded, tmp_path):
+    """As the error says that asks for it."""
+    target = str(embedded / "target")
+    tokenizer = ModelSource(target).tokenizer
+
+    class Several(ScriptedServer):
+        def told(self, path, body):
+            if path == "/tokenize":
+                return {"tokens": tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]}
+            said = super().told(path, body)
+            return {"data": [{"id": "other"}, *said["data"]]} if path == "/v1/models" else said
+
+    def write(prompt, limit):
+        return [token % 400 for token in counting(prompt, limit)]
+
+    file = tmp_path / "baseline.json"
+    with Several("vllm", k=4, accepts=(3, 2), model=target, write=write) as server:
+        words = ["--server", server.url, "--target", target, *TRAFFIC, "--max-new-tokens", 24]
+        outcome = command("sweep", *words, "--out", tmp_path / "run")
+        assert outcome.code == 0, outcome.err
+        assert command("gate", "--save", file, tmp_path / "run").code == 0
+        outcome = gated(command, file, tmp_path, server)
+        assert outcome.code == 2
+        assert f"name one of them with --target: `other`, `{target}`" in outcome.err
+        outcome = gated(command, file, tmp_path, server, "--target", target)
+    assert outcome.code == 0, outcome.err
+
+
 def test_a_server_and_a_draft_are_not_both_measured(command, saved, tmp_path):
     with ScriptedServer("vllm", k=4) as server:
         outcome = gated(command, saved, tmp_path, server, "--draft", "d")
@@ -240,4 +269,4 @@ def test_a_log_is_sent_as_fast_as_for_the_baseline(command, tmp_path):
         asked = len(server.bodies)
         outcome = command(*gate, "--out", tmp_path / "newer")
         assert (outcome.code, outcome.out, len(server.bodies)) == (4, "", asked)
-    assert "save it again, from the same run folder" in outcome.err
+    assert "save it again from its run folder" in outcome.err

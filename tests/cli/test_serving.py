@@ -5,6 +5,7 @@ their exit codes, and one whole run on servers of this process.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -23,17 +24,25 @@ from draftbench.sweep import engine_check, engine_preparation, engine_worker
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
 SERVER = ["--server", "http://spec"]
+ONE = "hint: name one with --engine\n"  # and nothing of --server, which takes no such flag
 
 
 @pytest.mark.parametrize(
     ("words", "complaint", "hint"),
     [
-        (["--engine-args", "--x"], "--engine-args without a serving engine", "--engine"),
-        (["--restarts", 2], "--restarts without a serving engine", "--engine"),
-        (["--baseline-server", "http://h"], "--baseline-server without a serving", "--server"),
+        (["--engine-args", "--x"], "--engine-args without a serving engine", ONE),
+        (["--restarts", 2], "--restarts without a serving engine", ONE),
+        (["--ready-timeout", 9], "--ready-timeout without a serving engine", ONE),
+        (["--replay", "engine"], "--replay without a serving engine", ONE),
+        (["--arrivals", "poisson:2"], "--arrivals without a serving", "or a running one with --s"),
+        (["--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
+        (["--baseline-server", "http://h"], "--baseline-server without", "name a running one with"),
         ([*ENGINE, "--baseline-server", "http://h"], "--baseline-server without --server", "both"),
         ([*SERVER, "--engine-args", "--x"], "--engine-args with --server", "without --server"),
         ([*SERVER, "--restarts", 3], "--restarts with --server", "without --server"),
+        ([*SERVER, "--ready-timeout", 9], "--ready-timeout with --server", "without --server"),
+        ([*SERVER, "--processes", 2], "--processes makes no sense", "leave it out"),
+        ([*SERVER, "--target-quant", "int8"], "--target-quant makes no sense", "leave it out"),
         (["--engine", "openai"], "`openai` is no engine that can be started", "--server"),
         (["--engine", "vlm"], "--engine cannot be `vlm`", "did you mean `vllm`?"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
@@ -51,6 +60,7 @@ SERVER = ["--server", "http://spec"]
         ),
         ([*SERVER, "--replay", "engine"], "cannot score a draft", "--replay local"),
         (["--engine", "llama.cpp", "--replay", "engine"], "with llama.cpp", "--replay local"),
+        (["--engine", "tensorrt-llm", "--replay", "engine"], "with tensorrt", "--replay local"),
         ([*ENGINE, "--isolate"], "--isolate makes no sense", "separate processes"),
         ([*ENGINE, "--processes", 2], "--processes makes no sense", "--restarts"),
         ([*ENGINE, "--target-quant", "int8"], "--target-quant makes no sense", "--engine-args"),
@@ -63,7 +73,7 @@ SERVER = ["--server", "http://spec"]
 def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, complaint, hint):
     told = failing(2, "sweep", "--target", "t", "--drafts", "d", *TRAFFIC, *words)
     assert complaint in told
-    assert hint in told
+    assert hint in f"{told}\n"
 
 
 def test_k_of_a_server_that_runs_is_not_asked_for(failing):
@@ -140,9 +150,28 @@ def test_what_is_replayed_has_to_be_here_whatever_starts_the_server(failing, eng
     assert engine.starts == []
 
 
-def test_llama_cpp_serves_files(failing, embedded):
-    words = ["--target", embedded / "target", "--drafts", "ngram", "--engine", "llama.cpp"]
-    assert "llama.cpp serves .gguf files" in failing(2, "sweep", *words, *TRAFFIC)
+@pytest.mark.parametrize("target", ["{embedded}/target", "./nowhere"])
+def test_llama_cpp_serves_files(failing, embedded, target):
+    words = ["--target", target.format(embedded=embedded), "--drafts", "ngram"]
+    told = failing(2, "sweep", *words, "--engine", "llama.cpp", *TRAFFIC)
+    assert "llama.cpp serves .gguf files" in told
+    assert "give the target's .gguf file" in told
+
+
+def test_llama_cpp_is_not_told_to_be_given_a_folder(failing):
+    words = ["--target", "gone.gguf", "--drafts", "ngram", "--engine", "llama.cpp"]
+    assert failing(2, "sweep", *words, *TRAFFIC).endswith("hint: give a .gguf file")
+
+
+def test_a_context_that_nobody_tells_is_in_the_targets_configuration(
+    failing, engine, embedded, tmp_path
+):
+    """The hint leads to a sweep that starts."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(embedded / "target" / name, tmp_path / name)
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE]
+    told = failing(2, "sweep", *words, "--tokenizer", tmp_path)
+    assert "give --tokenizer a folder of the target that holds config.json too" in told
 
 
 @pytest.mark.parametrize("name", ["llamacpp", "llama-cpp", "LLAMA.CPP"])
@@ -170,7 +199,8 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
     [
         (FakeServer(k=4), FakeServer(version="2.0"), "version 1.0 and 2.0"),
         (FakeServer(k=4), FakeServer(model="other"), "model served and other"),
-        (FakeServer(k=4), FakeServer(k=2), "drafts itself"),
+        (FakeServer(k=4), FakeServer(k=2), "without speculation$"),
+        (FakeServer(), FakeServer(k=2), "or exchange the two addresses$"),
         (FakeServer(), FakeServer(), "does not draft"),
     ],
 )
@@ -179,7 +209,7 @@ def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, c
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
-    assert complaint in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
+    assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
 
 
 def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):

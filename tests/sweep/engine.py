@@ -159,7 +159,7 @@ class FakeEngine:
             url=f"http://{len(self.servers) - 1}",
             command="fake --port 1",
             whole_command="fake --port 1 --api-key secret",
-            settings={"threads": str(start.threads)},
+            settings={} if start.threads is None else {"threads": str(start.threads)},
             ready_seconds=2.0,
             may_survive=(start.command or "").startswith("docker"),
         )

@@ -177,25 +177,29 @@ def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, wo
         served("ngram", on=[FakeServer(**on)], **sweep)
 
 
-@pytest.mark.parametrize(("threads", "usual"), [(cores_here(), 7), (None, 3)])
+@pytest.mark.parametrize("usual", [cores_here() + 1, None])
+@pytest.mark.parametrize("begun", [cores_here(), None])
 def test_a_run_is_not_continued_with_other_threads_of_its_servers(
-    served, monkeypatch, threads, usual
+    served, monkeypatch, begun, usual
 ):
-    """Neither at another k, nor with what this machine takes by itself."""
+    """As many as this process has, which --threads asks for too, or those that servers usually
+    have; the hint resumes it.
+    """
     sweep = {"measure": "all", "ks": (2, 4)}
-    monkeypatch.setattr(arms, "server_threads", lambda: 7)
-    folder = served("ngram", threads=None, **sweep).folder
+    monkeypatch.setattr(arms, "server_threads", lambda: usual)
+    folder = served("ngram", threads=begun, **sweep).folder
     log = folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"k":4' not in line))
-    monkeypatch.setattr(arms, "server_threads", lambda: usual)
     engine = FakeEngine()
-    with pytest.raises(
-        RunFolderError, match=f"with 7 threads each.* with {threads or 3}"
-    ) as caught:
-        served("ngram", on=engine, threads=threads, **sweep)
-    assert "--threads 7 as before" in caught.value.hint
+    now = None if begun else cores_here()
+    were, would = (threads or usual or "all" for threads in (begun, now))
+    with pytest.raises(RunFolderError, match=f"with {were} threads .* with {would}") as caught:
+        served("ngram", on=engine, threads=now, **sweep)
+    hint = f"give --threads {begun}, as" if begun else "leave --threads out, as"
+    assert caught.value.hint.startswith(hint)
     assert engine.starts == []
+    assert served("ngram", threads=begun, **sweep).engine.arms == [4]
 
 
 def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
@@ -226,7 +230,7 @@ def test_a_server_takes_as_many_requests_at_a_time_as_are_asked_for(
     on += [] if plain is None else [FakeServer(settings={name: plain})]
     with pytest.raises(EngineError, match="answers 1 at a time, and 4 requests are") as caught:
         served("ngram", on=on, batches=(1, 4))
-    assert f"`{flag}`" in caught.value.hint
+    assert caught.value.hint == f"start it with `{flag}`; a sweep can ask for --concurrency 1"
     assert all(server.asked == [] for server in on)
     assert served("ngram", on=on, batches=(1,)).run.served
 
