@@ -417,7 +417,9 @@ def manifest(scenario: Scenario) -> Manifest:
         command="",
         key_id="",
         question=question,
-        traffic=TrafficFacts(form="simulated", rows=count, requests=count, merged=0, dropped={}),
+        traffic=TrafficFacts(
+            form="simulated", rows=POPULATION, requests=count, merged=0, dropped={}
+        ),
         environment=Environment(
             platform="",
             processor="",

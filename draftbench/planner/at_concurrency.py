@@ -93,14 +93,15 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
 @dataclass(frozen=True, eq=False)
 class LoadDecision:
     """The alternatives at one concurrency and the decision between them; `foreign` costs come from
-    elsewhere, so that nothing that is decoded corrects them.
+    elsewhere, so that nothing that is decoded corrects them. The traffic has so many `rows`.
     """
 
     concurrency: int
     alternatives: tuple[Alternative, ...]
     ranking: Ranking
     min_speedup: float
-    foreign: bool = False
+    foreign: bool
+    rows: int
 
     @cached_property
     def leader(self) -> Alternative | None:
@@ -200,6 +201,7 @@ class LoadDecision:
                 lambda processes: self.ranking.doubt_in(leader, processes),
                 leader.processes,
             ),
+            self.rows,
             processes_help=leader.corrected and not self.foreign and not running,
         )
 
@@ -236,9 +238,14 @@ class Evaluator:
         if (concurrency, only) not in self._decisions:
             alternatives = self._of(concurrency, [only] if only else self.run.candidates)
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]
-            ranking = Ranking(considered, self.by, self._doubt_at(concurrency))
+            traffic = self.run.manifest.traffic
             self._decisions[concurrency, only] = LoadDecision(
-                concurrency, alternatives, ranking, self.options.min_speedup, self.foreign
+                concurrency,
+                alternatives,
+                Ranking(considered, self.by, self._doubt_at(concurrency)),
+                self.options.min_speedup,
+                self.foreign,
+                rows=traffic.rows - traffic.merged - sum(traffic.dropped.values()),
             )
         return self._decisions[concurrency, only]
 

@@ -45,10 +45,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    larger, traffic = decided.larger_sweep, run.manifest.traffic
-    rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
-    if larger is not None and larger.requests > rows:
-        larger = msgspec.structs.replace(larger, rows=rows)
+    larger = decided.larger_sweep
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
     answer = Recommendation(
         decision=decided.decision,

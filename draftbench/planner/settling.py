@@ -9,6 +9,7 @@ truth would promise too much.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -53,43 +54,39 @@ class OpenInterval:
         return sum(_NORMAL.cdf((end - half) / spread) for end in (distance, -distance))
 
 
-def larger_sweep(interval: OpenInterval, *, processes_help: bool) -> LargerSweep | None:
+def larger_sweep(interval: OpenInterval, rows: int, *, processes_help: bool) -> LargerSweep | None:
     """The least work that settles it in nine of ten cases, and if that is within reason hardly less
-    often than twice the requests; where none does, the next one worth trying. None where requests
-    show nothing.
+    often than twice the requests, with the `rows` of the traffic where they can; where none does,
+    the next one worth trying, with no more than these while there are more than now. None where
+    requests show nothing.
     """
     if interval.of_requests <= 0:
         return None
     now = interval.processes
     counts = sorted({now, *(each for each in _PROCESSES if each > now and processes_help)})
-    found = [
-        LargerSweep(
-            requests=math.ceil(interval.requests * times),
-            processes=count,
-            chance=interval.chance(times, count),
-        )
-        for count in counts
-        if (times := _least_times(interval, count)) is not None
-    ]
+
+    def sweep(requests: int, processes: int) -> LargerSweep:
+        chance = interval.chance(requests / interval.requests, processes)
+        return LargerSweep(requests, processes, chance, rows if requests > rows else None)
+
+    found = [sweep(n, count) for count in counts if (n := _least_requests(interval, count))]
     if found:
-        return min(found, key=lambda each: each.requests * each.processes)
-    most = counts[min(1, len(counts) - 1)]
-    return LargerSweep(
-        requests=_NEXT * interval.requests, processes=most, chance=interval.chance(_NEXT, most)
-    )
+        return min(found, key=lambda each: (bool(each.rows), each.requests * each.processes))
+    requests = _NEXT * interval.requests
+    if rows > interval.requests:
+        requests = min(requests, rows)
+    return sweep(requests, counts[min(1, len(counts) - 1)])
 
 
-def _least_times(interval: OpenInterval, processes: int) -> float | None:
-    """How many times the requests settle it, None where that is no advice."""
+def _least_requests(interval: OpenInterval, processes: int) -> int | None:
+    """How many settle it, at least as many as now; None where that is no advice."""
+    now = interval.requests
 
-    def enough(times: float) -> bool:
+    def enough(requests: int) -> bool:
+        times = requests / now
         chance = interval.chance(times, processes)
         return chance >= max(SETTLES, interval.chance(2 * times, processes) - _HARDLY_MORE)
 
     if interval.chance(_FAR, processes) < SETTLES:
         return None
-    low, high = 0.0, math.log(_FAR)
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
-    return math.exp(high)
+    return now + bisect_left(range(now, _FAR * now), True, key=enough)

@@ -89,12 +89,13 @@ def to_settle(answer: Recommendation) -> str | None:
     again = f"--sample {larger.requests}"
     if larger.processes > 1:
         again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
-    short = "" if larger.rows is None else f"; this traffic has only {counted(larger.rows, 'row')}"
+    more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"
     if larger.enough:
-        return f"To settle it: a sweep with {again} in another --out{short}."
+        return f"To settle it: {more and more + ', and '}a sweep with {again} in another --out."
     settled = f"which have a {larger.chance:.0%} chance of settling it"
     near = f"no number of requests within reason has {SETTLES:.0%}"
-    return f"Next: {_size(answer, larger)} ({again} in another --out), {settled}; {near}{short}."
+    size = f"{more and more + ': '}{_size(answer, larger)}"
+    return f"Next: {size} ({again} in another --out), {settled}; {near}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:

@@ -261,15 +261,25 @@ def test_an_open_decision_says_what_would_settle_it(hand, settled_by, larger, en
     assert said in reasons(answer)[-1]
 
 
-def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(hand):
-    larger = LargerSweep(requests=100, processes=1, chance=0.66, rows=42)
+@pytest.mark.parametrize(
+    ("chance", "said"),
+    [
+        (
+            0.66,
+            "Next: more traffic than these 42 rows: 100 requests (--sample 100 in another --out)",
+        ),
+        (0.91, "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in"),
+    ],
+)
+def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(hand, chance, said):
+    larger = LargerSweep(requests=100, processes=1, chance=chance, rows=42)
     answer = replace(
         hand.answer(hand.perfect()),
         decision="inconclusive",
         settled_by="sample",
         larger_sweep=larger,
     )
-    assert reasons(answer)[-1].endswith("; this traffic has only 42 rows.")
+    assert reasons(answer)[-1].startswith(said)
 
 
 @pytest.mark.parametrize(
