@@ -11,7 +11,7 @@ no round. Log-probabilities of tokens that came from a draft are not computed. T
 (top-k, top-p, min-p) come before the temperature. A draft proposes its best token, whatever the
 temperature, and it is accepted where the target's sampler draws the same one: its probability after
 truncation and temperature, which replay need not know, since the responses are such draws. It can
-score no prompt.
+score no prompt. It does not tell whether it caches prompts, and every request asks it not to.
 """
 
 from __future__ import annotations
@@ -183,7 +183,6 @@ class LlamaCpp(Server):
             version=props.build_info,
             model=self.model or props.model_path,
             context_length=(props.default_generation_settings or DefaultSettings()).n_ctx,
-            prefix_cache=True,
             method=",".join(methods) or ("none" if types else None),
             k=len(counted) if counted else None if methods or not types else 0,
             settings=settings,

@@ -58,6 +58,9 @@ def facts_of(
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> EngineFacts:
     """What is kept of a server by what it tells; `running` is one that was started of `files`."""
+    cache = told.prefix_cache
+    if cache is None and running is not None:
+        cache = False  # by the flags that each engine is started with
     return EngineFacts(
         server=server,
         process=process,
@@ -70,7 +73,7 @@ def facts_of(
         command=portable(running.command) if running else None,
         settings={**told.settings, **(running.settings if running else {})},
         context_length=told.context_length,
-        prefix_cache=told.prefix_cache,
+        prefix_cache=cache,
         ready_seconds=running.ready_seconds if running else None,
         files=dict(files),
     )

@@ -148,6 +148,7 @@ def test_what_a_server_says_of_itself(scenes):
     assert facts.settings["dtype"] == "torch.float32"
     facts = scenes[LLAMA].facts
     assert (facts.version, facts.model) == ("b11669-Debian", "qwen1.5.gguf")
+    assert facts.prefix_cache is None
     assert (facts.context_length, facts.settings["slots"], facts.method) == (
         2048,
         "1",

@@ -35,6 +35,7 @@ class FakeServer:
     returns_ids: bool = True
     cached: int = 0
     dtype: str = "float32"
+    prefix_cache: bool | None = False
     engine: str = "vllm"
     url: str = "http://fake"
     settings: dict = field(default_factory=dict)
@@ -49,7 +50,7 @@ class FakeServer:
             version=self.version,
             model=self.model,
             context_length=512,
-            prefix_cache=False,
+            prefix_cache=self.prefix_cache,
             method=method,
             k=self.k or None,
             settings={"dtype": self.dtype} | self.settings,

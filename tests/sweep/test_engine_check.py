@@ -12,7 +12,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of
 from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, Failure, Served
+from draftbench.records import Candidate, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.sweep import arms
@@ -200,6 +200,22 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     assert caught.value.hint.startswith(hint)
     assert engine.starts == []
     assert served("ngram", threads=begun, **sweep).engine.arms == [4]
+
+
+@pytest.mark.parametrize(("told", "kept"), [(None, False), (True, True), (False, False)])
+def test_a_server_that_was_started_has_no_prefix_cache_unless_it_says_so(served, told, kept):
+    engine = FakeEngine(lambda *_: FakeServer(prefix_cache=told))
+    folder = served("ngram", on=engine, measure="all", ks=(2,)).folder
+    assert {facts.prefix_cache for facts in folder.records(EngineFacts)} == {kept}
+
+
+def test_whether_a_users_server_caches_prompts_is_unknown_unless_it_says_so(served):
+    servers = FakeServer(k=4, method="ngram", prefix_cache=None), FakeServer()
+    folder = served("ngram", on=servers).folder
+    assert {facts.k: facts.prefix_cache for facts in folder.records(EngineFacts)} == {
+        4: None,
+        0: False,
+    }
 
 
 def test_starts_of_one_run_do_not_differ_in_what_they_share(served, tmp_path):
