@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.engines.client import AnswerError
 from draftbench.engines.counters import read_counters
 from draftbench.errors import UsageError
-from draftbench.records import Record
+from draftbench.records import Count, Record
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
 
 MOST_BYTES = 512 << 20
@@ -45,12 +46,12 @@ class Counted(Record, frozen=True):
     target passes after the first token, where they follow. None: not recorded.
     """
 
-    rounds: int
-    drafted: int | None
-    accepted: int
-    by_position: tuple[int, ...] | None = None
-    tokens: int | None = None  # of the output
-    steps: int | None = None
+    rounds: Count
+    drafted: Count | None
+    accepted: Count
+    by_position: tuple[Count, ...] | None = None
+    tokens: Count | None = None  # of the output
+    steps: Count | None = None
 
 
 class Value(Record, frozen=True):
@@ -207,7 +208,7 @@ def read_figures(paths: Sequence[Path]) -> Imported:
                 f"`{paths[0]}` has a row of {form.name} that is not as it writes them: {error!r}",
                 hint=_HINT,
             ) from error
-        found.setdefault(form.name, []).append(msgspec.convert(counted, Counted))
+        found.setdefault(form.name, []).append(counted)
     if not found:
         raise UsageError(f"`{paths[0]}` holds no counts of speculation", hint=_HINT)
     if len(found) > 1:
@@ -308,19 +309,23 @@ def _of_scrapes(paths: Sequence[Path], texts: Sequence[bytes]) -> Imported:
 
 def _of_bench(rows: Sequence[Mapping[str, Any]]) -> Imported:
     """`vllm bench serve --save-result`; several results are added up."""
-    counts, requests = [], 0
+    counts = []
     for row in rows:
-        rounds = row["spec_decode_num_drafts"]
-        shares = row.get("spec_decode_per_position_acceptance_rates") or ()
-        counts.append(
-            Counted(
-                rounds=rounds,
-                drafted=row["spec_decode_draft_tokens"],
-                accepted=row["spec_decode_accepted_tokens"],
-                by_position=tuple(round(share * rounds) for share in shares) or None,
+        try:
+            rounds = row["spec_decode_num_drafts"]
+            shares = row.get("spec_decode_per_position_acceptance_rates") or ()
+            counts.append(
+                Counted(
+                    rounds=rounds,
+                    drafted=row["spec_decode_draft_tokens"],
+                    accepted=row["spec_decode_accepted_tokens"],
+                    by_position=tuple(round(share * rounds) for share in shares) or None,
+                )
             )
-        )
-        requests += row.get("completed") or 0
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"a result of vllm bench serve is not as it writes them: {error!r}", hint=_HINT
+            ) from error
     called = {
         MEAN_ACCEPTED_LENGTH: "spec_decode_acceptance_length",
         ACCEPTED_PER_DRAFTED: "spec_decode_acceptance_rate, which is in percent",
@@ -339,6 +344,12 @@ def _imported(
     without: int,
 ) -> Imported:
     """Figures as ratios of sums, with intervals over requests where there are requests."""
+    for each in counts:
+        if what := _impossible(each):
+            raise UsageError(
+                f"the record of {form} cannot be: {what}",
+                hint="see whether the file was changed, or holds figures of another kind",
+            )
     known = [each for each in counts if each.rounds]
     if not known:
         raise UsageError("no round is recorded that drafted anything", hint=_HINT)
@@ -387,6 +398,23 @@ def _imported(
         smaller_k=smaller,
         notes=(*notes, *_unknown(requests, k)),
     )
+
+
+def _impossible(counted: Counted) -> str | None:
+    """Why nothing can have been counted so, in words; None where it can."""
+    try:
+        msgspec.convert(msgspec.to_builtins(counted), Counted)
+    except msgspec.ValidationError as error:
+        return str(error)
+    at_position = (counted.rounds, *(counted.by_position or ()))
+    if counted.drafted is not None and counted.accepted > counted.drafted:
+        return f"{counted.accepted} tokens accepted of {counted.drafted} drafted"
+    if any(later > earlier for earlier, later in pairwise(at_position)):
+        return "a draft position was accepted in more rounds than reached it"
+    k = len(counted.by_position or ())
+    if counted.by_position is not None and counted.accepted > counted.rounds * k:
+        return f"{counted.accepted} tokens accepted in {counted.rounds} rounds of at most {k}"
+    return None
 
 
 def _unknown(requests: int | None, k: int | None) -> Iterator[str]:

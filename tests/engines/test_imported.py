@@ -176,6 +176,29 @@ def test_a_file_that_is_no_record_is_refused(write, capsys, content, words):
     assert "hint: " in err
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"timings": {"predicted_n": 1000, "draft_n": 800, "draft_n_accepted": 900}},
+         "900 tokens accepted of 800 drafted"),
+        ({"timings": {"predicted_n": 48, "draft_n": -4, "draft_n_accepted": -9}}, ">= 0"),
+        (BENCH | {"spec_decode_num_drafts": -12}, ">= 0"),
+        (BENCH | {"spec_decode_num_drafts": "x"}, "not as it writes them"),
+        (BENCH | {"spec_decode_per_position_acceptance_rates": [1.5]}, "more rounds than reached"),
+        (BENCH | {"spec_decode_per_position_acceptance_rates": [0.5, 0.7]}, "more rounds than"),
+        (BENCH | {"spec_decode_per_position_acceptance_rates": [0.5]},
+         "18 tokens accepted in 12 rounds of at most 1"),
+    ],
+)  # fmt: skip
+def test_counts_that_cannot_be_are_refused(write, capsys, row, words):
+    code = main(["import", str(write("x.json", [row]))])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "hint: " in err
+    assert "internal" not in err
+
+
 def test_a_restart_between_two_scrapes_is_said(write, capsys):
     files = [write("a", scrape(9, 9, [5])), write("b", scrape(3, 2, [1]))]
     assert main(["import", *map(str, files)]) == 2
