@@ -183,7 +183,9 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
         if least == 1:
             asked = "may be no faster than plain decoding"
         return f"{asked}: {_economy(alternative, ranking, speed)}"
-    if not alternative.corrected and (1 - TIMING_NOISE) * speed > best:
+    if ranking.ties(alternative):
+        return _tie(alternative, leader, (speed, best))
+    if speed > best:
         most = f"{max(ranking.errors_of(alternative)):+.0%}"
         if alternative.predictor.bounds:
             return f"not timed at this load: {speed:.2f}× is interpolated and may be {most} off"
@@ -191,13 +193,7 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
             f"not decoded: {speed:.2f}× is predicted, but predictions of others were off by up to "
             f"{most} when decoded"
         )
-    if speed < (1 - TIMING_NOISE) * best:
-        return f"slower: {_economy(alternative, ranking, speed)}"
-    tie = f"a tie: {speed:.2f}× is within {TIMING_NOISE:.0%} of {best:.2f}×"
-    if speed <= best:
-        return tie
-    preferred = "k" if alternative.candidate == leader.candidate else "draft"
-    return f"{tie}, and the smaller {preferred} is preferred"
+    return f"slower: {_economy(alternative, ranking, speed, best)}"
 
 
 def _value(alternative: Alternative, ranking: Ranking) -> float | None:
@@ -206,17 +202,39 @@ def _value(alternative: Alternative, ranking: Ranking) -> float | None:
     return None if sample is None else sample.value
 
 
-def _economy(alternative: Alternative, ranking: Ranking, speed: float) -> str:
-    """The two halves of a decode speed-up; with prefills it has more."""
+def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, float]) -> str:
+    """What decided between an alternative and the leader that is as fast, as `Ranking` picks."""
+    own, best = (f"{speed:.2f}×" for speed in speeds)
+    tie = (
+        f"a tie at {own}" if own == best else f"a tie: {own} is within {TIMING_NOISE:.0%} of {best}"
+    )
+    memory, least = alternative.predictor.memory_bytes, leader.predictor.memory_bytes
+    if memory == least:
+        why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
+    else:
+        why = "needs less memory" if memory is not None else "is the one whose memory is known"
+    name = f"k = {leader.k}" if alternative.candidate == leader.candidate else leader.name
+    return f"{tie}, and {name} {why}"
+
+
+def _economy(
+    alternative: Alternative, ranking: Ranking, speed: float, best: float | None = None
+) -> str:
+    """An expected speed-up, beside that of the leader; of decoding alone also its two halves."""
+    # More digits where two do not tell them apart.
+    digits = 2 if best is None or f"{speed:.2f}" != f"{best:.2f}" else 3
+    against = "" if best is None else f" against {best:.{digits}f}×"
+    figure = f"{speed:.{digits}f}× expected{against}"
     if ranking.by == "end_to_end":
-        return f"{speed:.2f}× with both prefills"
+        return f"{figure}, both prefills included"
     tokens = alternative.tokens_per_round
     if tokens is None or speed <= 0:
-        return f"{speed:.2f}×"
-    return (
-        f"{speed:.2f}×, {tokens:.2f} tokens per round at the cost of {tokens / speed:.2f} target "
-        "steps"
-    )
+        return figure
+    halves = f"{figure}, {tokens:.2f} tokens per round"
+    # At other loads with and without, or by noise, a round may seem to cost less than one.
+    if tokens < speed:
+        return halves
+    return f"{halves} at the cost of {tokens / speed:.2f} target steps"
 
 
 def _unknown_speed(alternative: Alternative, run: Run) -> str:

@@ -351,6 +351,10 @@ class Ranking:
             each for each, value in zip(self.alternatives, self._pooled, strict=True) if value > own
         ]
 
+    def ties(self, alternative: Alternative) -> bool:
+        """Whether it is as fast as the fastest within timing noise, as the choice counts speeds."""
+        return bool(_tied(self._pooled[None])[0, self.alternatives.index(alternative)])
+
     def confidence(self, choice: Alternative | None) -> Confidence | None:
         """How sure a choice is, None meaning plain decoding, which always competes with speed 1."""
         if not self.alternatives:
@@ -530,9 +534,7 @@ class Ranking:
         if not self.alternatives:
             return np.full(len(values), _NONE)
         best = values.max(axis=1, keepdims=True)
-        # Of values below 0 a share would be above all of them.
-        tied = values >= np.minimum(best, (1 - TIMING_NOISE) * best)
-        sizes = np.where(tied, self._by_size, np.inf)
+        sizes = np.where(_tied(values), self._by_size, np.inf)
         smallest = sizes == sizes.min(axis=1, keepdims=True)
         chosen = np.where(smallest, values, -np.inf).argmax(axis=1)
         return np.where(np.isfinite(best[:, 0]), chosen, _NONE)
@@ -546,6 +548,14 @@ class Ranking:
         ]
         places = {size: place for place, size in enumerate(sorted(set(sizes)))}
         return np.array([places[size] for size in sizes], dtype=float)
+
+
+def _tied(values: Floats) -> npt.NDArray[np.bool_]:
+    """Which speed-ups of each row [rows, alternatives] are its best within timing noise."""
+    best = values.max(axis=1, keepdims=True)
+    # Of values below 0 a share would be above all of them.
+    found: npt.NDArray[np.bool_] = values >= np.minimum(best, (1 - TIMING_NOISE) * best)
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -28,6 +28,7 @@ from draftbench.report.terminal.text import (
     milliseconds,
     rounded,
     shortened,
+    with_ends,
 )
 
 LONGEST_NAME = 40
@@ -127,7 +128,7 @@ def speed_up(answer: Recommendation) -> str:
 
 def times(speed: Estimate) -> str:
     """A speed-up with its interval's two ends."""
-    return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
+    return with_ends(speed, "×")
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
@@ -194,16 +195,27 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
     starred = any(speed and not each.corrected for each, speed in best)
     rows: list[list[Cell]] = []
     for each, speed in best:
-        marked = (speed, " " if each.corrected else "*") if speed and starred else speed
+        mark = "*" if not each.corrected else " " if starred else ""
         k, length = ("–", None) if each.any_k else (str(each.k), each.mean_accepted_length)
         figures = (each.alpha, length, each.draft_cost_ratio)
         name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
+        marked = (speed, mark) if speed else None
         rows.append([arrow, shortened(name, longest), k, marked, *figures, _memory(each)])
-    head = ["", "draft", "k", "speed-up ×", "α", "τ", "c", "memory"]
+    head = ["", "draft", "k", "expected ×", "α", "τ", "c", "memory"]
     head, rows = _known_columns(head, rows)
     legend = "τ accepted length" if "τ" in head else "α acceptance rate"
     legend += "; c draft step / target step" if "c" in head else ""
-    return Section("", head, rows, [f"{legend}; * predicted only" if starred else legend])
+    legend += "; * predicted only" if starred else ""
+    return Section("", head, rows, [legend + _two_figures(answer)])
+
+
+def _two_figures(answer: Recommendation) -> str:
+    """Why the leader's row has another speed-up than the headline; empty where it has the same."""
+    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
+    expected = answer.ranked_by(leader) if leader else None
+    if expected is None or deciding is None or times(expected) == times(deciding):
+        return ""
+    return "; expected: over all requests; the headline's speed-up is cross-validated"
 
 
 def _known_columns(head: list[str], rows: list[list[Cell]]) -> tuple[list[str], list[list[Cell]]]:
@@ -298,7 +310,7 @@ def loads(answer: Recommendation) -> Section:
     rate = "tokens/$" if dollars else "tokens/s"
     notes = [
         f"{rate}: of all requests together while they decode; ms/token: of one request, prefills "
-        "included where they were timed. Each without → with speculation."
+        "included where they were timed. Each without → with speculation, by the expected speed-up."
     ]
     rows: list[list[Cell]] = []
     for at in answer.levels:
@@ -314,7 +326,8 @@ def loads(answer: Recommendation) -> Section:
         pace = " → ".join(map(rounded, rates)) if any(rates) else None
         waits = (at.seconds_per_token_plain, at.seconds_per_token)
         wait = " → ".join(map(milliseconds, waits)) if any(waits) else None
-        rows.append([str(at.concurrency), words, at.speedup_expected, pace, wait])
+        speed = (at.speedup_deciding, "") if at.speedup_deciding else None
+        rows.append([str(at.concurrency), words, speed, pace, wait])
         if at.costs:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")

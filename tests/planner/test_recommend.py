@@ -76,8 +76,8 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene, requests_alone):
     assert (small.alpha.value, big.alpha.value) == (0.25, 1.0)
     assert small.speedup_predicted.value == pytest.approx(8 / 7.1)
     assert big.reason == (
-        "no faster than plain decoding: 0.95×, 2.00 tokens per round at the cost of 2.10 target "
-        "steps"
+        "no faster than plain decoding: 0.95× expected, 2.00 tokens per round at the cost of 2.10 "
+        "target steps"
     )
 
 
@@ -184,8 +184,42 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     assert says(found, "big at k = 2 is faster than small at k = 2 by less than timing noise")
-    reason = "a tie: 1.95× is within 2% of 1.94×, and the smaller draft is preferred"
+    reason = "a tie: 1.95× is within 2% of 1.94×, and small at k = 2 needs less memory"
     assert evaluation(found, "big").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("step", "memory", "reason"),
+    [
+        (0.1001, 100, "a tie at 1.95×, and small at k = 2 is the faster one"),
+        (0.1001, 999, "a tie at 1.95×, and small at k = 2 needs less memory"),
+        (0.1001, None, "a tie at 1.95×, and small at k = 2 is the one whose memory is known"),
+        # 8 / 4.25 and 8 / 4.1.
+        (0.13, 999, "slower: 1.88× expected against 1.95×, 2.67 tokens per round at the cost of"),
+    ],
+)
+def test_speeds_that_look_alike_are_told_apart_by_what_decided(scene, step, memory, reason):
+    scene.requests(5, ALL, SMALL, BIG)
+    scene.times(TARGET, CHEAP)
+    scene.times(TARGET, {1: step, 2: step + 0.05}, BIG)
+    scene.facts("small", weight_bytes=100)
+    if memory is not None:
+        scene.facts("big", weight_bytes=memory)
+    found = recommend(scene.observed(2))
+    assert found.choice == configuration("small", 2)
+    assert evaluation(found, "big").reason.startswith(reason)
+
+
+def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene):
+    # 8 plain tokens in 8 s; small 3 rounds in 2 s, big in 2.5 s: 2.67 tokens per round.
+    scene.requests(6, ALL, SMALL, BIG)
+    for candidate, seconds in ((SMALL, 2.0), (BIG, 2.5)):
+        scene.times(TARGET, CHEAP, candidate)
+        for at in range(6):
+            scene.decode(f"r{at}", 0, 8.0, candidate)
+            scene.decode(f"r{at}", 2, seconds, candidate)
+    big = evaluation(recommend(scene.observed(2)), "big")
+    assert big.reason == "slower: 3.20× expected against 4.00×, 2.67 tokens per round"
 
 
 def test_all_that_tie_with_the_choice_are_one_caveat(scene):

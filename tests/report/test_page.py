@@ -279,7 +279,7 @@ def by_concurrency(known):
         "inconclusive (best: qwen0.5:int8, k = 1)",
     )
     return [
-        [str(level["concurrency"]), answer, exact(level["speedup_expected"])]
+        [str(level["concurrency"]), answer, exact(level["speedup_deciding"])]
         for level, answer in zip(known["levels"], answers, strict=True)
     ]
 

@@ -17,7 +17,7 @@ from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
 
-# Text; a figure, with a mark behind it or without; None is unknown.
+# Text; a figure; one with the ends of its interval and a mark, which may be empty; None is unknown.
 Cell = str | Estimate | tuple[Estimate, str] | None
 
 
@@ -143,10 +143,15 @@ def shown(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, tuple):
-        return f"{shown(cell[0])} {cell[1]}"
+        return f"{with_ends(cell[0])} {cell[1]}" if cell[1] else with_ends(cell[0])
     half = (cell.high - cell.low) / 2
     digits = 1 if half >= 1 else 2
     return f"{cell.value:.{digits}f} ±{half:.{digits}f}"
+
+
+def with_ends(figure: Estimate, sign: str = "") -> str:
+    """A figure with both ends of its interval, which may lie at other distances from it."""
+    return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
 
 
 def rounded(value: float | None) -> str:

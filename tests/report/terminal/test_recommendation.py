@@ -67,16 +67,17 @@ def test_the_screen_of_a_kept_run(answers):
         "  run.",
         "Speed-up 1.98× (1.73–2.22), decode only, over 48 requests, 16 of them decoded",
         "",
-        "   draft         k    speed-up ×           α           τ           c   memory",
-        "→  qwen0.5:int4  5  1.99 ±0.25    0.87 ±0.03  4.05 ±0.36  0.20 ±0.02   584 MB",
-        "   qwen0.5:int8  3  1.65 ±0.13    0.88 ±0.03  3.20 ±0.16  0.30 ±0.01   771 MB",
-        "   qwen0.5       3  1.46 ±0.12    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
-        "   ngram         5  1.42 ±0.20             –  3.56 ±0.50  0.00 ±0.00     0 kB",
-        "   self          1  0.96 ±0.09 *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
-        "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only",
+        "   draft         k          expected ×           α           τ           c   memory",
+        "→  qwen0.5:int4  5  1.99 (1.74–2.24)    0.87 ±0.03  4.05 ±0.36  0.20 ±0.02   584 MB",
+        "   qwen0.5:int8  3  1.65 (1.52–1.78)    0.88 ±0.03  3.20 ±0.16  0.30 ±0.01   771 MB",
+        "   qwen0.5       3  1.46 (1.34–1.58)    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
+        "   ngram         5  1.42 (1.25–1.65)             –  3.56 ±0.50  0.00 ±0.00     0 kB",
+        "   self          1  0.96 (0.86–1.05) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
+        "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only;",
+        "  expected: over all requests; the headline's speed-up is cross-validated",
         "",
-        "Runner-up: qwen0.5:int8, k = 3, slower: 1.65×, 3.16 tokens per round at the cost of 1.91",
-        "  target steps.",
+        "Runner-up: qwen0.5:int8, k = 3, slower: 1.65× expected against 1.99×, 3.16 tokens per",
+        "  round at the cost of 1.91 target steps.",
         "k by concurrency with qwen0.5:int4 alone, since an engine loads one draft: 1 → 5, 2 → 3,",
         "  4 → 2, 5 → 1, 6 → undecided; the answer at 4 is qwen0.5:int8, k = 3",
         "",
@@ -131,7 +132,7 @@ def test_an_odd_case_fits_one_screen(hand, case):
 
 def test_what_was_never_decoded_is_starred(hand):
     text = render(hand.answer(hand.undecoded()), "table", 88)
-    assert "2.29 ±0.28 *" in text
+    assert "2.29 (2.03–2.59) *" in text
     assert "* predicted only" in text
 
 
@@ -139,7 +140,7 @@ def test_ranked_by_latency_the_table_includes_the_prefills(hand):
     records = [*hand.perfect(requests=5), *hand.prefills()]
     lines = lines_of(hand.answer(records, asked={"objective": "latency"}))
     (row,) = [line for line in lines if line.startswith("→")]
-    assert "1.50 ±0.07" in row
+    assert "1.50 (1.43–1.57)" in row
 
 
 def test_the_decision_of_a_clean_run_stands_without_a_proviso(hand):

@@ -28,7 +28,7 @@ def test_a_cell_is_one_line_without_control_characters():
         (None, "–"),
         (Estimate(0.5, 0.4, 0.62), "0.50 ±0.11"),
         (Estimate(20.0, 18.0, 21.0), "20.0 ±1.5"),
-        ((Estimate(0.5, 0.4, 0.6), "*"), "0.50 ±0.10 *"),
+        ((Estimate(0.5, 0.4, 0.6), "*"), "0.50 (0.40–0.60) *"),
     ],
 )
 def test_a_figure_has_half_of_its_interval(cell, text):
