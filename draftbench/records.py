@@ -11,7 +11,7 @@ an unknown field is an error with its path, not an attribute that nobody asked f
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, Protocol
@@ -101,6 +101,18 @@ class Candidate(Record, frozen=True):
 
     def __str__(self) -> str:
         return self.draft if self.quant == "none" else f"{self.draft}:{self.quant}"
+
+
+def together(candidates: Iterable[Candidate]) -> str:
+    """Several candidates by name, those of one draft as `draft (unquantized, int8)`."""
+    by_draft: dict[str, list[Candidate]] = {}
+    for each in candidates:
+        by_draft.setdefault(each.draft, []).append(each)
+    names = []
+    for draft, several in by_draft.items():
+        levels = ["unquantized" if each.quant == "none" else each.quant for each in several]
+        names.append(f"{draft} ({', '.join(levels)})" if len(several) > 1 else str(several[0]))
+    return ", ".join(names)
 
 
 class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):

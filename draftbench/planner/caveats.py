@@ -22,7 +22,7 @@ from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
-from draftbench.planner.rank import Alternative
+from draftbench.planner.rank import TIMING_NOISE, Alternative
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
@@ -31,7 +31,7 @@ from draftbench.planner.recommendation import (
 from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, Decode, DraftingMode
+from draftbench.records import SELF, Candidate, Decode, DraftingMode, together
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import seconds_of
 
@@ -88,7 +88,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
 def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     leader = decided.leader
     if leader is None:
-        text = "no candidate of known speed keeps the limits"
+        text = "none of the timed candidates keeps the limits"
         known = [each for each in decided.alternatives if each.predicted or each.measured]
         if not any(each.breaks for each in known):
             text = (
@@ -118,8 +118,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
         yield Caveat(
             "tie",
-            f"{names} faster than {leader.name} by less than timing noise; the smaller draft, then "
-            "the smaller k, is preferred",
+            f"{names} faster than {leader.name}, but by less than timing noise "
+            f"({TIMING_NOISE:.0%}): the smaller draft, then the smaller k, is preferred",
         )
     if not leader.corrected:
         short = f"{leader.name} was not measured: treat its speed-up as a prediction"
@@ -131,32 +131,33 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         yield Caveat(
             "few-configurations",
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
-            f"interval allows for {_percent(decided)}",
+            f"interval allows for an error of {_percent(decided)}",
         )
     elif (served := leader.predictor.served) and leader.processes < FEW_PROCESSES and decided.doubt:
-        often, advice = f"was started {_times(leader.processes)}", "--restarts 3 would show it"
+        often = f"the server with {leader.name} was started {_times(leader.processes)}"
+        advice = f"--restarts {FEW_PROCESSES} would show it"
         if served.given:
-            often = "was measured on one start of each server"
+            often = f"{leader.name} was measured on one start of each server"
             advice = "start both again and sweep in another --out to see it"
         yield Caveat(
             "few-starts",
-            f"{leader.name} {often}, too few to show how much starts differ: the deciding interval "
-            f"allows for {_percent(decided)}; {advice}",
+            f"{often}, which does not show how much starts differ: the deciding interval allows "
+            f"for an error of {_percent(decided)}; {advice}",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
     least = decided.min_speedup
     if decided.deciding is None:
         sample, few = leader.speedup(decided.ranking.by), ""
         if sample and len(sample.requests) >= MIN_REQUESTS:
-            few = f"{len(sample.requests)} requests of lengths so unequal that they say as much as "
-            few += f"{sample.equal_requests:.0f} of one length"
+            few = f"{len(sample.requests)} requests of such unequal length count as only "
+            few += f"{sample.equal_requests:.0f}"
         text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
     elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
-            f"{leader.name}: {predicted.value:.2f}× predicted, {expected.value:.2f}× expected "
-            "after measuring; the decision goes by the latter",
+            f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
+            f"{expected.value:.2f}×, which decides",
         )
 
 
@@ -182,18 +183,15 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
     text = f"{leader.name} {measured}: its speed-up is a prediction"
     if errors:
         low, high = min(errors), max(errors)
-        return f"{text}; others were off by {low:+.0%} to {high:+.0%} when decoded{allowed}"
-    return (
-        text
-        + allowed
-        + (", for want of decoding and for what its timings leave open" if allowed else "")
-    )
+        text += f"; others were off by {low:+.0%} to {high:+.0%} when decoded"
+    return f"{text}{allowed}"
 
 
 def _percent(decided: LoadDecision) -> str:
     """The part of the deciding interval that no requests narrow."""
     down, up = decided.doubt or (0.0, 0.0)
-    return f"{math.expm1(-down):+.0%} to {math.expm1(up):+.0%}"
+    low, high = f"{math.expm1(-down):+.0%}", f"{math.expm1(up):+.0%}"
+    return f"±{high[1:]}" if low[1:] == high[1:] else f"{low} to {high}"
 
 
 def _not_timed_on_engine(run: Run) -> str:
@@ -225,7 +223,7 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         if equal < FEW_REQUESTS:
             short = f"only {count} {'request was' if count == 1 else 'requests were'} {word}"
             if count >= FEW_REQUESTS:
-                short += f", of lengths so unequal that they say as much as {equal:.0f}"
+                short += f", so unequal in length that they count as {equal:.0f}"
             effect = f"under {FEW_REQUESTS}, intervals are rough"
             if kind == "few-decoded" and count < FEW_DECODED:
                 effect = f"under {FEW_DECODED}, they do not correct the prediction"
@@ -254,12 +252,13 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
     if far:
         _, rounds, plain, name = max(far, key=lambda each: each[0])
         where = f"in {len(far)} of {len(known)} measured configurations"
-        advice = "treat predictions of what was not decoded with caution"
+        short = f"pass timings alone mispredict the speed-up by over {_OVERHEAD:.0%} {where}"
+        advice = "rely on what was decoded (--measure all)"
         yield Caveat(
             "pass-timings",
-            f"isolated pass timings do not match decoding {where} (for {name} rounds took "
-            f"{rounds:.2f} and target steps {plain:.2f} times as long): {advice}",
-            short=f"isolated pass timings do not match decoding {where}: {advice}",
+            f"{short} ({name}: rounds took {rounds:.2f} times as long as their passes, target "
+            f"steps {plain:.2f} times): {advice}",
+            short=f"{short}: {advice}",
         )
 
 
@@ -271,8 +270,8 @@ def _of_rounds(run: Run) -> Iterator[Caveat]:
         short = "1 decoding run stalled" if stalled == 1 else f"{stalled} decoding runs stalled"
         yield Caveat(
             "stalled",
-            f"{short}: one round took over {_STALL:g} times as long as usual (a suspended process, "
-            "another job), so the speed that it shows is too low",
+            f"{short}: a round took over {_STALL:g} times as long as usual (a suspended process, "
+            "another job), so its speed is too low",
             decisive=stalled > _STALLED * len(judged),
             short=short,
         )
@@ -285,8 +284,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     # A load is the mean of a minute that is over; what others took during the run says more.
     if load is not None and load > LOAD and not watched:
         busy.append(
-            f"the machine was busy when the run began (load {load:.1f} per core): its times "
-            "are noisy, its acceptance is not"
+            f"the machine was busy when the run began (load {load:.1f} per core): timings are "
+            "noisy, acceptance is not affected"
         )
     crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
     share = crowded / (sum(state.seconds for state in run.states) or 1.0)
@@ -294,14 +293,15 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         most = max(state.others or 0.0 for state in run.states)
         when = "throughout the run" if share > 0.995 else f"during {share:.0%} of the run"
         busy.append(
-            f"{when} other processes used up to {most:.0%} of the cores: the times are noisy, the "
-            "acceptance is not"
+            f"{when} other processes used up to {most:.0%} of the cores: timings are noisy, "
+            "acceptance is not affected"
         )
     for text in busy:
         yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
-        text = f"cores were throttled for heat {throttled} times: the times are not steady"
+        often = "once" if throttled == 1 else f"{throttled} times"
+        text = f"cores were throttled for heat {often}: timings are unsteady"
         yield Caveat("throttled", text)
     if not run.served:  # an engine tells no seconds of a round
         yield from _of_rounds(run)
@@ -311,16 +311,18 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
         change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
+        if drift.change >= 1:
+            change = f"{1 + drift.change:.1f} times slower"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for row in run.served:
             turns[row.candidate, row.k].add(row.repeat)
         # What a server that was started once met of the drift is in its speed-up.
         in_turns = bool(turns) and all(len(each) > 1 for each in turns.values())
         met = (
-            "; every server was started in several turns, and what slowed or sped up all of them "
-            "alike is taken out of the speed-ups"
+            "; every server was started in several turns, and what changed for all of them alike "
+            "is taken out of the speed-ups"
             if in_turns
-            else ": candidates that were measured early and late met a different machine"
+            else ", so candidates that were measured early and late are not compared fairly"
         )
         yield Caveat(
             "drift",
@@ -399,19 +401,20 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "output-differs",
             f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
-            "from the target's output, not at a near tie: suspect the decoder or a kernel",
+            "from the target's output where no near tie explains it: suspect the decoder or a "
+            "kernel",
         )
 
 
 def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    names: defaultdict[Caveat, list[str]] = defaultdict(list)
+    names: defaultdict[Caveat, list[Candidate]] = defaultdict(list)
     predictors = {each.candidate: each.predictor for each in decided.alternatives}
     for candidate, predictor in predictors.items():
         own = [each for each in decided.alternatives if each.candidate == candidate]
         for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
-            names[caveat].append(str(candidate))
+            names[caveat].append(candidate)
     for caveat, candidates in names.items():
-        named = ", ".join(candidates)
+        named = together(candidates)
         short = caveat.short and f"{named}: {caveat.short}"
         yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
     # A level whose step is no cheaper than the unquantized one's has no kernel worth the name.
@@ -425,8 +428,8 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         if candidate.quant != "none" and plain is not None and ratio >= plain:
             yield Caveat(
                 "no-fast-kernel",
-                f"{candidate} steps no faster than unquantized (c {ratio:.2f}, {plain:.2f}): "
-                f"{candidate.quant} has no fast kernel for it here",
+                f"{candidate} is no faster than unquantized (c {ratio:.2f} instead of "
+                f"{plain:.2f}): {candidate.quant} has no fast kernel for it here",
             )
 
 
@@ -459,7 +462,7 @@ def _of_candidate(
             advice = "repeat the sweep on a quiet machine, in another --out"
             yield Caveat(
                 "uncertain-cost",
-                f"{unknown}, since repeats of one pass took very different times: {advice}",
+                f"{unknown}, because repeats of one pass took very different times: {advice}",
                 short=f"{unknown}: {advice}",
             )
         decoded = any(each.measured is not None for each in alternatives)
@@ -489,38 +492,40 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         alone = ""
         if error.passes_only_median is not None and error.passes_only_worst is not None:
             alone = (
-                "; those from pass timings alone, as used where nothing was decoded, by "
-                f"{error.passes_only_median:.1%} (median) and at most {error.passes_only_worst:.1%}"
+                ". From pass timings alone, as where nothing was decoded, they are off by "
+                f"{error.passes_only_median:.1%} and at most {error.passes_only_worst:.1%}"
             )
+        measured = "the measured configuration"
+        if error.configurations > 1:
+            measured = f"{error.configurations} measured configurations"
         found.append(
-            f"Predictions were off by {error.median:.1%} (median) and at most {error.worst:.1%} "
-            f"over {error.configurations} measured configurations{alone}."
+            f"Over {measured}, predictions are off by {error.median:.1%} in the median and at "
+            f"most {error.worst:.1%}{alone}."
         )
     rounds = [e.round_overhead for e in answer.evaluations if e.round_overhead is not None]
     plain = [e.plain_overhead for e in answer.evaluations if e.plain_overhead is not None]
     if rounds and plain:
         found.append(
-            f"In real decoding, rounds took {median(rounds):.2f} times as long as their passes "
-            f"timed alone (median; at most {max(rounds):.2f}), and steps without speculation "
+            f"While decoding, rounds took {median(rounds):.2f} times as long as their passes timed "
+            f"alone (median; at most {max(rounds):.2f}), steps without speculation "
             f"{median(plain):.2f} times. Only the difference between the two affects the speed-up."
         )
     luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
     if luck:
-        found.append(
-            "Decoded rounds gave as many tokens as replay expects of the same requests."
-            if max(map(abs, luck)) < _NO_LUCK
-            else f"Decoded rounds gave {min(luck):+.1%} to {max(luck):+.1%} tokens against what "
-            "replay expects of the same requests: chance, which the expected speed-up leaves out."
-        )
+        found.append(_luck(min(luck), max(luck)))
     if outputs is not None:
         share = answer.near_tie_share
         ties = "" if share is None else f" ({share:.1%} of the target's tokens are near ties)"
-        found.append(
-            f"Output check at temperature 0: {outputs.identical} of {outputs.requests} identical "
-            f"to the target, {outputs.near_ties} different only at near ties{ties}, "
-            f"{outputs.faults} unexplained"
-            + (f", {outputs.unknown} of unknown cause." if outputs.unknown else ".")
+        same = f"{outputs.identical} of {outputs.requests} answers"
+        if outputs.identical == outputs.requests:
+            same = f"all {outputs.requests} answers" if outputs.requests > 1 else "the one answer"
+        kinds = (
+            (outputs.near_ties, f"differ only at near ties{ties}"),
+            (outputs.faults, "differ where no near tie explains it"),
+            (outputs.unknown, "differ for an unknown cause"),
         )
+        differing = "".join(f", {count} {how}" for count, how in kinds if count)
+        found.append(f"Output check at temperature 0: {same} identical to the target's{differing}.")
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
@@ -534,3 +539,19 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"with {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
+
+
+def _luck(fewest: float, most: float) -> str:
+    """How many tokens decoded rounds gave beside what replay expects, as relative differences."""
+    if max(-fewest, most) < _NO_LUCK:
+        return "Decoded rounds gave as many tokens as replay expects of the same requests."
+    ends = [
+        f"{abs(each):.1%} {'fewer' if each < 0 else 'more'}"
+        for each in dict.fromkeys((fewest, most))
+        if abs(each) >= _NO_LUCK
+    ]
+    most_of = "up to " if len(ends) == 1 and fewest != most else ""
+    return (
+        f"Decoded rounds gave {most_of}{' to '.join(ends)} tokens than replay expects of the same "
+        "requests: chance, which the expected speed-up leaves out."
+    )

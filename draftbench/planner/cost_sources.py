@@ -171,7 +171,7 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
         )
     caveats = [
         f"costs are those of {found.runner or 'an unknown runner'}, from {name}: all speed-ups "
-        "here are predictions for it, and what this run timed itself does not count"
+        "here are predictions for it, and this run's own timings are ignored"
     ]
     for candidate in (None, *own.candidates):
         ours, theirs = own.facts_of(candidate), other.facts_of(candidate)
@@ -242,10 +242,10 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             )
     caveats = (
         f"costs are those of {file.engine}, from `{path}`: all speed-ups here are "
-        "predictions for it; what a round takes beyond its passes is unknown there and counted "
-        "as nothing, prefill is unknown, and a step takes as long at every context",
-        "its times come without repeats: ±0.00 of c and v means that their spread is unknown, "
-        "and no probability or interval here counts it",
+        "predictions for it, without prefill and without what a round takes beyond its passes, "
+        "and with steps equally long at every context",
+        f"`{path}` has one time for each pass: how much times vary is unknown (c and v show "
+        "±0.00), and no interval or probability here includes it",
     )
     return CostSource(blocks, runner=file.engine, origin=f"`{path}`", caveats=caveats)
 

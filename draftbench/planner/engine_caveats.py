@@ -57,7 +57,7 @@ def _of_two_servers(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "other-server",
             f"the servers with speculation and without differ in more than their drafting ({named})"
-            ": the speed-up is of both",
+            ": the speed-up includes that difference",
             decisive=True,
             short=f"the two servers differ in {', '.join(differing)}",
         )
@@ -78,8 +78,8 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     if timed and names:
         yield Caveat(
             "not-timed",
-            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}; whether it would "
-            "pay there is not known",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so whether it pays "
+            "there is unknown",
         )
 
 
@@ -95,11 +95,11 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
         luck = each.acceptance_luck
         if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
             less = "fewer" if luck < 0 else "more"
-            short = f"{engine_name(run)} brought {abs(luck):.0%} {less} tokens a round than replay"
+            short = f"{engine_name(run)} gave {abs(luck):.0%} {less} tokens per round than replay"
             yield Caveat(
                 "other-acceptance",
-                f"{each.name}: {short}, more than chance explains: suspect the engine or how it "
-                "was set up; the expected speed-up counts on the replay",
+                f"{each.name}: {short}, more than chance explains: suspect the engine or its "
+                "set-up; the expected speed-up goes by the replay",
                 decisive=True,
                 short=short,
             )
@@ -119,7 +119,7 @@ def _of_stalls(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "stalled",
             f"{short}: its rounds took over {_STALL:g} times as long as in other answers of "
-            "the same server (a suspended process, another job), so the speed is wrong",
+            "the same server (a suspended process, another job), so its speed is too low",
             decisive=stalled > _STALLED * sum(map(len, paces)),
             short=short,
         )
@@ -130,11 +130,13 @@ def _of_texts(run: Run) -> Iterator[Caveat]:
     if checked is None:
         return
     if other := checked.faults + checked.unknown:
-        kinds = f"{checked.faults} not at a near tie, {checked.unknown} for causes unknown"
+        kinds = (
+            f"{checked.faults} where no near tie explains it, {checked.unknown} of unknown cause"
+        )
         yield Caveat(
             "output-differs",
             f"at temperature 0, {other} of {checked.requests} answers differ from those without "
-            f"speculation ({kinds}): another model, or passes that round differently",
+            f"speculation ({kinds}): suspect another model, or passes that round differently",
             decisive=other > checked.requests / 2,
             short=f"{other} of {checked.requests} answers differ with speculation",
         )
@@ -154,8 +156,8 @@ def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[
         waits = concurrency > 1 or run.manifest.question.arrivals != "closed"
         yield Caveat(
             "cached-prompts",
-            f"the server had read prompts before ({sides}): times to the first token are too "
-            "short, and requests waited less for each other's prompts; switch its prefix cache off",
+            f"the server had prompts cached ({sides}): times to the first token are too short, and "
+            "requests waited less for each other's prompts; switch its prefix cache off",
             decisive=waits or evaluator.options.objective == "latency",
             short=f"up to {most:.0%} of the prompts were cached",
         )

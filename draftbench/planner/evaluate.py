@@ -205,16 +205,15 @@ def _value(alternative: Alternative, ranking: Ranking) -> float | None:
 def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, float]) -> str:
     """What decided between an alternative and the leader that is as fast, as `Ranking` picks."""
     own, best = (f"{speed:.2f}×" for speed in speeds)
-    tie = (
-        f"a tie at {own}" if own == best else f"a tie: {own} is within {TIMING_NOISE:.0%} of {best}"
-    )
+    both = own if own == best else f"{own} and {best}"
+    tie = f"as fast within timing noise ({TIMING_NOISE:.0%}): {both}"
     memory, least = alternative.predictor.memory_bytes, leader.predictor.memory_bytes
     if memory == least:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
     else:
         why = "needs less memory" if memory is not None else "is the one whose memory is known"
     name = f"k = {leader.k}" if alternative.candidate == leader.candidate else leader.name
-    return f"{tie}, and {name} {why}"
+    return f"{tie}; {name} {why}"
 
 
 def _economy(

@@ -79,7 +79,7 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
     if predictor.bounds and corrected:
         notes.append("corrected by what was decoded there")
     elif not (foreign or corrected or predictor.served or known):
-        notes.append("of passes alone: nothing was decoded there")
+        notes.append("from pass timings alone: nothing was decoded there")
     return "; ".join(notes) or None
 
 

@@ -311,7 +311,7 @@ def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
     )
     return tuple(
         f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
-        "the nearest timed ones stand in"
+        "the nearest timed ones are used"
         for what, surface, size, context in asked
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
     )

@@ -131,8 +131,8 @@ def _quantize(case: _Case) -> str | None:
     if then <= 1.02 * now.value:
         return None
     return (
-        f"{draft.draft} was measured unquantized only: a c lower by 30 to 50% and an α lower by 2 "
-        f"to 4 points, as is usual, would give about {then:.2f}× instead of {now.value:.2f}×"
+        f"{draft.draft} was measured unquantized only; quantized, c is usually 30 to 50% lower and "
+        f"α 2 to 4 points, which would give about {then:.2f}× instead of {now.value:.2f}×"
     )
 
 
@@ -143,8 +143,8 @@ def _many_rows(case: _Case) -> str | None:
     most = max(case.run.manifest.question.batches)
     measured = "one request" if most == 1 else f"up to {most} requests"
     return (
-        f"measured with {measured} at a time: from 32 on, speculation usually stops paying; sweep "
-        "there (`--concurrency`) before serving such loads"
+        f"measured with {measured} at a time; from 32 on, speculation usually stops paying: before "
+        "serving such loads, sweep there too (`--concurrency 32`)"
     )
 
 

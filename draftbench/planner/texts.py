@@ -148,13 +148,11 @@ def texts_changed(level: LoadLevel) -> Iterator[str]:
         if texts.plain_answers:
             yield f"Asked again, the server without speculation changed {plain} answers."
         return
-    sent = "at their times of arrival"
+    sent = "sent at their times of arrival"
     if texts.load == "closed":
         sent = f"with {level.concurrency} requests in flight"
-    without = (
-        f"of those without it {plain} do" if texts.plain_answers else "without it none is known"
-    )
+    without = f" and {plain} without it" if texts.plain_answers else ""
     yield (
-        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation "
-        f"differ from the texts written one by one without it; {without}."
+        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
+        f"{without} differ from those to single requests without it."
     )

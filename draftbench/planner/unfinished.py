@@ -66,7 +66,7 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
             return f"served on {len(keys)} of {wanted} responses at k = {k}{load}"
     ks = sorted({row.k for row in run.partial if row.candidate == candidate} - {k for k, _ in done})
     if ks:
-        return f"asked only in part at k = {', '.join(map(str, ks))}, and asked again as a whole"
+        return f"answered only in part at k = {', '.join(map(str, ks))}, to be asked again"
     running = not any(facts.started for facts in run.engines)
     closed = any(row.candidate is None and row.repeat for row in run.served)
     return None if done or running or closed else "not served"
@@ -80,7 +80,7 @@ def _turns_left(run: Run) -> str | None:
     if effort is None or effort.measure == "replay" or not started or failed:
         return None
     ended = len({row.repeat for row in run.served if row.candidate is None and row.repeat})
-    return f"{ended} of {effort.processes} turns" if ended < effort.processes else None
+    return f"{ended} of {effort.processes} turns of starts" if ended < effort.processes else None
 
 
 def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:

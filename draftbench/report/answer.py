@@ -37,14 +37,16 @@ DECISIONS = {
     "do_not_speculate": "Do not speculate",
     "inconclusive": "Inconclusive",
 }
-_LEGEND = (
-    "± is half of a 95% interval, over requests (for c, over timing repeats). τ, the accepted "
-    "length, counts the tokens of a round that drafted, its bonus token included; c is the time of "
-    "a draft step over a target step, v(k+1) that of the verification pass. Expected is the "
-    "prediction from passes, corrected by the time that measured rounds took; its interval "
-    "includes the uncertainty of that time. Memory is the draft's weights and its cache for the "
-    "longest request."
-)
+# What a column of the table of all figures means, for the columns that are shown.
+_LEGEND = {
+    "": "±: half of a 95% interval over requests (of c, over repeated timings).",
+    "τ": "τ: mean accepted length, the tokens of a round that drafted, the target's own included.",
+    "c": "c: time of a draft step / target step.",
+    "v(k+1)": "v(k+1): time of a verification pass / target step.",
+    "expected ×": "Expected: the prediction, corrected by the time that decoding took; its "
+    "interval includes the uncertainty of that time.",
+    "memory": "Memory: the draft's weights and its cache for the longest request.",
+}
 
 
 def headline(answer: Recommendation) -> str:
@@ -93,10 +95,10 @@ def to_settle(answer: Recommendation) -> str | None:
     more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"
     if larger.enough:
         return f"To settle it: {more and more + ', and '}a sweep with {again} in another --out."
-    settled = f"which have a {larger.chance:.0%} chance of settling it"
-    near = f"no number of requests within reason has {SETTLES:.0%}"
+    settled = f"have a {larger.chance:.0%} chance of settling it"
     size = f"{more and more + ': '}{_size(answer, larger)}"
-    return f"Next: {size} ({again} in another --out), {settled}; {near}."
+    far = f"no realistic number has {SETTLES:.0%}"
+    return f"Next: {size} ({again} in another --out) {settled}; {far}."
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:
@@ -155,9 +157,11 @@ def certainty(answer: Recommendation) -> list[str]:
     """How sure the decision is, and how far acceptance could fall or would have to grow."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
+        sure = answer.probability_best
+        likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{answer.probability_best:.0%} likely to be the best choice; expected loss if not: "
-            f"{answer.expected_regret:.1%}."
+            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} "
+            "slower than the best."
         )
     margin = answer.break_even.margin if answer.break_even else None
     if margin is not None and margin >= 0:
@@ -165,9 +169,7 @@ def certainty(answer: Recommendation) -> list[str]:
     elif margin is not None:
         notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
     elif answer.break_even is not None:
-        notes.append(
-            "Even if every token with a chance of being accepted were accepted, it would not pay."
-        )
+        notes.append("It would not pay even if every token that is sometimes accepted always were.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -237,7 +239,9 @@ def every_section(answer: Recommendation) -> list[Section]:
         speed_ups(answer),
         _every_figure(answer),
         by_load,
-        Section("Why the others lost", notes=losers(answer)),
+        Section(
+            "Why the others lost" if answer.choice else "Why none was chosen", notes=losers(answer)
+        ),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
@@ -256,20 +260,24 @@ def speed_ups(answer: Recommendation) -> Section:
     error = leader.prediction_error
     # Under half of the last digit shown the prediction was right.
     if error is not None and abs(error) >= 0.0005:
-        measured += f"; predicted for them: {abs(error):.1%} {'higher' if error > 0 else 'lower'}"
+        measured += f"; the prediction for them is {abs(error):.1%} "
+        measured += "higher" if error > 0 else "lower"
     requests = counted(answer.requests, "request")
     source = (
         "the rounds of other starts" if answer.engine and not answer.costs_from else "pass timings"
     )
     if leader.replayed:
         source = f"replay and {source}"
+    corrected = "the prediction, corrected by measured times"
+    if leader.speedup_predicted is None:
+        corrected = "as measured; the interval includes the uncertainty of times"
     rows = [
         (
             "deciding, cross-validated",
             answer.speedup_deciding,
-            "chosen on some, evaluated on others",
+            "chosen on some requests, evaluated on the others",
         ),
-        ("expected", leader.speedup_expected, "predicted, corrected by the time measured"),
+        ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
         ("measured", leader.speedup_measured, measured),
         ("expected, end to end", leader.speedup_end_to_end_expected, "prefills included"),
@@ -296,8 +304,9 @@ def _every_figure(answer: Recommendation) -> Section:
         if each.any_k:
             figures[1:] = [None] * (len(fields) - 1)
         rows.append([arrow, name, "–" if each.any_k else str(each.k), *figures, _memory(each)])
-    head = ["", "draft", "k", *fields, "memory"]
-    return Section("Candidates at their best k", head, rows, [_LEGEND])
+    head, rows = _known_columns(["", "draft", "k", *fields, "memory"], rows)
+    legend = " ".join(meaning for column, meaning in _LEGEND.items() if column in head)
+    return Section("Candidates at their best k", head, rows, [legend])
 
 
 def loads(answer: Recommendation) -> Section:
@@ -309,8 +318,8 @@ def loads(answer: Recommendation) -> Section:
     dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
     rate = "tokens/$" if dollars else "tokens/s"
     notes = [
-        f"{rate}: of all requests together while they decode; ms/token: of one request, prefills "
-        "included where they were timed. Each without → with speculation, by the expected speed-up."
+        f"Without → with speculation, by the expected speed-up. {rate}: of all requests together "
+        "while they decode; ms/token: of one request, prefills included where they were timed."
     ]
     rows: list[list[Cell]] = []
     for at in answer.levels:
@@ -332,15 +341,15 @@ def loads(answer: Recommendation) -> Section:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
     spread = [
-        f"{rounded(slow)} to {rounded(fast)} at {at.concurrency}"
+        f"{rounded(slow)} to {rounded(fast)} tokens/s at concurrency {at.concurrency}"
         for at in answer.levels
         if (ends := at.plain_range)
         if (slow := ends[0]) * (1 + TIMING_NOISE) < (fast := ends[1])
     ]
     if spread:
         notes.append(
-            "Decoding without speculation was timed again for each draft and varied "
-            f"({', '.join(spread)} tokens/s); the geometric mean counts."
+            "Plain decoding was timed again beside each draft and varied: "
+            f"{', '.join(spread)}; the table has the geometric mean."
         )
     steps = schedule(answer)
     notes += [f"{steps}."] if steps else []
@@ -357,16 +366,19 @@ def schedule(answer: Recommendation) -> str | None:
     firsts = [next(entries) for _, entries in groupby(answer.schedule, key=lambda entry: entry.k)]
     if len(firsts) < 2:
         return None
-    ks = ", ".join(f"{at.concurrency} → {'undecided' if at.k is None else at.k}" for at in firsts)
-    off = " (0: do not speculate)" if any(entry.k == 0 for entry in answer.schedule) else ""
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
+    ks = [
+        f"{'undecided' if at.k is None else at.k or 'no speculation'} "
+        f"{'from' if later else 'at concurrency'} {at.concurrency}"
+        for later, at in enumerate(firsts)
+    ]
     others = [
-        f"the answer at {level.concurrency} is {named(level.choice)}"
+        f"at {level.concurrency} the answer is {named(level.choice)}"
         for level in answer.levels
         if level.choice and level.choice.candidate != answer.leader.candidate
     ]
-    why = f"{name} alone, since an engine loads one draft" if others else name
-    return "; ".join([f"k by concurrency with {why}: {ks}{off}", *others])
+    but = f"; {', '.join(others)}, but an engine loads one draft" if others else ""
+    return f"Best k with {name}: {', '.join(ks)}{but}"
 
 
 def crossover(answer: Recommendation) -> str:
@@ -403,22 +415,20 @@ def failures(answer: Recommendation) -> list[str]:
 
 def advice(answer: Recommendation) -> list[str]:
     """The rules of thumb that fit this run, with who says so."""
-    return [f"{one.sentence} ({one.source})" for one in answer.advice]
+    return [f"{one.sentence}. Source: {one.source}." for one in answer.advice]
 
 
 def latency(waits: Latency, engine: str | None = None, arrivals: str | None = None) -> Section:
     """Percentiles in milliseconds without and with speculation, and what became worse."""
     covered = "Queueing and prefill of other requests are not included."
     if engine:
-        covered = f"As the client of {engine} saw them, queueing and other prefills included."
+        covered = f"Timed by the client of {engine}, so queueing and other prefills are included."
     rows, worse, unknown = list[list[Cell]](), [], ""
     for field in Side.__struct_fields__:
         before: Distribution | None = getattr(waits.plain, field)
         after: Distribution | None = getattr(waits.speculative, field)
         if before is None or after is None:
-            unknown = (
-                f" Gaps between chunks are unknown: {engine} does not say what its rounds are."
-            )
+            unknown = f" Gaps between chunks are unknown: {engine} does not report its rounds."
             continue
         for word, side in (("without", before), ("with", after)):
             values = (side.p50, side.p90, side.p99, side.largest)
@@ -432,9 +442,9 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
     notes = [
-        f"Milliseconds, {waits.configuration}, {load}; a chunk is what "
-        f"one round delivers. {covered}{unknown}",
-        f"Time per output token of a request, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
+        f"Milliseconds; {waits.configuration}, {load}. A chunk is what one round delivers. "
+        f"{covered}{unknown}",
+        f"A request's time per output token, {waits.p99_ratio_of}: {waits.p99_ratio:.2f} times "
         "that without speculation.",
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []

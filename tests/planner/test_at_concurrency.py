@@ -123,7 +123,7 @@ def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
     found = recommend(run, DecisionOptions(max_memory=needed / 1.25))
     assert (found.decision, found.choice, found.leader) == ("do_not_speculate", None, None)
     assert "25% over --max-memory" in found.evaluations[0].reason
-    assert says(found, "no candidate of known speed keeps the limits")
+    assert says(found, "none of the timed candidates keeps the limits")
 
 
 def test_memory_counts_both_models_their_caches_and_the_logits(scene):

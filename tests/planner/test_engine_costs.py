@@ -219,7 +219,7 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
 
 @pytest.mark.parametrize(
     ("accepted", "words"),
-    [(1, None), (0, "vllm brought 50% fewer tokens a round than replay")],
+    [(1, None), (0, "vllm gave 50% fewer tokens per round than replay")],
 )
 def test_an_engine_that_accepts_other_than_replay_says_is_suspected(accepted, words):
     """Replay says that all is accepted at k = 1: 8 tokens in 4 rounds; with none it is 8 rounds."""
@@ -246,7 +246,7 @@ def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
     alone = recommend(engine_run(*timed))
     other = [replay((0.0,) * 8, BIG, request=request) for request in "ab"]
     answer = recommend(engine_run(*timed, *other))
-    said = "big: replayed but not timed in vllm; whether it would pay there is not known"
+    said = "big: replayed but not timed in vllm, so whether it pays there is unknown"
     assert [c.text for c in answer.caveats if c.kind == "not-timed"] == [said]
     assert said in " ".join(render(answer, "table", 88).split())
     assert "not-timed" not in {caveat.kind for caveat in alone.caveats}

@@ -124,7 +124,7 @@ def test_costs_asked_beyond_the_timed_points_are_named(scene):
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP, contexts=(0, 14))
     rest = (
-        "were not timed at the size or context of 2 of 2 responses; the nearest timed ones stand in"
+        "were not timed at the size or context of 2 of 2 responses; the nearest timed ones are used"
     )
     found = untimed(predictor_of(scene.observed(1, 2), SMALL), 3)
     assert found == (f"target passes {rest}", f"draft steps {rest}")

@@ -183,17 +183,22 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
     scene.facts("big", weight_bytes=999)
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
-    assert says(found, "big at k = 2 is faster than small at k = 2 by less than timing noise")
-    reason = "a tie: 1.95× is within 2% of 1.94×, and small at k = 2 needs less memory"
+    assert says(found, "big at k = 2 is faster than small at k = 2, but by less than timing noise")
+    reason = "as fast within timing noise (2%): 1.95× and 1.94×; small at k = 2 needs less memory"
     assert evaluation(found, "big").reason == reason
 
 
 @pytest.mark.parametrize(
     ("step", "memory", "reason"),
     [
-        (0.1001, 100, "a tie at 1.95×, and small at k = 2 is the faster one"),
-        (0.1001, 999, "a tie at 1.95×, and small at k = 2 needs less memory"),
-        (0.1001, None, "a tie at 1.95×, and small at k = 2 is the one whose memory is known"),
+        (0.1001, 100, "as fast within timing noise (2%): 1.95×; small at k = 2 is the faster one"),
+        (0.1001, 999, "as fast within timing noise (2%): 1.95×; small at k = 2 needs less memory"),
+        (
+            0.1001,
+            None,
+            "as fast within timing noise (2%): 1.95×; small at k = 2 is the one whose memory is "
+            "known",
+        ),
         # 8 / 4.25 and 8 / 4.1.
         (0.13, 999, "slower: 1.88× expected against 1.95×, 2.67 tokens per round at the cost of"),
     ],
@@ -232,7 +237,9 @@ def test_all_that_tie_with_the_choice_are_one_caveat(scene):
     scene.facts("small", weight_bytes=100)
     ties = [caveat.text for caveat in recommend(scene.observed(2)).caveats if caveat.kind == "tie"]
     assert len(ties) == 1
-    assert ties[0].startswith("big at k = 2 and other at k = 2 are faster than small at k = 2 by")
+    assert ties[0].startswith(
+        "big at k = 2 and other at k = 2 are faster than small at k = 2, but by"
+    )
 
 
 def test_a_measurement_overrules_its_prediction(scene):
@@ -248,7 +255,7 @@ def test_a_measurement_overrules_its_prediction(scene):
     scene.decodes(5, 2, 16.0)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "do_not_speculate"
-    words = "small at k = 2: 1.95× predicted, 0.50× expected after measuring; the decision goes"
+    words = "small at k = 2: 1.95× was predicted, but measuring brought it to 0.50×, which decides"
     assert says(found, words)
     one, two = evaluation(found, "small", 1), evaluation(found, "small", 2)
     assert one.reason == "not decoded at this k: this draft is judged by its other k's"
@@ -385,7 +392,7 @@ def test_requests_so_unequal_that_they_say_as_much_as_four_decide_nothing(scene)
     assert found.decision == "inconclusive"
     assert (found.speedup_deciding, found.probability_best) == (None, None)
     assert found.speedup_without_interval == pytest.approx(8 / 4.95, rel=0.02)
-    unequal = "12 requests of lengths so unequal that they say as much as 4 of one length"
+    unequal = "12 requests of such unequal length count as only 4"
     assert says(found, unequal, "too few to decide by")
 
 
@@ -482,7 +489,9 @@ def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_us
     assert np.log([deciding.value / deciding.low, deciding.high / deciding.value]) == pytest.approx(
         1.96 * 0.06, rel=0.06
     )
-    assert says(found, "big at k = 2 was not measured", "for want of decoding")
+    assert says(
+        found, "big at k = 2 was not measured", "its interval allows for an error of -11% to +12%"
+    )
 
 
 def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):

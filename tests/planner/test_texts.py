@@ -104,8 +104,8 @@ def test_answers_at_their_times_of_arrival_are_a_load_of_their_own():
 
 
 SHARES = (
-    "3 of 5 answers with speculation differ from the texts written one by one without it; of "
-    "those without it 1 of 5 do."
+    "3 of 5 answers with speculation and 1 of 5 without it differ from those to single requests "
+    "without it."
 )
 
 

@@ -72,7 +72,7 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     assert headline(answer).partition(": ")[0].endswith(f" at {load}")
     assert [level.tokens_per_second_plain for level in answer.levels] == [None]
     waits = section(answer, "Latency, measured").notes[0]
-    assert f"at {load}; a chunk" in waits
+    assert f"at {load}. A chunk" in waits
 
 
 def test_a_measured_part_of_the_requests_is_counted(hand):
@@ -121,10 +121,18 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     # second each 9 / 6 and 9 / 5.5. One configuration scatters by √2 · 1.2% as is usual, of which
     # 2.78 are 4.7%.
     assert section(hand.answer(records), "Every speed-up of the best").rows == [
-        ["deciding, cross-validated", "2.00× (1.91–2.10)", "chosen on some, evaluated on others"],
-        ["expected", "2.00× (1.91–2.10)", "predicted, corrected by the time measured"],
+        [
+            "deciding, cross-validated",
+            "2.00× (1.91–2.10)",
+            "chosen on some requests, evaluated on the others",
+        ],
+        ["expected", "2.00× (1.91–2.10)", "the prediction, corrected by measured times"],
         ["predicted", "2.29× (2.29–2.29)", "9 requests, from replay and pass timings"],
-        ["measured", "2.00× (2.00–2.00)", "8 requests decoded; predicted for them: 14.3% higher"],
+        [
+            "measured",
+            "2.00× (2.00–2.00)",
+            "8 requests decoded; the prediction for them is 14.3% higher",
+        ],
         ["expected, end to end", "1.50× (1.43–1.57)", "prefills included"],
         ["predicted, end to end", "1.64× (1.64–1.64)", "prefills included"],
     ]  # fmt: skip
@@ -162,7 +170,9 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     assert found.rows[1][:2] == ["2", "do not speculate (best: small, k = 1)"]
     assert found.rows[0][3:] == ["1 → 2", "1000 → 500"]
     assert found.head[3:] == ["tokens/s without → with", "ms/token"]
-    assert found.notes[0].startswith("tokens/s: of all requests together while they decode")
+    assert found.notes[0].startswith(
+        "Without → with speculation, by the expected speed-up. tokens/s: of all requests"
+    )
     asked = {"objective": "cost", "price_per_hour": 3.6}
     assert "tokens/$" in loads(hand.answer(records, batches=(1, 2), asked=asked)).head[3]
 
@@ -204,7 +214,7 @@ def test_gaps_that_an_engine_does_not_tell_are_said_to_be_unknown_once():
         "request: time per output token",
         "request: time to first token",
     ]
-    unknown = "Gaps between chunks are unknown: SGLang 0.5.23 does not say what its rounds are."
+    unknown = "Gaps between chunks are unknown: SGLang 0.5.23 does not report its rounds."
     assert " ".join(found.notes).count(unknown) == 1
 
 
@@ -243,8 +253,8 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             "sample",
             (100, 3, 0.66),
             None,
-            "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out), "
-            "which have a 66% chance of settling it; no number of requests within reason has 90%.",
+            "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) "
+            "have a 66% chance of settling it; no realistic number has 90%.",
         ),
     ],
 )

@@ -137,7 +137,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """A figure with half of its interval, in hundredths, or tenths where that is too fine."""
+    """A figure with half of its interval, in hundredths, or tenths where that is too fine; with the
+    interval's ends where it is so unequal that half of it says something else.
+    """
     if cell is None:
         return "–"
     if isinstance(cell, str):
@@ -145,6 +147,8 @@ def shown(cell: Cell) -> str:
     if isinstance(cell, tuple):
         return f"{with_ends(cell[0])} {cell[1]}" if cell[1] else with_ends(cell[0])
     half = (cell.high - cell.low) / 2
+    if _lopsided(cell, half):
+        return with_ends(cell)
     digits = 1 if half >= 1 else 2
     return f"{cell.value:.{digits}f} ±{half:.{digits}f}"
 
@@ -152,6 +156,15 @@ def shown(cell: Cell) -> str:
 def with_ends(figure: Estimate, sign: str = "") -> str:
     """A figure with both ends of its interval, which may lie at other distances from it."""
     return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
+
+
+def _lopsided(figure: Estimate, half: float) -> bool:
+    """Whether one side of the interval is three times as long as the other, or ± half of it would
+    reach below 0 or over 1 and the interval does not; not where the difference is hardly seen.
+    """
+    off = abs(figure.value + half - figure.high)
+    crosses = figure.value - half < 0 <= figure.low or figure.high <= 1 < figure.value + half
+    return (off > half / 2 and off > 0.02) or (crosses and off > 0.005)
 
 
 def rounded(value: float | None) -> str:

@@ -29,9 +29,17 @@ def test_a_cell_is_one_line_without_control_characters():
         (Estimate(0.5, 0.4, 0.62), "0.50 ±0.11"),
         (Estimate(20.0, 18.0, 21.0), "20.0 ±1.5"),
         ((Estimate(0.5, 0.4, 0.6), "*"), "0.50 (0.40–0.60) *"),
+        # Half of it would be below nothing, above all, or far from the longer side.
+        (Estimate(2.41, 0.43, 11.78), "2.41 (0.43–11.78)"),
+        (Estimate(0.25, 0.0, 0.66), "0.25 (0.00–0.66)"),
+        (Estimate(0.97, 0.90, 1.0), "0.97 (0.90–1.00)"),
+        (Estimate(1.35, 1.30, 1.60), "1.35 (1.30–1.60)"),
+        # Hardly seen.
+        (Estimate(0.999, 0.995, 1.0), "1.00 ±0.00"),
+        (Estimate(0.20, 0.19, 0.23), "0.20 ±0.02"),
     ],
 )
-def test_a_figure_has_half_of_its_interval(cell, text):
+def test_a_figure_has_half_of_its_interval_or_where_that_misleads_its_ends(cell, text):
     assert shown(cell) == text
 
 
