@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
     from draftbench.sweep import Prepared, SweepOptions
 
-# What --measure asks for, and at how many k's a candidate is then decoded at most.
-DECODED_KS = {"best": 3, "all": 64, "none": 0, "replay": 0}
 _TIME_LIMIT = "--cell-timeout"
 
 
@@ -138,7 +136,7 @@ class Settings:
         "What to decode for real: the best k's, all k's, none, or replay, which times nothing "
         "either.",
         "HOW",
-        among=DECODED_KS,
+        among=("best", "all", "none", "replay"),
     )
     measure_requests: int = in_measure(30, "How many requests to decode for real.", min=1)
     mode: DraftingMode = in_measure(
@@ -392,6 +390,7 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
     from draftbench.models.check import check_models, memory_here
     from draftbench.report.terminal.dry_run import Plan, dry_run, render
     from draftbench.sweep import prepare
+    from draftbench.sweep.work import work_of
 
     with watcher:
         prepared = prepare(options, as_called(), watcher)
@@ -401,20 +400,18 @@ def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) ->
         return 0
     drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
     checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)
+    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, checked.pairs, strict=True)}
     longest = max(map(sum, prepared.prompt_tokens))
-    cells = min(DECODED_KS[options.measure], len(options.ks))
     plan = Plan(
         candidates=prepared.candidates,
         prompts=prepared.prompt_tokens,
         target=checked.target,
-        sheets={
-            name: pair.draft for name, pair in zip(prepared.drafts, checked.pairs, strict=True)
-        },
+        sheets=sheets,
+        work=work_of(prepared, checked.target, sheets),
+        # Cells are decoded in turns, so that the caches of all are open at once; before them those
+        # of step times are, at two contexts.
+        caches=1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay"),
         scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
-        decoded=min(options.measure_requests, len(prepared.prompts)) if cells else 0,
-        cells=cells,
-        timed=options.measure != "replay",
-        processes=options.processes,
         one_layout=options.one_layout,
     )
     output.write(render(dry_run(prepared.manifest, plan), output.style, width()))

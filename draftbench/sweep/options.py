@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from draftbench.models.source import Trust
-from draftbench.records import DraftingMode, Observation
+from draftbench.records import SELF, Candidate, DraftingMode, Observation
 from draftbench.traffic import TrafficQuery
 
 # Requests that a server answers at once at times of arrival, unless its engine answers more.
@@ -74,6 +74,19 @@ class SweepOptions:
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.batches)
         return self.serving.slots or SLOTS
+
+    @property
+    def most_ks(self) -> int:
+        """At how many k's a candidate is decoded at most: all, or the best predicted one and its
+        neighbours.
+        """
+        return {"best": min(3, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
+
+    def decodes(self, candidate: Candidate) -> bool:
+        """Whether a candidate is worth decoding: the target as its own draft only where it is asked
+        for.
+        """
+        return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
 
     @property
     def turns(self) -> int:

@@ -17,7 +17,6 @@ from draftbench.measure.trajectories import Asked, ScoredResponse, plan
 from draftbench.planner.recommend import next_start, promising_ks
 from draftbench.planner.timing_effort import timed_enough
 from draftbench.records import (
-    SELF,
     AnyObservation,
     Candidate,
     CostPoint,
@@ -330,12 +329,10 @@ class Measured:
         that all processes decode the same.
         """
         options = self.prepared.options
-        if options.measure == "none":
+        if not options.most_ks or not options.decodes(candidate):
             return []
         if options.measure == "all":
             return list(options.ks)
-        if candidate.draft == SELF and SELF not in options.drafts:
-            return []
         points = self.costs.get(str(candidate), ())
         first = {point.batch: point.process for point in reversed(points)}
         records = [
@@ -353,12 +350,11 @@ class Measured:
         options = self.prepared.options
         trajectories = [response.trajectory for response in self.responses.values()]
         decoded = to_decode(trajectories, options.measure_requests)
-        cells = {"best": 1 + min(3, len(options.ks)), "all": 1 + len(options.ks)}
-        if options.measure not in cells:
+        if not options.most_ks:
             decoded = trajectories  # writing them is all that the sweep does besides
         records = [*trajectories, *self.replays.get(candidate, {}).values()]
         run = run_of(self.prepared.manifest, records)
-        return timed_enough(run, candidate, batch, decoded, cells.get(options.measure, 1))
+        return timed_enough(run, candidate, batch, decoded, 1 + options.most_ks)
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
         """The responses that as many processes as asked for decoded at every k, the baseline's

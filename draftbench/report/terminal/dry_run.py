@@ -1,8 +1,6 @@
 """What a prepared sweep would do, before any weight is loaded or any server started: with the
 built-in decoder its grid, work, time and memory; on a serving engine the servers started and what
 they write, beside a grid that starts every k of every draft.
-
-The time is a bound by arithmetic: every pass reads its weights once at an assumed rate.
 """
 
 from __future__ import annotations
@@ -12,45 +10,38 @@ from dataclasses import dataclass
 
 import msgspec
 
-from draftbench.memory import format_size
+from draftbench.memory import BYTES_A_SECOND, format_size
 from draftbench.models.check_result import ModelSheet
 from draftbench.records import LOOKUP, SELF, Candidate, to_json
 from draftbench.report.terminal.text import Section, counted, render_sections, shortened
 from draftbench.run_folder.manifest import Manifest
 
-# Bytes that a pass reads in a second, and what a token of a long pass takes of a step. Of a desktop
-# or a small server, and of one data-centre card: too slow for the best of each.
-_BANDWIDTH = {"cpu": 20e9, "cuda": 1.5e12}
-_TOKEN_IN_BULK = {"cpu": 1 / 6, "cuda": 1 / 100}
-_COST_PASSES = 250
 # Of a server, from the command to the first answer, beside reading the weights; of vLLM on two
 # cores.
 _START_SECONDS = 30.0
 # Drafters of an engine that are no model.
 _WITHOUT_WEIGHTS = (LOOKUP, "suffix")
 # Rows of memory, and columns of the names of drafts.
-_MOST_ROWS, _NAMES = 4, 76
+_MOST_ROWS, _NAMES = 3, 76
 _MORE = "--format markdown"
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
-    `sheets` the drafts' by name; of `decoded` requests each is decoded at `cells` k's and without a
-    draft. `scored_together` is how many tokens of cache the target's responses take side by side;
-    `timed` whether passes are; both are done in each of so many `processes`. With `one_layout`
-    weights are held once.
+    `sheets` the drafts' by name, `work` (what is done, to how much, in how many seconds). Where
+    several requests decode together they have so many `caches` each, and `scored_together` is how
+    many tokens of cache the target's responses take side by side. With `one_layout` weights are
+    held once.
     """
 
     candidates: Sequence[Candidate]
     prompts: Sequence[tuple[int, int]]
     target: ModelSheet
     sheets: Mapping[str, ModelSheet]
-    decoded: int
-    cells: int
+    work: Sequence[tuple[str, str, float]]
+    caches: int
     scored_together: int = 0
-    timed: bool = True
-    processes: int = 1
     one_layout: bool = False
 
 
@@ -77,7 +68,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep would measure. `seconds` are the sum over its passes, a bound by arithmetic;
+    """What a sweep would measure. `seconds` are the sum over its passes, by arithmetic alone;
     `cache_tokens` are the positions that the caches hold at once.
     """
 
@@ -101,12 +92,10 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
     question = manifest.question
-    passes = tuple(_passes(manifest, plan))
-    # Cells of a batch are decoded in turns, so all their caches are open at once; before them those
-    # of step times are, at two contexts.
-    batch, caches = max(question.batches), 1 + plan.cells if plan.decoded else 2
-    rows = batch * caches if batch > 1 and plan.timed else 1
-    tokens = max(max(map(sum, plan.prompts)) * rows, plan.scored_together)
+    passes = tuple(Pass(*each) for each in plan.work)
+    batch = max(question.batches)
+    rows = batch * plan.caches if batch > 1 else 0
+    tokens = max(max(map(sum, plan.prompts)) * max(rows, 1), plan.scored_together)
     return DryRun(
         target=question.target,
         target_quant=question.target_quant,
@@ -125,44 +114,6 @@ def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
         cache_tokens=tokens,
         memory=tuple(_need(manifest, plan, candidate, tokens) for candidate in plan.candidates),
     )
-
-
-def _passes(manifest: Manifest, plan: Plan) -> Iterator[Pass]:
-    question, samples = manifest.question, manifest.question.samples
-    rate, bulk = _assumed(question.device)
-    target = plan.target.bytes_at(question.target_quant)
-    # Seconds of a pass of the target, and of one of each candidate.
-    step = target / rate
-    steps = sum(_weights(plan, each, target) for each in plan.candidates) / rate
-    written = sum(limit for _, limit in plan.prompts) * samples
-    whole = sum(tokens for tokens, _ in plan.prompts) * samples + written
-    timed = _COST_PASSES * len(question.batches) * plan.processes if plan.timed else 0
-    blocks = len(plan.candidates) * len(question.batches) * plan.processes
-    responses = plan.decoded * (1 + plan.cells) * blocks
-    each = f", in {plan.processes} processes" if plan.processes > 1 else ""
-    mean = written / max(1, len(plan.prompts) * samples)
-    writing = 0.0 if question.responses == "log" else written * step
-    yield Pass("target writes", f"at most {written} tokens", writing)
-    yield Pass("target scores", f"{whole} tokens in long passes", whole * bulk * step)
-    once = f"{whole} tokens once per candidate, for every k"
-    yield Pass("drafts replay", once, whole * bulk * steps)
-    yield Pass(
-        "step times",
-        f"{timed} short passes of target and draft at several lengths{each}",
-        timed * (len(plan.candidates) * step + steps),
-    )
-    yield Pass(
-        "decoding",
-        f"{responses} responses: {counted(plan.decoded, 'request')}, without a draft and at "
-        f"{plan.cells} k's{each}",
-        responses * mean * step,
-    )
-
-
-def _assumed(device: str) -> tuple[float, float]:
-    """Bytes a second, and a token of a long pass in steps."""
-    kind = "cpu" if device == "cpu" else "cuda"
-    return _BANDWIDTH[kind], _TOKEN_IN_BULK[kind]
 
 
 def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> Need:
@@ -288,7 +239,7 @@ def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Wo
     asked += visit * (1 if plan.running else max(starts - 1, 0))
     seconds = None
     if plan.target is not None and not plan.running:
-        rate, _ = _assumed(question.device)
+        rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
         size = plan.target.bytes_at("none")
         seconds = sum(tokens / load for tokens, load in asked) * size / rate
         seconds += starts * (_START_SECONDS + size / rate)
@@ -364,13 +315,12 @@ def _loads(plan: EngineDryRun, requests: str) -> list[tuple[str, str]]:
 
 
 def _passes_as_table(plan: DryRun) -> Section:
-    rate, bulk = _assumed(plan.device)
-    assumed = (
-        f"Estimated without running anything: weights are read at {rate / 1e9:g} GB/s, a token of "
-        f"a long pass takes 1/{1 / bulk:g} of a step, responses reach their limit."
-    )
     rows = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
-    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, [assumed])
+    notes = [
+        "Estimated without running anything, for a common machine that does nothing else: "
+        "responses reach their limit, and nothing is faster with a draft."
+    ]
+    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, notes)
 
 
 def _work_as_table(plan: EngineDryRun) -> Section:
@@ -398,7 +348,9 @@ def _memory(plan: DryRun, most: int | None) -> Section:
     largest = sorted(plan.memory, key=lambda need: -need.together)
     twice = any(need.second_layout for need in largest)
     rows = []
-    for need in largest[:most]:
+    # A line that says "1 more" is better that one.
+    shown = largest if most is None or len(largest) == most + 1 else largest[:most]
+    for need in shown:
         second = (need.second_layout,) if twice else ()
         sizes = (need.target_weights, need.draft_weights, *second, need.cache, need.together)
         rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))

@@ -1,0 +1,174 @@
+"""How long a prepared sweep will take with the built-in decoder, by arithmetic: a pass reads its
+weights once at an assumed rate, takes some time for every layer, and a little more for each further
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from statistics import mean
+from typing import NamedTuple
+
+from draftbench.measure.decoding import WARM_TOKENS, repeats_of
+from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
+from draftbench.measure.trajectories import RESPONSE_ROWS
+from draftbench.memory import BYTES_A_SECOND
+from draftbench.models.check_result import ModelSheet
+from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.sweep.preparation import Prepared
+
+# Of a process, until it loads a model: libraries, tokenizers, traffic.
+START_SECONDS = 5.0
+# Lengths of text at which steps are timed, of one row and of several; of prompts; and what a
+# draft's steps read.
+_CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
+# Passes of a visit, with the untimed one before it.
+_VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is assumed of a device beside the rate at which it reads: seconds of a layer, what each
+    further token of a pass takes of a step, and how many weights are loaded in a second.
+    """
+
+    layer: float
+    token: float
+    loading: float
+
+
+# Of two cores of a server, which lay out all weights anew as they load them, and of one data-centre
+# card: too slow for the best of each.
+SPEEDS = {"cpu": Speed(1e-4, 1 / 10, 45e6), "cuda": Speed(3e-5, 1 / 100, 5e8)}
+
+
+class Work(NamedTuple):
+    """What is done, to how much, and in about how many seconds."""
+
+    what: str
+    how_much: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Seconds of its step and of loading it; `token` as the device's. Prompt lookup takes none."""
+
+    step: float = 0.0
+    loading: float = 0.0
+    token: float = 0.0
+
+    def one_pass(self, tokens: float) -> float:
+        """Seconds of a pass over a few tokens."""
+        return (1 + (tokens - 1) * self.token) * self.step
+
+    def reading(self, tokens: float) -> float:
+        """Seconds of long passes over so many tokens together."""
+        return tokens * self.token * self.step
+
+
+def work_of(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet]) -> list[Work]:
+    """All that the sweep does, with its drafts by name: responses reach their limit, candidates are
+    decoded at as many k's as may be, and steps are timed no longer than they must be.
+    """
+    options, device = prepared.options, prepared.manifest.question.device
+    ours = _model(target, options.target_quant, device)
+    theirs = {
+        each: _model(drafts[each.draft], each.quant, device)
+        for each in prepared.candidates
+        if each.draft in drafts
+    }
+    models = {
+        each: ours if each.draft == SELF else theirs.get(each, _Model())
+        for each in prepared.candidates
+    }
+    work = [_loading(prepared, ours, theirs), *_along_responses(prepared, ours, models)]
+    if options.measure != "replay":
+        work.append(_step_times(prepared, ours, models))
+    if options.most_ks:
+        work.append(_decoding(prepared, ours, models))
+    return work
+
+
+def _model(sheet: ModelSheet, level: str, device: str) -> _Model:
+    kind = "cpu" if device == "cpu" else "cuda"
+    speed = SPEEDS[kind]
+    step = sheet.bytes_at(level) / BYTES_A_SECOND[kind] + sheet.layers * speed.layer
+    return _Model(step, sheet.parameters / speed.loading, speed.token)
+
+
+def _loading(prepared: Prepared, target: _Model, drafts: Mapping[Candidate, _Model]) -> Work:
+    """Where processes are apart, each loads the target: one that writes its responses, and in every
+    turn one a candidate.
+    """
+    options = prepared.options
+    apart = options.isolate or options.processes > 1
+    children = 1 + options.processes * len(prepared.candidates) if apart else 0
+    starts, loads = 1 + children, children or 1
+    of_drafts = options.processes * sum(draft.loading for draft in drafts.values())
+    how_much = f"{children} processes, each with the target" if apart else "each model once"
+    seconds = starts * START_SECONDS + loads * target.loading + of_drafts
+    return Work("loading", how_much, seconds)
+
+
+def _along_responses(
+    prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]
+) -> Iterator[Work]:
+    """The target writes several responses side by side, and reads its prompts for that; then each
+    model reads all of it once, the target first.
+    """
+    prompts, samples = prepared.prompt_tokens, prepared.options.samples
+    read = sum(tokens for tokens, _ in prompts) * samples
+    written = sum(limit for _, limit in prompts) * samples
+    rows = min(RESPONSE_ROWS, len(prompts) * samples)
+    writing = written / rows * target.one_pass(rows) + target.reading(read)
+    if prepared.options.responses == "log":
+        writing = 0.0
+    whole = read + written
+    yield Work("target writes", f"at most {written} tokens", writing)
+    yield Work("target scores", f"{whole} tokens in long passes", target.reading(whole))
+    replays = sum(model.reading(whole) for model in models.values())
+    yield Work("drafts replay", f"{whole} tokens once per candidate, for every k", replays)
+
+
+def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
+    options = prepared.options
+    prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
+    passes, seconds = 0, 0.0
+    for batch, draft in product(options.batches, models.values()):
+        grid = CostGrid((), max(options.ks), (), (), batch)
+        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if batch == 1 else _CONTEXTS_OF_ROWS)
+        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if batch == 1 else 0)
+        timed = [(target, grid.verify_sizes)]
+        if draft is not target and draft.step > 0:
+            timed.append((draft, _DRAFT_SIZES))
+        for model, sizes in timed:
+            passes += visits * len(sizes) + prompts
+            seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
+            seconds += prompts * model.reading(prompt)
+    passes, seconds = options.processes * passes, options.processes * seconds
+    return Work("step times", f"at least {passes} passes of target and draft", seconds)
+
+
+def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
+    """As if nothing were faster with a draft."""
+    options, cells = prepared.options, 1 + prepared.options.most_ks
+    prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
+    limit = mean(limit for _, limit in prepared.prompt_tokens)
+    warm = min(limit, WARM_TOKENS + mean(options.ks))
+    requests = min(options.measure_requests, len(prepared.prompt_tokens))
+    drafts = [draft for candidate, draft in models.items() if options.decodes(candidate)]
+    responses, seconds = 0, 0.0
+    for batch, draft in product(options.batches, drafts):
+        # (responses, their tokens), the first batch once more to warm up
+        of_all = requests * repeats_of(requests, batch)
+        responses += cells * of_all
+        for rows, tokens in ((of_all, limit), (batch, warm)):
+            seconds += cells * rows * tokens / batch * target.one_pass(batch)
+            seconds += cells * rows * (target.reading(prompt) + draft.reading(prompt))
+    responses, seconds = options.processes * responses, options.processes * seconds
+    asked = f"{requests} request{'s' * (requests > 1)}"
+    how_much = f"{responses} responses: {asked}, without a draft and at {cells - 1} k's"
+    return Work("decoding", how_much, seconds)
