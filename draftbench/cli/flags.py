@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from draftbench.cli.invocation import words_of
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.memory import LEVELS, parse_size
 
@@ -359,6 +360,10 @@ class Decision:
         "Use the step times of another run, or of an engine from a YAML file.",
         "PATH",
     )
+
+    def words(self) -> list[str]:
+        """The same as they were typed, for a command that must give the same answer."""
+        return words_of({f"--{name.replace('_', '-')}" for name in vars(self)})
 
     def options(self, run: Run) -> DecisionOptions:
         """The same as the planner takes it, with the costs read for this run's candidates.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -35,6 +35,17 @@ def resume_command(out: Path, without: str | None = None) -> str:
     words = list(_words.get()) if without is None else _without(without, _words.get())
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
+
+
+def words_of(flags: Collection[str]) -> list[str]:
+    """Those of these flags that the running command has, with their values."""
+    found: list[str] = []
+    for flag, value in zip(words := _words.get(), [*words[1:], ""], strict=True):
+        if flag in flags:
+            found += [flag, value]
+        elif flag.partition("=")[0] in flags:
+            found.append(flag)
+    return found
 
 
 def beside_baseline(called: str, out: Path) -> list[str]:

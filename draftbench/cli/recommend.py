@@ -29,12 +29,13 @@ def recommend(
 
     observed = read(run)
     answer = decide(observed, decision.options(observed))
-    following = [] if everything else [command("recommend", str(run), "--all")]
+    same = [str(run), *decision.words()]
+    following = [] if everything else [command("recommend", *same, "--all")]
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))
     if answer.settled_by == "baseline":
         following = [*beside_baseline(observed.manifest.command, run), *following]
-    following.append(command("report", str(run), "--html", "report.html"))
+    following.append(command("report", *same, "--html", "report.html"))
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0

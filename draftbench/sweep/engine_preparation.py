@@ -32,7 +32,7 @@ from draftbench.errors import (
 )
 from draftbench.measure.prompts import Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
-from draftbench.models.compatibility import check_pair, context_of
+from draftbench.models.compatibility import check_pair, check_writes, context_of
 from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
@@ -114,6 +114,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         assert server is not None
         text = ServerText(server)
     configured = bool(spec) and _configured(target)
+    if configured:
+        check_writes(target)
     known = [facts.context_length if facts else None, context_of(target) if configured else None]
     context = min((length for length in known if length is not None), default=None)
     if context is None:

@@ -176,3 +176,12 @@ def test_limits_need_a_serving_engine(command):
     outcome = command("recommend", RUN, "--slo", "ttft=300ms")
     assert (outcome.code, outcome.out) == (2, "")
     assert "the built-in decoder knows no queueing" in outcome.err
+
+
+def test_the_commands_that_come_next_ask_the_same_question(command, engine):
+    words = ["--min-speedup", "2.5", f"--costs={engine}", "--objective", "latency"]
+    outcome = command("recommend", RUN, *words)
+    following = " ".join(outcome.out.partition("next:")[2].replace("\\\n", " ").split())
+    asked = f"{RUN} --min-speedup 2.5 --costs={engine} --objective latency"
+    assert f"recommend {asked} --all" in following
+    assert f"report {asked} --html report.html" in following

@@ -132,13 +132,14 @@ def test_values_that_cannot_be_are_refused_before_the_seconds_of_importing_torch
 
 
 @pytest.mark.parametrize(("target", "draft"), [("bert", "draft"), ("target", "bert")])
+@pytest.mark.parametrize("runner", [[], ["--engine", "vllm"]])
 def test_an_encoder_is_refused_before_anything_is_loaded(
-    failing, embedded, encoder, tmp_path, target, draft
+    failing, embedded, encoder, tmp_path, target, draft, runner
 ):
     place = {"bert": encoder}
     target, draft = (place.get(name, embedded / name) for name in (target, draft))
     words = ["--target", target, "--drafts", draft, "--traffic", "suite:completion"]
-    message = failing(2, "sweep", *words, "--out", tmp_path / "run")
+    message = failing(2, "sweep", *words, *runner, "--out", tmp_path / "run")
     assert message.startswith("error: `bert` (BertForMaskedLM) is an encoder, which does not write")
     assert "hint: target and draft must be causal language models" in message
     assert not (tmp_path / "run").exists()
