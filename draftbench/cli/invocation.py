@@ -39,12 +39,11 @@ def resume_command(out: Path, without: str | None = None) -> str:
 
 def words_of(flags: Collection[str]) -> list[str]:
     """Those of these flags that the running command has, with their values."""
-    found: list[str] = []
-    for flag, value in zip(words := _words.get(), [*words[1:], ""], strict=True):
+    words, found = _words.get(), list[str]()
+    for at, word in enumerate(words):
+        flag, joined, _ = word.partition("=")
         if flag in flags:
-            found += [flag, value]
-        elif flag.partition("=")[0] in flags:
-            found.append(flag)
+            found += words[at : at + (1 if joined else 2)]
     return found
 
 

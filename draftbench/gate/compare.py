@@ -77,7 +77,7 @@ class Comparison:
     b: str  # path of run B
     requests_a: int  # requests of run A
     requests_b: int  # requests of run B
-    common_requests: int  # requests in both
+    common_requests: int | None  # requests in both; None where other keys hashed them
     caveats: tuple[str, ...]
     question: tuple[Difference, ...]  # settings that differ
     environment: tuple[str, ...]  # what of the machine and software differs
@@ -102,7 +102,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
         b=names[1],
         requests_a=len(in_a),
         requests_b=len(in_b),
-        common_requests=len(in_a & in_b),
+        common_requests=len(in_a & in_b) if a.manifest.key_id == b.manifest.key_id else None,
         caveats=tuple(_caveats(a, b)),
         question=tuple(
             Difference(name, *values)

@@ -48,7 +48,7 @@ class SideBySide(Record, frozen=True):
     """The answers of several runs, in the order in which they were named."""
 
     runs: tuple[str, ...]  # paths
-    common_requests: int  # requests in all of them
+    common_requests: int | None  # requests in all of them; None where other keys hashed them
     caveats: tuple[str, ...]
     answers: tuple[RunAnswer, ...]  # one entry per run and load
     question: tuple[Differing, ...]  # settings that differ
@@ -61,10 +61,11 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
         RunFolderError: replays that do not fit their responses.
     """
     requests = [{t.request for t in run.trajectories} for run in runs]
+    keys = {run.manifest.key_id for run in runs}
     settings = _differing(runs)
     return SideBySide(
         runs=tuple(names),
-        common_requests=len(set.intersection(*requests)),
+        common_requests=len(set.intersection(*requests)) if len(keys) == 1 else None,
         caveats=tuple(_caveats(runs, requests)),
         answers=tuple(
             answer for name, run in zip(names, runs, strict=True) for answer in _answers(name, run)

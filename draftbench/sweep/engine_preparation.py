@@ -114,8 +114,6 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         assert server is not None
         text = ServerText(server)
     configured = bool(spec) and _configured(target)
-    if configured:
-        check_writes(target)
     known = [facts.context_length if facts else None, context_of(target) if configured else None]
     context = min((length for length in known if length is not None), default=None)
     if context is None:
@@ -262,11 +260,18 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
 
 
 def _configured(source: ModelSource) -> bool:
-    """Whether it is more than a tokenizer."""
+    """Whether it is more than a tokenizer.
+
+    Raises:
+        ModelError: it is, but of a model that does not write text.
+    """
     try:
-        return source.config is not None
+        if source.config is None:
+            return False
     except ModelError:
         return False
+    check_writes(source)
+    return True
 
 
 def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | None, Server | None]:

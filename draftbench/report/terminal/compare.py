@@ -32,7 +32,7 @@ def render(comparison: Comparison, style: str, width: int) -> str:
     if style == "json":
         return to_json(comparison)
     a, b = comparison.requests_a, comparison.requests_b
-    common = f"{comparison.common_requests} common requests; A has {a}, B has {b}"
+    common = f"{_in_common(comparison.common_requests)}; A has {a}, B has {b}"
     notes = [] if comparison.candidates else ["no candidate is in both runs"]
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"only in {side}: {', '.join(only)}"] if only else []
@@ -47,6 +47,11 @@ def render(comparison: Comparison, style: str, width: int) -> str:
     sections = [section for section in changed if section.rows or section.notes]
     title = Section(f"A: {comparison.a}\nB: {comparison.b}\n{common}")
     return render_sections([title, *sections], style, width)
+
+
+def _in_common(requests: int | None) -> str:
+    known = requests is not None
+    return f"{requests} common requests" if known else "common requests unknown: different keys"
 
 
 def _candidate(change: CandidateChange) -> Section:
@@ -106,7 +111,7 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         [each.fact, *(shortened(value or "–", 24) for value in each.values)]
         for each in found.question
     ]
-    common = f"{found.common_requests} common requests"
+    common = _in_common(found.common_requests)
     legend = (
         "Deciding: the speed-up that `recommend` prints first, cross-validated. ± half a 95% "
         "interval of that run; τ accepted length. Differences are not computed."

@@ -150,6 +150,8 @@ def test_modes_are_never_subtracted(hand, made, run_a):
 def test_other_keys_cannot_be_paired(hand, made, run_a):
     found = compared(run_a, hand.run(made(), key_id="other"))
     assert "DRAFTBENCH_KEY" in found.caveats[0]
+    assert found.common_requests is None
+    assert "common requests unknown: different keys; A has 6" in render(found, "table", 88)
     assert [(c.fact, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
 
 
