@@ -179,7 +179,7 @@ def test_what_is_exported_and_saved_keeps_the_limits_given_to_recommend(command,
         (
             {"weights": 10**9},
             ["--max-memory", "1MB"],
-            "nothing to export: no candidate of known speed keeps the limits",
+            "nothing to export: none of the timed candidates keeps the limits",
         ),
         # The target as its own draft is never exported.
         ({"draft": "self", "drafts": ("self",)}, ["--force"], "nothing to export"),

@@ -413,7 +413,7 @@ def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
     assert rows_of(first.run, 2, load="open") == []
     assert {row.k for row in first.run.partial} == {2}
     assert {row.k for row in first.run.decodes} == {0, 4}
-    assert "ngram asked only in part at k = 2" in unfinished(replace(first.run, failures=()))
+    assert "ngram answered only in part at k = 2" in unfinished(replace(first.run, failures=()))
     resumed = FakeEngine()
     again = served("ngram", on=resumed, **sweep)
     assert resumed.arms == [2]
