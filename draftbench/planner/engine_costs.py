@@ -16,9 +16,10 @@ requests: what a round takes is known as well as those that were answered tell.
 
 The machine changes meanwhile. Where drafts were started several times, in turns between starts of
 the plain server, what all kinds of servers gain or lose alike from one start to the next is taken
-out (one slope for all, least squares). A straight line is enough: simulated starts that drift, or
-wander at random, or meet one jump, leave a bias under .2 %, and intervals cover 92 to 99 %, where
-the plain rate between neighbours in time is noisier and a mean over all starts doubts too much.
+out (one slope for a draft's k's and the plain server, least squares). A straight line is enough:
+simulated starts that drift, or wander at random, or meet one jump, leave a bias under .2 %, and
+intervals cover 92 to 99 %, where the plain rate between neighbours in time is noisier and a mean
+over all starts doubts too much.
 """
 
 from __future__ import annotations
