@@ -114,7 +114,7 @@ def _screen(report: AcceptanceReport) -> list[Section]:
             f"{title}, {modes}" if modes else title,
             ["candidate", "α", *(f"τ k={k}" for k in ks), "h"],
             rows,
-            [f"{more} more candidates: `--all` or `--candidate NAME`"] if more else [],
+            [f"{counted(more, 'more candidate')}: `--all` or `--candidate NAME`"] if more else [],
         ),
         _screen_groups(report),
     ]

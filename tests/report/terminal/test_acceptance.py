@@ -219,7 +219,7 @@ def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
     crowded = msgspec.structs.replace(REPORT, candidates=(card,) * 9)
     lines = render(crowded, "table", 200, everything=False).splitlines()
     assert len(lines) <= 25
-    assert "  1 more candidates: `--all` or `--candidate NAME`" in lines
+    assert "  1 more candidate: `--all` or `--candidate NAME`" in lines
     assert (
         "  18 more by segment" in lines
     )  # 15 rows: 8 candidates, 2 findings, 2 segments, 3 thirds
