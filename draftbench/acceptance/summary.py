@@ -23,6 +23,7 @@ from draftbench.acceptance.faults import (
     suspected_faults,
     template_may_differ,
 )
+from draftbench.acceptance.hazards import served_rounds
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
@@ -59,8 +60,9 @@ Along = tuple[Sequence[Trajectory], Rounds]
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over tokens, and as the mean of the requests' figures.
 
-    `k` is its draft length, None for α. `requests_needed` is how many requests like these give the
-    pooled figure the wanted width.
+    `k` is its draft length, None for α. `per_request` is unknown of what was predicted by hazards
+    that all requests share. `requests_needed` is how many requests like these give the pooled
+    figure the wanted width.
     """
 
     figure: str
@@ -73,8 +75,9 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     """All figures of one candidate, computed from its replays, or where only an engine ran it from
-    the rounds that it `counted`, with nothing between them. `mode` is None for prompt lookup.
-    Requests of unequal length say as much as `equal_requests` of one length.
+    the rounds that it `counted`; `predicted` then has the k's below the largest that it did not run
+    with, by how often it accepted each position there. `mode` is None for prompt lookup. Requests
+    of unequal length say as much as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
     each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
@@ -96,6 +99,7 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[SetupFault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
     counted: bool = False
+    predicted: tuple[FigureEstimate, ...] = ()  # as `at_each_k`
 
 
 class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +135,8 @@ def acceptance_report(
     from what an engine counted.
 
     Args:
-        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with,
-            and what an engine counted is of the k's that it was started with.
+        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
+            What an engine counted is of the k's that it was started with, whatever is asked.
         width: the relative half width of an interval that `requests_needed` is about.
 
     Raises:
@@ -149,9 +153,11 @@ def acceptance_report(
         along = [trajectory for trajectory, _ in pairs]
         rounds: Mapping[int, Along] = {k: (along, expected_rounds(laws, k)) for k in possible}
         rate = definitions.alpha(pairs)
+        predicted: Mapping[int, Along] = {}
         if not pairs and (rounds := _counted(run, candidate)):
             rate = definitions.alpha_of_rounds(*rounds[max(rounds)])
-        figures.append(_figures(run, candidate, pairs, rounds, rate, width))
+            predicted = _predicted(run, candidate, [k for k in ks if k not in rounds])
+        figures.append(_figures(run, candidate, pairs, rounds, predicted, rate, width))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
@@ -192,11 +198,20 @@ def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
     }
 
 
+def _predicted(run: Run, candidate: Candidate, ks: Sequence[int]) -> dict[int, Along]:
+    """The rounds at those of the k's that are below the largest that an engine ran with."""
+    served = served_rounds(run, candidate)
+    if served is None:
+        return {}
+    return {k: (served.along, served.rounds(k)) for k in ks if k < len(served.hazards)}
+
+
 def _figures(
     run: Run,
     candidate: Candidate,
     pairs: Pairs,
     rounds: Mapping[int, Along],
+    predicted: Mapping[int, Along],
     rate: Sample | None,
     width: float,
 ) -> CandidateAcceptance:
@@ -243,4 +258,10 @@ def _figures(
             trajectories, {k: at_k for k, (along, at_k) in rounds.items() if along == trajectories}
         ),
         counted=bool(rounds) and not pairs,
+        predicted=tuple(
+            # What a request adds to these is its share in the hazards of all: no figure of its own.
+            msgspec.structs.replace(described(figure(*at_k), k), per_request=None)
+            for k, at_k in predicted.items()
+            for figure in AT_EACH_K
+        ),
     )

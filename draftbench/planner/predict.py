@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample, pooled
+from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Floats,
@@ -34,7 +35,6 @@ from draftbench.memory import Footprint
 from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
 from draftbench.planner.engine_costs import RoundCosts
-from draftbench.planner.hazards import ServedRounds, served_rounds
 from draftbench.planner.measured import SPEEDUP, Key, Overheads
 from draftbench.records import LOOKUP, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run

@@ -6,7 +6,6 @@ from scenes import SMALL, manifest, served, trajectory
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import expected_rounds
-from draftbench.planner.hazards import served_rounds
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
@@ -95,34 +94,3 @@ def test_limits_are_counted_on_a_server_without_a_baseline():
     # Each first token comes after .1 s.
     kept = recommend(alone(), DecisionOptions(slo=Slo(ttft=0.2))).slo_kept
     assert (kept.plain, kept.speculative.value) == (None, 1.0)
-
-
-def test_a_server_that_tells_sums_alone_accepts_alike_at_every_position():
-    """Of 100 rounds of two tokens 75 were accepted: a half of the first, half of those of the
-    second. Spread evenly over the rounds they would be 3 of 4 of the first and none of the second.
-    """
-    rows = []
-    for request in "abcde":
-        same = {"request": request, "digest": request, "concurrency": 4}
-        rows.append(trajectory(request, 176, origin="engine", margins=(), argmax=()))
-        for draft, k, sums in (
-            (None, 0, {}),
-            (SMALL, 2, {"rounds": 100, "kept": 75, "drafted": 200}),
-        ):
-            seconds = (0.1 * (n + 1) for n in range(176))
-            rows.append(served(draft, k, *seconds, **same, **sums))
-    observed = run_of(manifest(engine="llama.cpp", ks=(2,), batches=(4,)), rows)
-    assert served_rounds(observed, SMALL).hazards == pytest.approx([0.5, 0.5])
-
-
-def test_requests_that_were_asked_one_by_one_tell_the_positions_of_all():
-    """The same server, which accepts .6 and .25 of those; at four in flight it tells sums alone."""
-    rows = []
-    for request in "abcde":
-        rows.append(trajectory(request, 176, origin="engine", margins=(), argmax=()))
-        for load, told in ((1, {"by_position": (60, 15)}), (4, {})):
-            seconds = (0.1 * (n + 1) for n in range(176))
-            sums = {"rounds": 100, "kept": 75, "drafted": 200, "concurrency": load} | told
-            rows.append(served(SMALL, 2, *seconds, request=request, digest=request, **sums))
-    observed = run_of(manifest(engine="llama.cpp", ks=(2,), batches=(1, 4)), rows)
-    assert served_rounds(observed, SMALL).hazards == pytest.approx([0.6, 0.25])

@@ -14,7 +14,7 @@ import msgspec
 from draftbench.acceptance.breakdown import Breakdown, Disagreement
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance
+from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, FigureEstimate
 from draftbench.records import SELF, to_json
 from draftbench.report.terminal.text import (
     Cell,
@@ -41,6 +41,11 @@ _LEGEND = (
     "acceptance; `recommend` warns of them."
 )
 _COUNTED = "not replayed: from the rounds that the serving engine counted, at the k's it ran with"
+_PREDICTED = (
+    "predicted, not measured: at k's that the engine did not run with, from how often it accepted "
+    "each position at the largest"
+)
+_ALIKE = "as if that were alike at all positions, of which the engine tells nothing"
 _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
     "last position. ±: half of a 95% interval. `--all` shows everything."
@@ -97,10 +102,14 @@ def render(
 def _screen(report: AcceptanceReport) -> list[Section]:
     """A line per candidate, α by group, and what stands out."""
     candidates = report.candidates[:_MOST_CANDIDATES]
-    ks = _shown_ks(each.k for c in report.candidates for each in c.at_each_k)
+    ks = _shown_ks(each.k for c in report.candidates for each in (*c.at_each_k, *c.predicted))
     rows: list[list[Cell]] = []
     for c in candidates:
-        lengths = {r.k: r.pooled for r in c.at_each_k if r.symbol == MEAN_ACCEPTED_LENGTH.symbol}
+        lengths: dict[int | None, Cell] = {
+            each.k: _marked(each, c)
+            for each in (*c.at_each_k, *c.predicted)
+            if each.symbol == MEAN_ACCEPTED_LENGTH.symbol
+        }
         at_ends = [each.pooled for each in (*c.hazards[:1], *c.hazards[-1:])]
         hazards = " → ".join("–" if h is None else f"{h.value:.2f}" for h in at_ends)
         alpha = c.alpha.pooled if c.alpha else None
@@ -118,6 +127,11 @@ def _screen(report: AcceptanceReport) -> list[Section]:
         ),
         _screen_groups(report),
     ]
+
+
+def _marked(figure: FigureEstimate, c: CandidateAcceptance) -> Cell:
+    """A figure of a candidate, said to be predicted where it is."""
+    return f"{shown(figure.pooled)} predicted" if figure in c.predicted else figure.pooled
 
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
@@ -171,7 +185,7 @@ def _findings(report: AcceptanceReport) -> list[str]:
     """Suspected faults, trends along the response and near ties."""
     found: list[tuple[str, str]] = []
     found += [(fault, c.candidate) for c in report.candidates for fault in _faults(c)]
-    found += [(_COUNTED, c.candidate) for c in report.candidates if c.counted]
+    found += [(_counted(c), c.candidate) for c in report.candidates if c.counted]
     found += [
         (c.breakdown.reading, c.candidate)
         for c in report.candidates
@@ -185,6 +199,12 @@ def _findings(report: AcceptanceReport) -> list[str]:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
     return lines
+
+
+def _counted(c: CandidateAcceptance) -> str:
+    """Where the figures of a candidate that was not replayed are from."""
+    known = [_COUNTED, *([_PREDICTED] if c.predicted else [])]
+    return ", ".join(["; ".join(known), *([_ALIKE] if c.predicted and not c.hazards else [])])
 
 
 def _few(
@@ -219,7 +239,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     if c.counted:
         drafting = "counted by the serving engine"
         notes = [] if c.alpha else ["No α: the engine did not say at which positions it accepted."]
-        notes.insert(0, f"{_COUNTED[:1].upper()}{_COUNTED[1:]}.")
+        basis = _counted(c)
+        notes.insert(0, f"{basis[:1].upper()}{basis[1:]}.")
     if c.alpha is not None:
         means = f"α {shown(c.alpha.pooled)}, mean of requests {shown(c.alpha.per_request)}"
         needed = c.alpha.requests_needed
@@ -251,16 +272,20 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
 def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
     figures: dict[int | None, list[Cell]] = {}
     needed: dict[int | None, int | None] = {}
-    for each in c.at_each_k:
+    for each in sorted((*c.at_each_k, *c.predicted), key=lambda each: each.k or 0):
         figures.setdefault(each.k, []).append(each.pooled)
         if each.symbol == TOKENS_PER_ROUND.symbol:
             needed[each.k] = each.requests_needed
     symbols = dict.fromkeys(each.symbol for each in c.at_each_k)
     enough = f"±{100 * width:g}%"
+    predicted = {each.k for each in c.predicted}
     return Section(
         f"{c.candidate} by draft length",
         ["k", *symbols, f"n for {enough}"],
-        [[str(k), *values, str(needed[k] or "–")] for k, values in figures.items()],
+        [
+            [f"{k}, predicted" if k in predicted else str(k), *values, str(needed[k] or "–")]
+            for k, values in figures.items()
+        ],
         [f"n: how many requests like these give {TOKENS_PER_ROUND.symbol} within {enough}."],
     )
 
@@ -398,6 +423,9 @@ def _csv(report: AcceptanceReport) -> str:
             values = [*ends(each.pooled), *ends(each.per_request)]
             row = [c.candidate, None, each.figure, each.k, *values]
             rows.append([*row, c.requests, each.requests_needed])
+        for each in c.predicted:
+            row = [c.candidate, None, f"{each.figure}, predicted", each.k, *ends(each.pooled)]
+            rows.append([*row, *ends(None), c.requests, each.requests_needed])
     for d in report.differences:
         row = [d.candidate, d.against, d.figure, d.k, *ends(d.value), *ends(None)]
         rows.append([*row, d.requests, None])

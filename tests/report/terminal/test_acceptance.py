@@ -209,6 +209,33 @@ def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
     assert "1.00 ±0.00  4.00 ±0.00  8.00 ±0.00  1.00 → 1.00" in row
 
 
+PREDICTED = tuple(
+    msgspec.structs.replace(each, k=1, per_request=None) for each in CARD.at_each_k if each.k == 2
+)
+AT_TWO = {"at_each_k": tuple(each for each in CARD.at_each_k if each.k == 2), "counted": True}
+
+
+def test_what_was_predicted_is_said_to_be_everywhere() -> None:
+    report = changed(**AT_TWO, predicted=PREDICTED)
+    assert re.search(r"±0\.00 predicted +\d", render(report, "table", 120, everything=False))
+    whole = " ".join(render(report, "table", 120).split())
+    assert "1, predicted" in whole
+    assert "predicted, not measured: at k's that the engine did not run with" in whole
+    card = json.loads(render(report, "json", 100))["candidates"][0]
+    assert {each["k"] for each in card["at_each_k"]} == {2}
+    assert {each["k"] for each in card["predicted"]} == {1}
+    rows = csv.DictReader(io.StringIO(render(report, "csv", 100)))
+    (length,) = [row for row in rows if row["k"] == "1" and row["figure"].startswith("mean")]
+    assert (length["figure"], length["per_request"]) == ("mean accepted length, predicted", "")
+
+
+def test_where_an_engine_told_no_positions_a_prediction_says_what_it_assumes() -> None:
+    assumed = "as if that were alike at all positions"
+    for positions, said in ((CARD.hazards, False), ((), True)):
+        report = changed(**AT_TWO, predicted=PREDICTED, hazards=positions, survivals=positions)
+        assert (assumed in " ".join(render(report, "table", 120).split())) == said
+
+
 def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
     groups = tuple(
         msgspec.structs.replace(CHAT, by=by, name=f"{by} {n}")
