@@ -18,6 +18,7 @@ from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.models.engine_rules import fewest_drafted, too_short
+from draftbench.planner.alternatives import Alternative, Kind, corrected, timed
 from draftbench.planner.corrections import carried_over
 from draftbench.planner.cost_sources import NO_BASELINE, costs_in
 from draftbench.planner.latency import tail_ratio
@@ -30,7 +31,7 @@ from draftbench.planner.predict import (
     longest_context,
     replayed,
 )
-from draftbench.planner.rank import TIMING_NOISE, Alternative, Kind, Ranking, corrected, timed
+from draftbench.planner.rank import TIMING_NOISE, Ranking
 from draftbench.planner.recommendation import FEW_DECODED, Decision, LargerSweep, Remedy
 from draftbench.planner.settling import OpenInterval, larger_sweep
 from draftbench.planner.time_factors import TimeDoubt, TimeFactor, alike_by_k, time_doubt

@@ -17,12 +17,13 @@ from typing import NamedTuple
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, estimate
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
-from draftbench.planner.rank import TIMING_NOISE, Alternative
+from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,

@@ -17,8 +17,8 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample
+from draftbench.planner.alternatives import Alternative, Kind
 from draftbench.planner.predict import Prediction, Predictor, predict
-from draftbench.planner.rank import Alternative, Kind
 
 _KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 

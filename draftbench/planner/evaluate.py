@@ -20,10 +20,11 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.acceptance.rounds import PositionLaw, Rounds, counted_rounds
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.predict import predict
-from draftbench.planner.rank import TIMING_NOISE, Alternative, Ranking
+from draftbench.planner.rank import TIMING_NOISE, Ranking
 from draftbench.planner.recommendation import (
     BreakEven,
     CheckedPrediction,

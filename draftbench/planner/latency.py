@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.measured import steady
-from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Decode, Served
 from draftbench.run_folder.run import Run

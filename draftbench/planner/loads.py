@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from draftbench.acceptance.intervals import estimate
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.plain import PlainDecoding, plain_decoding
-from draftbench.planner.rank import Alternative
 from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
 from draftbench.planner.texts import texts_at
 from draftbench.records import Candidate

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import geometric_mean
 
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator
 from draftbench.planner.predict import Prediction
-from draftbench.planner.rank import Alternative
 from draftbench.records import Candidate
 
 

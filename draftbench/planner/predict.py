@@ -5,8 +5,8 @@ requests it was replayed on.
     speculative = seconds of the rounds' passes (`pass_seconds`) + rounds · o
 
 with o from the block's other k's at the same batch size: what their rounds took beyond their
-passes. (What is *expected* counts all decoded k's: `rank.py`.) All in seconds that a response waits
-for, each request at its own context, prompt + L/2.
+passes. (What is *expected* counts all decoded k's: `alternatives.py`.) All in seconds that a
+response waits for, each request at its own context, prompt + L/2.
 Intervals cover the sampling of requests alone; `timing_factors` draws the noise of the passes.
 """
 

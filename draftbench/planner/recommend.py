@@ -10,6 +10,7 @@ import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimate
+from draftbench.planner.alternatives import alternatives_of
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cost_sources import engine_name
@@ -18,7 +19,7 @@ from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import draft_lengths, predict, predictor_of
-from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking, alternatives_of
+from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.planner.texts import audit

@@ -17,10 +17,11 @@ from statistics import median
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate, quantiles
+from draftbench.planner.alternatives import alternatives_of
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.costs import STALL
 from draftbench.planner.predict import draft_lengths, replayed, timing_factors
-from draftbench.planner.rank import TIMING_NOISE, Ranking, alternatives_of
+from draftbench.planner.rank import TIMING_NOISE, Ranking
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run
 

@@ -5,10 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL
 
+from draftbench.planner.alternatives import alternatives_of
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
 from draftbench.planner.predict import predictor_of
-from draftbench.planner.rank import alternatives_of
 from draftbench.planner.recommendation import BreakEven
 
 

@@ -7,10 +7,11 @@ import pytest
 from scenes import ALL
 
 from draftbench.acceptance.definitions import Sample, quotient
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.measured import SPEEDUP, Measurement
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import Predictor
-from draftbench.planner.rank import Alternative, Confidence, Ranking
+from draftbench.planner.rank import Confidence, Ranking
 from draftbench.planner.recommend import recommend
 from draftbench.planner.time_factors import TimeDoubt
 from draftbench.records import Candidate

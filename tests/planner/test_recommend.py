@@ -21,8 +21,8 @@ from scenes import (
     says,
 )
 
+from draftbench.planner.alternatives import Alternative
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.rank import Alternative
 from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import Candidate

@@ -1,0 +1,243 @@
+"""A configuration to choose, with its speed-ups: predicted, measured, expected.
+
+A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
+Both count: what is expected is the prediction for all requests from passes, what a round takes
+beyond them in the decoder, which is one figure for all decoded k's of the draft, and one factor for
+what these are then still faster. Both are of time alone: the luck of acceptance of the few that
+were decoded is no reason to expect more. Fewer than `FEW_DECODED` decoded requests correct nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
+from draftbench.acceptance.rounds import counted_rounds
+from draftbench.planner.measured import Measurement
+from draftbench.planner.predict import Prediction, Predictor, predict
+from draftbench.planner.recommendation import FEW_DECODED
+from draftbench.planner.time_factors import (
+    Passes,
+    TimeFactor,
+    mean_factor,
+    seconds_of,
+    time_factor,
+)
+from draftbench.records import Candidate
+
+# `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
+Kind = Literal["predicted", "measured", "expected", "end_to_end"]
+
+
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """One configuration to choose, its speed-ups as samples over requests, its time factors where
+    it was decoded. `breaks` are the limits that it does not keep, in words; `errors` what
+    predictions made like its own were off by, None where those from passes alone say that;
+    `decoded_around` whether its draft was decoded at the loads that it lies between.
+    """
+
+    predictor: Predictor
+    k: int
+    prediction: Prediction
+    predicted: Sample | None
+    measured: Measurement | None
+    expected: Sample | None
+    end_to_end: Sample | None = None
+    time: TimeFactor | None = None
+    end_to_end_time: TimeFactor | None = None
+    breaks: tuple[str, ...] = ()
+    errors: tuple[float, ...] | None = None
+    decoded_around: bool = False
+
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return self.predictor.candidate
+
+    @property
+    def name(self) -> str:
+        """The configuration in words."""
+        return f"{self.candidate} at k = {self.k}"
+
+    @cached_property
+    def tokens_per_round(self) -> float | None:
+        """Over all requests, as predicted."""
+        return tokens_per_round(self.prediction.trajectories, self.prediction.rounds).value
+
+    @property
+    def corrected(self) -> bool:
+        """Whether enough requests were decoded to correct the prediction."""
+        return self.measured is not None and len(self.measured.speedup.requests) >= FEW_DECODED
+
+    def speedup(self, kind: Kind) -> Sample | None:
+        """One of the speed-ups."""
+        if kind == "measured":
+            return self.measured.speedup if self.measured else None
+        sample: Sample | None = getattr(self, kind)
+        return sample
+
+    @cached_property
+    def prediction_error(self) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        return self._error(self.prediction, "expected")
+
+    def time_factor(self, by: Kind) -> TimeFactor | None:
+        """That of either kind of speed-up."""
+        return self.end_to_end_time if by == "end_to_end" else self.time
+
+    @property
+    def processes(self) -> int:
+        """In how many it was timed, or an engine started with it; at least one."""
+        if self.predictor.served is not None:
+            return self.predictor.served.starts.get(self.k, 1)
+        return len(self.time.by_process) if self.time else 1
+
+    def passes_only_error(self, by: Kind = "expected") -> float | None:
+        """The same of `passes_only`, by either kind of speed-up."""
+        return self._error(self.passes_only, by)
+
+    @cached_property
+    def passes_only(self) -> Prediction:
+        """What would be predicted had nothing been decoded."""
+        return predict(self.predictor, self.k, (0.0, 0.0))
+
+    def _error(self, prediction: Prediction, by: Kind) -> float | None:
+        if self.measured is None:
+            return None
+        if by == "end_to_end":
+            predicted, measured = prediction.end_to_end, self.measured.end_to_end
+        else:
+            predicted, measured = prediction.speedup, self.measured.speedup
+        known = predicted(self.measured.keys)
+        if known is None or measured is None or not known.value or not measured.value:
+            return None
+        return known.value / measured.value - 1
+
+    @cached_property
+    def round_overhead(self) -> float | None:
+        """Measured seconds of rounds over those of their passes; None where either is unknown."""
+        return self._over_passes(1)
+
+    @cached_property
+    def plain_overhead(self) -> float | None:
+        """The same of the target steps that were decoded beside them."""
+        return self._over_passes(0)
+
+    def _over_passes(self, side: int) -> float | None:
+        costs = self.predictor.costs
+        if costs is None or self.measured is None:
+            return None
+        passed = Passes(costs, self.predictor.batch)
+        spent, passes, _ = seconds_of(self.measured, passed, side).sum(axis=0).tolist()
+        return spent / passes if passes else None
+
+    @cached_property
+    def acceptance_luck(self) -> float | None:
+        """Tokens per round as decoded over those that replay expects of the same responses, less 1.
+
+        Other than 0 where outputs part from the replayed ones or drafts are sampled. It corrects
+        nothing. None without replays.
+        """
+        if self.measured is None or not self.predictor.replays:
+            return None
+        ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
+        own = [(t.request, t.sample) in self.measured.keys for t in replayed.trajectories]
+        decoded, expected = (
+            quotient(np.array([each.tokens[rows].sum(), (each.rounds + each.plain)[rows].sum()]))
+            for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(own)))
+        )
+        return float(decoded / expected - 1) if expected > 0 else None
+
+
+def alternatives_of(
+    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
+) -> tuple[Alternative, ...]:
+    """A candidate at every k: predicted, and expected as the decoder's time corrects it."""
+    return corrected(timed(predictor, ks, measured))
+
+
+def timed(
+    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
+) -> tuple[Alternative, ...]:
+    """The same with time factors that do not correct what is expected yet."""
+    return tuple(_timed(predictor, k, measured.get(k)) for k in ks)
+
+
+def corrected(
+    found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
+) -> tuple[Alternative, ...]:
+    """A candidate's alternatives as their common time factor corrects them, and by what its k's
+    have `alike` with those of other drafts, which the common factor then leaves out.
+    """
+    ran = [each for each in found if each.corrected]
+
+    def shared(kind: Kind, k: int) -> float:
+        return (alike or {}).get(kind, {}).get(k, 1.0)
+
+    def common(kind: Kind) -> float | None:
+        known = [(each.k, time) for each in ran if (time := each.time_factor(kind)) is not None]
+        return mean_factor([replace(time, value=time.value / shared(kind, k)) for k, time in known])
+
+    decoding, whole = common("expected"), common("end_to_end")
+
+    def of(kind: Kind, k: int, factor: float | None) -> float | None:
+        return factor and factor * shared(kind, k)
+
+    return tuple(
+        _corrected(each, of("expected", each.k, decoding), of("end_to_end", each.k, whole))
+        if each in ran
+        else each
+        for each in found
+    )
+
+
+def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
+    """A configuration with its time factors; what is expected is still what is predicted."""
+    prediction = predict(predictor, k)
+    predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
+    found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
+    if measured is None or predictor.costs is None or not found.corrected:
+        return found
+    passes = Passes(predictor.costs, predictor.batch, predictor.overheads.of_all)
+    time = time_factor(measured, passes)
+    if prediction.prefills is None:
+        return replace(found, time=time)
+    reading = {
+        (t.request, t.sample): seconds
+        for t, seconds in zip(prediction.trajectories, prediction.prefills.tolist(), strict=True)
+    }
+    if not measured.keys <= reading.keys():
+        return replace(found, time=time)
+    whole = time_factor(measured, replace(passes, prefills=reading))
+    return replace(found, time=time, end_to_end_time=whole)
+
+
+def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
+    """What is expected of a decoded configuration: predicted with the overhead of its draft's
+    rounds, times the factor that is left; where nothing predicts, what was measured.
+    """
+    assert each.measured is not None
+    prediction = predict(each.predictor, each.k, (0.0, each.predictor.overheads.of_all))
+    end_to_end = each.measured.end_to_end
+    expected = _faster(prediction.speedup(), decoding) or each.measured.speedup
+    if each.predictor.served is not None:
+        # Rounds of replay by the seconds of whole rounds as they were measured at this k.
+        seconds = each.predictor.served.decoding(each.prediction.rounds)
+        expected = replace(each.prediction, decoding=seconds).speedup() or expected
+    return replace(
+        each, expected=expected, end_to_end=_faster(prediction.end_to_end(), whole) or end_to_end
+    )
+
+
+def _faster(predicted: Sample | None, factor: float | None) -> Sample | None:
+    """A prediction times a time factor; None where either is unknown."""
+    if predicted is None or factor is None:
+        return None
+    # The second of the sums is the seconds with speculation.
+    return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
