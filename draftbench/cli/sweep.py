@@ -8,6 +8,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -424,7 +425,7 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
     from draftbench.models.check import engine_sheet
     from draftbench.models.source import ModelSource
     from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
-    from draftbench.sweep.arms import closing
+    from draftbench.sweep.arms import arrival_times, closing
 
     options, serving = prepared.options, prepared.serving
     assert serving is not None
@@ -436,6 +437,10 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
             sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
     served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
     every = options.measure == "all"
+    span = None
+    if serving.options.arrivals != "closed":
+        asked = list(product(prepared.prompts, range(options.samples)))
+        span = max(arrival_times(asked, options).values())
     plan = EnginePlan(
         candidates=prepared.candidates,
         served=served,
@@ -448,5 +453,6 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
         target=sheet,
         sheets=sheets,
         running=serving.server is not None,
+        span=span,
     )
     return render(engine_dry_run(prepared.manifest, plan), output.style, width())

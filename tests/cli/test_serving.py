@@ -362,6 +362,18 @@ def test_a_dry_run_counts_each_start_once_at_the_times_of_arrival(
     assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
 
 
+def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, embedded, tmp_path):
+    """An hour of it, twice as fast, three times."""
+    log = tmp_path / "log.jsonl"
+    rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 3600))
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--target", embedded / "target", "--drafts", "ngram", *ENGINE, "--k", 2]
+    words += ["--traffic", log, "--max-new-tokens", 4, "--arrivals", "log", "--time-scale", 2]
+    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+    assert 3 * 1800 + 3 * 30 < plan["least"]["seconds"] < 3 * 1800 + 3 * 30 + 10
+    assert plan["least"]["tokens"] == 4 * 12
+
+
 @pytest.mark.parametrize(("more", "limit", "room"), [((), None, 16), (("--concurrency", 3), 3, 3)])
 def test_servers_have_room_for_requests_that_arrive_together(
     command, engine, embedded, tmp_path, more, limit, room

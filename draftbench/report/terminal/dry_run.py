@@ -147,10 +147,11 @@ def _weights(plan: Plan, candidate: Candidate, target: int) -> int:
 @dataclass(frozen=True)
 class EnginePlan:
     """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
-    `measured` of which each speculating server answers at every load. `served` are the candidates
-    for which servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the
-    starts without a draft; `sheets` the drafts' by name. Without `target`, on servers that run
-    already, memory and times are unknown.
+    `measured` of which each speculating server answers at every load, or all of them over `span`
+    seconds where they are sent at their times of arrival. `served` are the candidates for which
+    servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the starts
+    without a draft; `sheets` the drafts' by name. Without `target`, on servers that run already,
+    memory and times are unknown.
     """
 
     candidates: Sequence[Candidate]
@@ -164,6 +165,7 @@ class EnginePlan:
     target: ModelSheet | None
     sheets: Mapping[str, ModelSheet]
     running: bool  # servers of the user's
+    span: float | None = None  # from the first request sent to the last
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,19 +233,24 @@ def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Wo
     """The first plain server writes every response; all others answer the measured requests."""
     question, starts = manifest.question, plain + drafting
     written = sum(limit for _, limit in plan.prompts) * question.samples
-    answered = plan.measured * written / max(1, len(plan.prompts) * question.samples)
+    one = written / max(1, len(plan.prompts) * question.samples)
     # (tokens at one load, that load), by visits.
-    visit = [(answered, load) for load in question.batches]
-    one_by_one = (answered, 1) if question.arrivals == "closed" else None  # it is written so
-    asked = [(written, 1), *(each for each in visit if each != one_by_one)]
-    asked += visit * (1 if plan.running else max(starts - 1, 0))
+    if plan.span is None:
+        visit = [(plan.measured * one, load) for load in question.batches]
+        first = [each for each in visit if each[1] > 1]  # one by one it is written
+    else:
+        visit = first = [(written, plan.in_flight)]
+    visits = [*first, *visit * (1 if plan.running else max(starts - 1, 0))]
     seconds = None
     if plan.target is not None and not plan.running:
         rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
-        size = plan.target.bytes_at("none")
-        seconds = sum(tokens / load for tokens, load in asked) * size / rate
-        seconds += starts * (_START_SECONDS + size / rate)
-    return Work(starts=starts, tokens=round(sum(tokens for tokens, _ in asked)), seconds=seconds)
+        step = plan.target.bytes_at("none") / rate
+        # The last request is answered after it came, however fast the others were.
+        least = 0.0 if plan.span is None else plan.span + one * step
+        seconds = starts * (_START_SECONDS + step) + written * step
+        seconds += sum(max(tokens / load * step, least) for tokens, load in visits)
+    tokens = written + sum(tokens for tokens, _ in visits)
+    return Work(starts=starts, tokens=round(tokens), seconds=seconds)
 
 
 def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
@@ -340,6 +347,8 @@ def _work_as_table(plan: EngineDryRun) -> Section:
             f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
             "are read as fast as on a common machine, and nothing is faster with a draft."
         )
+        if plan.arrivals != "closed":
+            notes.append("Each server is asked for as long as the requests take to arrive.")
     return Section("Work", ("", "servers started", "tokens written", "time"), rows, notes)
 
 

@@ -8,7 +8,13 @@ import pytest
 from scenes import sheet
 
 from draftbench.records import Candidate
-from draftbench.report.terminal.dry_run import Plan, dry_run, render
+from draftbench.report.terminal.dry_run import (
+    EnginePlan,
+    Plan,
+    dry_run,
+    engine_dry_run,
+    render,
+)
 
 
 def counted(name, size):
@@ -132,3 +138,54 @@ def test_markdown_has_every_draft(many):
 def test_candidates_are_named_as_far_as_they_fit(many):
     text = render(many("a-draft", 20), "table", 88)
     assert "a-draft-04 and 15 more\n" in text
+
+
+@pytest.fixture
+def on_an_engine(hand):
+    """A target whose step takes .1 s on a CPU, ten requests of at most 40 tokens, four of which are
+    measured in a closed loop; the plain server is started twice and the draft's once, 30.1 s each.
+    """
+
+    def make(arrivals, span, in_flight=16, **changes):
+        plan = EnginePlan(
+            candidates=[Candidate(draft="ngram")],
+            served=[Candidate(draft="ngram")],
+            fewest=1,
+            restarts=1,
+            in_flight=in_flight,
+            plain=2,
+            prompts=[(60, 40)] * 10,
+            measured=4,
+            target=sheet("big", 2_000_000_000),
+            sheets={},
+            running=False,
+            span=span,
+        )
+        return engine_dry_run(hand.manifest(engine="vllm", arrivals=arrivals, **changes), plan)
+
+    return make
+
+
+def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):
+    """First 400 tokens one by one; then the log three times, and the answer to its last request."""
+    plan = on_an_engine("log", 600.0)
+    assert plan.least.seconds == pytest.approx(3 * 30.1 + 40 + 3 * (600 + 4))
+    assert plan.least.tokens == 4 * 400
+    shown = " ".join(render(plan, "table", 100).split())
+    assert "asked for as long as the requests take to arrive" in shown
+
+
+def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_engine):
+    """400 tokens, two at a time, are 20 s; they arrive in 10."""
+    plan = on_an_engine("poisson:1", 10.0, in_flight=2)
+    assert plan.least.seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
+
+
+def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
+    """At one in flight the first server writes 400 tokens; the others answer 160 each. At four in
+    flight all three answer 160 in a quarter of the time.
+    """
+    assert on_an_engine("closed", None).least.seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
+    at_four = on_an_engine("closed", None, batches=(1, 4)).least
+    assert at_four.seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
+    assert at_four.tokens == 400 + 2 * 160 + 3 * 160
