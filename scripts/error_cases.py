@@ -45,6 +45,54 @@ def running(*more: str, server: str = "http://127.0.0.1:9") -> list[str]:
     return [*sweep(), "--server", server, *more]
 
 
+def answered(fault: str) -> list[str]:
+    """The same on a server that answers, in this way or another, until this process ends."""
+    from engines.scripted_server import ScriptedServer
+
+    server = ScriptedServer(k=4, faults=dict.fromkeys(range(99), fault)).__enter__()
+    words = running(server=server.url)
+    del words[1:3]  # the target, which a server tells
+    return words
+
+
+def resumed_with_another_target() -> list[str]:
+    """A sweep on an engine again, whose target's files are others than its servers were started
+    with; that they were is written by hand.
+    """
+    from draftbench.cli import main
+    from draftbench.records import EngineFacts
+    from draftbench.run_folder.folder import RunFolder
+
+    words = served("--engine-command", "false")
+    main(words)
+    facts = EngineFacts(
+        server="1",
+        process="1",
+        engine="vllm",
+        version=None,
+        model=None,
+        candidate=None,
+        k=0,
+        started=True,
+        command=None,
+        settings={"threads": "1"},
+        context_length=None,
+        prefix_cache=False,
+        ready_seconds=1.0,
+        files={"target": "another"},
+    )
+    with RunFolder(Path("run")).writer() as writer:
+        writer.append([facts])
+    return words
+
+
+def imported(**counts: Any) -> list[str]:
+    """A result of vllm bench serve that counts so."""
+    record = {f"spec_decode_{name}": value for name, value in counts.items()}
+    Path("bench.json").write_text(json.dumps(record))
+    return ["import", "bench.json"]
+
+
 def traffic(content: bytes, name: str, *more: str) -> list[str]:
     """The same with this traffic."""
     Path(name).write_bytes(content)
@@ -77,6 +125,13 @@ def changed(file: str, **values: Any) -> Callable[[Path], object]:
 
 def written(file: str, content: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / file).write_bytes(content)
+
+
+def encoder() -> str:
+    """A draft that is BERT by its configuration."""
+    shutil.copytree(EMBEDDED / "draft", "draft")
+    changed("config.json", model_type="bert", architectures=["BertModel"])(Path("draft"))
+    return "draft"
 
 
 def kept(change: Callable[[Path], object], *words: str) -> list[str]:
@@ -313,6 +368,7 @@ ENGINES: list[Case] = [
     ("`--engine vlm`", lambda: served(engine="vlm")),
     ("`--engine-args` without an engine", lambda: sweep("--engine-args", "--x")),
     ("`--engine-args` of a running server", lambda: running("--engine-args", "--x")),
+    ("`--restarts` of a running server", lambda: running("--restarts", "3")),
     ("`--baseline-server` beside `--engine`", lambda: served("--baseline-server", "http://h")),
     ("A flag of the decoder on an engine", lambda: served("--isolate")),
     ("`--arrivals poisson:0`", lambda: served("--arrivals", "poisson:0")),
@@ -321,6 +377,7 @@ ENGINES: list[Case] = [
     ("A target that is not there", lambda: served(target="./nowhere")),
     ("A draft's file that is not there", lambda: served(draft="draft.gguf")),
     ("A folder for llama.cpp to serve", lambda: served(engine="llama.cpp")),
+    ("An encoder as the draft of an engine", lambda: served(draft=encoder())),
     ("The target as its own draft", lambda: served(draft="self")),
     ("`eagle3:` without its model", lambda: served(draft="eagle3:")),
     ("`spec:` with a file that is not JSON", lambda: served(draft="spec:log.jsonl", log="{")),
@@ -335,6 +392,14 @@ ENGINES: list[Case] = [
         "--engine-command", "sh -c 'sleep 60'", "--ready-timeout", "1")),
     ("A server's address that is none", lambda: running(server="host:8000")),
     ("A server that does not run", lambda: running(server="http://127.0.0.1:9")),
+    ("A server that reads other token ids than were sent", lambda: answered("wrong ids")),
+    ("A server that answers garbage", lambda: answered("garbage")),
+    ("Another target than a run's servers were started with", resumed_with_another_target),
+    ("More tokens accepted than drafted, to import", lambda: imported(
+        num_drafts=10, draft_tokens=40, accepted_tokens=41)),
+    ("Shares of positions above 1, to import", lambda: imported(
+        num_drafts=10, draft_tokens=40, accepted_tokens=20,
+        per_position_acceptance_rates=[1.5, 0.5])),
     ("Another tool's file without counts", lambda: (
         Path("bench.json").write_text("{}"), ["import", "bench.json"])[1]),
     ("Three scrapes to import", lambda: (

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", OMP_NUM_THREADS="1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from error_cases import EMBEDDED, TOPICS
@@ -105,6 +106,7 @@ def _portable(text: str, place: str) -> str:
     text = re.sub(r"servers/\w+/[\w.-]+\.log", "servers/….log", text)
     for path in (os.path.realpath(place), place, str(EMBEDDED)):
         text = text.replace(f"{path}/", "").replace(path, ".")
+    text = re.sub(r"127\.0\.0\.1:\d{4,5}", "127.0.0.1:8000", text)
     return re.sub(r"\b[0-9a-f]{16}\b", "0123456789abcdef", text)
 
 

@@ -149,7 +149,7 @@ def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) 
                 kept=ended,
             )
         if time.monotonic() - begun > start.ready_timeout:
-            late = f"{start.engine} did not answer within {start.ready_timeout:g} seconds"
+            late = f"{start.engine} did not answer within {start.ready_timeout:g} s"
             raise EngineError(
                 late + runner.last_words(),
                 hint=f"a longer --ready-timeout waits for it; its whole log is {runner.log}",

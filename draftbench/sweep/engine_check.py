@@ -192,7 +192,7 @@ def with_own(
         (answer,) = drive(server, [probe], concurrency=1)
         if answer.error is not None:
             raise EngineError(
-                f"the server at {server.url} does not answer: {answer.error} {answer.reason}",
+                f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
                 hint="send it a request by hand, and look at its log",
             )
         most = max(most, drafted_at_once(answer))

@@ -352,7 +352,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve({})
 
     def do_POST(self) -> None:
-        self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}"))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        with contextlib.suppress(ConnectionError):  # a client that hangs up
+            self._serve(body)
 
     def _serve(self, body: Any) -> None:
         play = self.play

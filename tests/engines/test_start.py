@@ -190,7 +190,7 @@ def test_an_engine_without_room_for_its_cache_is_told_how_to_take_less(engine):
 def test_a_server_that_never_gets_ready_is_ended_and_shows_its_log(engine, tmp_path):
     with pytest.raises(EngineError) as caught, engine("loading", ready_timeout=0.5):
         pass
-    message = "llama.cpp did not answer within 0.5 seconds; its log ends:\n  100%"
+    message = "llama.cpp did not answer within 0.5 s; its log ends:\n  100%"
     assert caught.value.message == message
     assert caught.value.hint.startswith("a longer --ready-timeout waits for it; its whole log is ")
     assert str(tmp_path) in caught.value.hint
