@@ -103,7 +103,9 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
                 text = "no candidate's speed is known: too few requests were decoded"
             elif loads and decided.concurrency not in loads:
                 measured = ", ".join(map(str, sorted(loads)))
-                text = f"concurrency {decided.concurrency} was not measured, only {measured}"
+                where = evaluator.source.origin
+                how = f"timed in {where}" if where else "measured"
+                text = f"concurrency {decided.concurrency} was not {how}, only {measured}"
         yield Caveat("no-speed", text)
         return
     if decided.impossible:
@@ -535,9 +537,10 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "because some requests sample."
         )
     requests = "1 request" if answer.requests == 1 else f"{answer.requests} requests"
+    timed = "costs of" if answer.costs_from else "timed with"
     found.append(
-        f"{requests}, {answer.output_tokens} output tokens; {answer.drafting_mode} drafting; timed "
-        f"with {answer.runner or 'an unknown runner'}."
+        f"{requests}, {answer.output_tokens} output tokens; {answer.drafting_mode} drafting; "
+        f"{timed} {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
 

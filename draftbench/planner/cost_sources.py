@@ -14,7 +14,8 @@ batch sizes costs are interpolated linearly, beyond them they are unknown.
 
 All seconds are those of all rows together. For prompt lookup (`ngram`) `step_s` is one whole
 lookup. Such a file knows no contexts, prefills or overheads: context is taken to make no
-difference, the others are unknown.
+difference, the others are unknown. So is the speed of every k whose pass over k + 1 tokens is
+longer than those of `verify`.
 """
 
 from __future__ import annotations
@@ -163,6 +164,13 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
             f"{name} timed another target ({there}) than this run's ({here})",
             hint="costs can be borrowed for the same target and drafts only",
         )
+    if other.manifest.question.engine is not None:
+        raise UsageError(
+            f"{name} was measured on {engine_name(other)}, whose times are of whole rounds over "
+            "its own requests: they cannot be borrowed",
+            hint="`draftbench recommend` of that run says what pays there, and `draftbench "
+            "compare` puts it beside this one",
+        )
     found = costs_in(other, own.candidates)
     if not any(found.blocks.values()):
         raise UsageError(
@@ -239,11 +247,12 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
                 proposal=own if lookup else None,
                 prefill=None,
                 draft_prefill=None,
+                longest=max(passes[batch]),
             )
     caveats = (
         f"costs are those of {file.engine}, from `{path}`: all speed-ups here are "
-        "predictions for it, without prefill and without what a round takes beyond its passes, "
-        "and with steps equally long at every context",
+        "predictions for it, and this run's own timings are ignored; without prefill and without "
+        "what a round takes beyond its passes, and with steps equally long at every context",
         f"`{path}` has one time for each pass: how much times vary is unknown (c and v show "
         "±0.00), and no interval or probability here includes it",
     )

@@ -285,7 +285,8 @@ class BlockCosts:
     """What one candidate and the target beside it take; None where it was not timed.
 
     Seconds are those of all rows of the batch together. Exactly one of `draft` (passes of a draft
-    model) and `proposal` (prompt lookup: one cost per round, whatever k) is set.
+    model) and `proposal` (prompt lookup: one cost per round, whatever k) is set. Where times were
+    given and not taken here, those of target passes over more than `longest` tokens are unknown.
     """
 
     target: Surface
@@ -293,6 +294,7 @@ class BlockCosts:
     proposal: Surface | None
     prefill: Surface | None
     draft_prefill: Surface | None
+    longest: int | None = None
 
     @cached_property
     def redrawn(self) -> BlockCosts:
@@ -407,7 +409,9 @@ def costs_between(
     proposal = found("proposal", slower)
     if target is None or (draft is None and proposal is None):
         return None
-    return replace(next(iter(timed.values())), target=target, draft=draft, proposal=proposal)
+    longest = min((each.longest for each in timed.values() if each.longest), default=None)
+    first = next(iter(timed.values()))
+    return replace(first, target=target, draft=draft, proposal=proposal, longest=longest)
 
 
 def _both(passes: Surface, one: float, other: float, context: Floats) -> tuple[Floats, Floats]:

@@ -265,7 +265,8 @@ def _memory(run: Run, candidate: Candidate) -> int | None:
 
 
 def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = None) -> Prediction:
-    """Predict one k. One that an engine was started with, by the other k's alone.
+    """Predict one k. One that an engine was started with, by the other k's alone; one whose passes
+    are longer than any that the costs hold has none.
 
     Args:
         beyond: seconds that a target step and a round take beyond their passes; those of the other
@@ -275,7 +276,7 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
     if predictor.served is not None:
         decoding = predictor.served.without(k).decoding(rounds)
         return Prediction(predictor.trajectories, rounds, decoding, None)
-    if costs is None:
+    if costs is None or k + 1 > (costs.longest or k + 1):
         return Prediction(predictor.trajectories, rounds, None, None)
     passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
     beyond = beyond or _beyond(predictor, k)
@@ -303,18 +304,26 @@ def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
     if costs is None:
         return ()
     contexts, prompts = predictor.contexts, predictor.prompts
+    longest = min(largest_k + 1, costs.longest or largest_k + 1)
     asked = (
-        ("target passes", costs.target, largest_k + 1, contexts),
-        ("draft steps", costs.draft, 2, contexts),
+        ("target passes", costs.target, longest, contexts),
+        # Two tokens after a fully accepted round; a file gives one time for both.
+        ("draft steps", costs.draft, 2 if costs.longest is None else 1, contexts),
         ("prefills", costs.prefill, prompts, 0),
         ("draft prefills", costs.draft_prefill, prompts, 0),
     )
-    return tuple(
+    found = [
         f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
         "the nearest timed ones are used"
         for what, surface, size, context in asked
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
-    )
+    ]
+    if longest <= largest_k:
+        found.append(
+            f"passes over more than {longest} tokens were not timed, so the speed of k ≥ {longest} "
+            "is unknown"
+        )
+    return tuple(found)
 
 
 def timing_factors(

@@ -47,6 +47,7 @@ _LEGEND = {
     "interval includes the uncertainty of that time.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
+_PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
 
 
 def headline(answer: Recommendation) -> str:
@@ -263,12 +264,13 @@ def speed_ups(answer: Recommendation) -> Section:
         measured += f"; the prediction for them is {abs(error):.1%} "
         measured += "higher" if error > 0 else "lower"
     requests = counted(answer.requests, "request")
-    source = (
-        "the rounds of other starts" if answer.engine and not answer.costs_from else "pass timings"
-    )
+    source = "the rounds of other starts" if answer.engine else "pass timings"
+    corrected = "the prediction, corrected by measured times"
+    if answer.costs_from:
+        source = "the costs given"
+        corrected = "the prediction; the interval includes the error that predictions have"
     if leader.replayed:
         source = f"replay and {source}"
-    corrected = "the prediction, corrected by measured times"
     if leader.speedup_predicted is None:
         corrected = "as measured; the interval includes the uncertainty of times"
     rows = [
@@ -305,7 +307,11 @@ def _every_figure(answer: Recommendation) -> Section:
             figures[1:] = [None] * (len(fields) - 1)
         rows.append([arrow, name, "–" if each.any_k else str(each.k), *figures, _memory(each)])
     head, rows = _known_columns(["", "draft", "k", *fields, "memory"], rows)
-    legend = " ".join(meaning for column, meaning in _LEGEND.items() if column in head)
+    legend = " ".join(
+        _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
+        for column, meaning in _LEGEND.items()
+        if column in head
+    )
     return Section("Candidates at their best k", head, rows, [legend])
 
 

@@ -38,7 +38,11 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert "By concurrency\n" in outcome.out
     assert "undecided from 5, no speculation from 7." in " ".join(outcome.out.split())
     assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
-    assert "timed with an engine 1.0." in outcome.out
+    shown = " ".join(outcome.out.split())
+    assert "costs of an engine 1.0." in shown
+    assert "from replay and the costs given" in shown
+    assert "this run's own timings are ignored" in shown
+    assert "corrected by" not in shown
 
 
 def test_json_has_a_level_for_each_concurrency_asked(command, engine):

@@ -122,6 +122,34 @@ def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, t
     assert "costs.yaml` has no times of it" in big.reason
 
 
+def test_a_k_whose_pass_is_longer_than_those_given_has_no_speed(scene, tmp_path):
+    """At one row passes over 2 and 3 tokens are given: k = 1 and 2. At k = 4 all 8 tokens would be
+    two rounds, the fastest by far if a pass over 5 took no longer than one over 3.
+    """
+    scene.requests(5, ALL)
+    found = recommend(scene.observed(1, 2, 4), DecisionOptions(costs=read(tmp_path, GOOD)))
+    speeds = {each.k: each.speedup_predicted for each in found.evaluations}
+    assert [k for k, speed in speeds.items() if speed] == [1, 2]
+    assert found.leader.k == 2
+    longer = "passes over more than 3 tokens were not timed, so the speed of k ≥ 3 is unknown"
+    assert says(found, longer)
+    assert not says(found, "the nearest timed ones are used")
+
+
+def test_a_concurrency_that_the_file_lacks_is_said_of_the_file(scene, tmp_path):
+    scene.requests(5, ALL)
+    asked = DecisionOptions(costs=read(tmp_path, GOOD), concurrency=(9,))
+    text = "/costs.yaml`, only 1, 4"
+    assert says(recommend(scene.observed(1), asked), text)
+
+
+def test_the_rounds_of_an_engine_are_not_borrowed(scene):
+    scene.requests(5, ALL)
+    own, engines = scene.observed(1), scene.observed(1, engine="vllm")
+    with pytest.raises(UsageError, match="`other` was measured on vllm, whose times are of whole"):
+        costs_of_run(engines, own, "`other`")
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_draft_too_slow_for_a_fast_target_is_not_used(scene, tmp_path, share):
     # Qwen2.5-Coder 1.5B with 0.5B, both of 4 bits, in llama.cpp on two cores at k = 4: 60%
