@@ -27,6 +27,8 @@ _OTHER_ACCEPTANCE = 0.2
 _STALL, _ROUNDS_TO_JUDGE = 10.0, 5
 # A larger share of stalled answers moves a speed-up by more than its interval.
 _STALLED = 0.02
+# A smaller share of a log's load is another one.
+_WHOLE_LOAD = 0.9
 
 
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
@@ -34,6 +36,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     run = evaluator.run
     if run.manifest.question.engine is not None:
         yield from _of_two_servers(run)
+        yield from _of_a_thinned_log(run)
         yield from _of_untimed(run, decided)
         yield from _of_other_acceptance(run, decided)
         yield from _of_stalls(run)
@@ -68,6 +71,21 @@ def _settings(facts: EngineFacts) -> dict[str, str]:
     told = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
     shared = {name: str(value) for name, value in told.items() if value is not None}
     return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
+
+
+def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
+    """Requests at the log's times are a lighter load than the log where they are fewer."""
+    question, rows = run.manifest.question, run.manifest.traffic.rows
+    answers, scale = len(run.trajectories), question.time_scale or 1.0
+    if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
+        short = f"requests came at {answers * scale / rows:.0%} of the log's load"
+        yield Caveat(
+            "thinned-log",
+            f"{short}: {answers} answers of its {rows} rows, {scale:g} times as fast; "
+            f"--time-scale {rows / answers:.3g} would make up for it",
+            decisive=True,
+            short=short,
+        )
 
 
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:

@@ -122,11 +122,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             hint="give --tokenizer a folder of the target that holds config.json too",
         )
     prompts, left_out = render(options, traffic, text, context)
-    arrivals = None
-    if asked.arrivals != "closed":  # a log without times is refused before any work
-        times = arrival_times([(prompt, 0) for prompt in prompts], options)
-        at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
-        arrivals = keyed_hash(options.traffic.key, repr(at).encode())
+    arrivals = _arrivals(options, prompts, traffic.rows, watcher)
     checked = _check_drafts(options, target if configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
@@ -182,6 +178,30 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         build=build,
         serving=serving,
     )
+
+
+def _arrivals(
+    options: SweepOptions, prompts: Sequence[Prompt], rows: int, watcher: Watcher
+) -> str | None:
+    """A keyed hash of when requests are sent, where they have times; says how much less of a load
+    they are than the log of so many rows.
+
+    Raises:
+        TrafficError: the log does not say when its requests came.
+    """
+    asked = options.serving
+    if asked is None or asked.arrivals == "closed":
+        return None
+    times = arrival_times([(prompt, 0) for prompt in prompts], options)
+    sent = len(prompts) * options.samples
+    if asked.arrivals == "log" and sent < rows:
+        watcher.note(
+            f"{sent} answers of the log's {rows} rows are asked for at their times: "
+            f"{sent / rows:.0%} of its load (--time-scale {rows / sent:.3g} makes up for it)",
+            always=True,
+        )
+    at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
+    return keyed_hash(options.traffic.key, repr(at).encode())
 
 
 def _on_engine(

@@ -369,9 +369,13 @@ def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, e
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["--target", embedded / "target", "--drafts", "ngram", *ENGINE, "--k", 2]
     words += ["--traffic", log, "--max-new-tokens", 4, "--arrivals", "log", "--time-scale", 2]
-    plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
+    outcome = command("sweep", *words, "--dry-run", "--format", "json")
+    assert "of its load" not in outcome.err
+    plan = json.loads(outcome.out)
     assert 3 * 1800 + 3 * 30 < plan["least"]["seconds"] < 3 * 1800 + 3 * 30 + 10
     assert plan["least"]["tokens"] == 4 * 12
+    said = command("sweep", *words, "--sample", 2, "--dry-run").err
+    assert "2 answers of the log's 3 rows are asked for at their times: 67% of its load" in said
 
 
 @pytest.mark.parametrize(("more", "limit", "room"), [((), None, 16), (("--concurrency", 3), 3, 3)])

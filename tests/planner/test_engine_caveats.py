@@ -1,5 +1,7 @@
 """Caveats of a run on a serving engine."""
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
@@ -106,3 +108,30 @@ def test_a_server_that_sends_answers_whole_cannot_be_timed_and_it_is_said(k):
     rows[k] = [structs.replace(row, arrivals=(0.9,) * 9, decode_seconds=0.0) for row in rows[k]]
     found = caveat_of(run(*rows[0], *rows[1]), kind="no-speed")
     assert "sends its answers whole" in found.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "scale", "said"),
+    [
+        (
+            20,
+            1.0,
+            "25% of the log's load: 5 answers of its 20 rows, 1 times as fast; --time-scale 4",
+        ),
+        (
+            20,
+            2.0,
+            "50% of the log's load: 5 answers of its 20 rows, 2 times as fast; --time-scale 4",
+        ),
+        (20, 4.0, None),
+        (5, 1.0, None),
+    ],
+)
+def test_a_part_of_a_log_at_its_times_is_a_lighter_load(rows, scale, said):
+    load = {"load": "open", "concurrency": 2}
+    made = run(*answers(0), *answers(0, **load), *answers(1, **load), arrivals="log")
+    question = structs.replace(made.manifest.question, time_scale=scale)
+    traffic = structs.replace(made.manifest.traffic, rows=rows)
+    manifest = structs.replace(made.manifest, question=question, traffic=traffic)
+    found = caveat_of(replace(made, manifest=manifest), "thinned-log")
+    assert (found and said in found.text) if said else found is None
