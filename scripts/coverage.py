@@ -180,8 +180,12 @@ CELLS = {
     "engine-10-three-starts": replace(_ENGINE, start=0.10, restarts=3),
     "engine-10-three-starts-no-gain": replace(_ENGINE, start=0.10, restarts=3, speedup=0.99),
     "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
+    "engine-plain-last": replace(_ENGINE, start=0.04, restarts=3, plain_last=True),
     "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),
     "engine-drift-three-starts": replace(_ENGINE, start=0.02, drift=0.01, restarts=3),
+    "engine-drift-plain-last": replace(
+        _ENGINE, start=0.04, drift=0.005, restarts=3, plain_last=True
+    ),
     "throughput": Cell(
         24,
         (24, 24),

@@ -25,9 +25,11 @@ FIRST = 1.0
 class Starts(Scenario):
     """A sweep on an engine: every server is started `restarts` times, each start faster or slower
     than the last by `start` (sd), and each of its answers by `answer` besides; the machine slows
-    down by `drift` from one start to the next. Of `decoded` the largest is how many requests every
-    server answers. With these knees the rounds between the smallest and the largest k are 3.8 %
-    (root mean square) off the line through both, as those of three drafts on llama.cpp were.
+    down by `drift` from one start to the next. Where `plain_last` the starts of each k follow one
+    another and all starts of the plain server but one come last, as earlier versions did. Of
+    `decoded` the largest is how many requests every server answers. With these knees the rounds
+    between the smallest and the largest k are 3.8 % (root mean square) off the line through both,
+    as those of three drafts on llama.cpp were.
     """
 
     constant: float = 0.1
@@ -38,6 +40,7 @@ class Starts(Scenario):
     answer: float = 0.03
     restarts: int = 1
     drift: float = 0.0
+    plain_last: bool = False
 
 
 class EngineWorld(World):
@@ -57,7 +60,8 @@ class EngineWorld(World):
         records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
         every: list[dict[str, list[bool]]] = []
         started: list[list[int]] = [[] for _ in self.drafts]
-        for turn in range(restarts):
+        turns, at_once = (1, restarts) if self.scenario.plain_last else (restarts, 1)
+        for turn in range(turns):
             back = -1 if turn % 2 else 1
             for at, draft in list(enumerate(self.drafts))[::back]:
                 if turn == 0:
@@ -72,8 +76,11 @@ class EngineWorld(World):
                     if k is None:
                         break
                     started[at].append(k)
-                    records += self._answers(chosen, turn, at, k, every[at])
+                    for repeat in range(turn, turn + at_once):
+                        records += self._answers(chosen, repeat, at, k, every[at])
             records += self._answers(chosen, turn + 1)
+        for repeat in range(turns + 1, restarts):
+            records += self._answers(chosen, repeat)
         return run_of(asked, records)
 
     def _answers(

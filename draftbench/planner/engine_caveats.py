@@ -4,6 +4,7 @@ that are not those of replay, other texts with speculation, and prompts that it 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
@@ -22,6 +23,8 @@ from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
 
 # Tokens a round of an engine's, off replay's by a larger share.
 _OTHER_ACCEPTANCE = 0.2
+# A change of a speed-up by less is hardly seen in two decimals.
+_SHOWN = 0.005
 # An answer stalled whose rounds took so many times the median of its arm's. The slowest took up to
 # 3.6 times as long (13 runs on vLLM and llama.cpp, of a busy machine too).
 _STALL, _ROUNDS_TO_JUDGE = 10.0, 5
@@ -39,6 +42,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_a_thinned_log(run)
         yield from _of_untimed(run, decided)
         yield from _of_other_acceptance(run, decided)
+        yield from _of_drift(decided)
         yield from _of_stalls(run)
         yield from _of_texts(run)
         yield from _of_cached_prompts(evaluator, decided)
@@ -121,6 +125,22 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 decisive=True,
                 short=short,
             )
+
+
+def _of_drift(decided: LoadDecision) -> Iterator[Caveat]:
+    """Why what was measured and what is expected disagree."""
+    leader = decided.leader
+    if leader is None or leader.predictor.served is None:
+        return
+    too_high = math.expm1(-leader.predictor.served.slowed.get(leader.k, 0.0))
+    if abs(too_high) >= _SHOWN:
+        high = "high" if too_high > 0 else "low"
+        yield Caveat(
+            "start-drift",
+            f"the machine's speed changed between the starts of the server with {leader.name} and "
+            f"of the one without speculation: the measured speed-up is {abs(too_high):.1%} too "
+            f"{high} by it, which is taken out of the expected one",
+        )
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:

@@ -345,7 +345,7 @@ def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
     assert costs.doubts[1] == pytest.approx(START_DOUBT)
 
 
-def slowing(*ks):
+def slowing(*ks, each=1.1):
     """Starts at these k's one after the other, each by a tenth slower than the last: a step of 0.1
     s and a round of 0.12 s at k = 1.
     """
@@ -357,7 +357,7 @@ def slowing(*ks):
         for row in answers(
             k,
             0.5,
-            (0.12 if k else 0.1) * 1.1**place,
+            (0.12 if k else 0.1) * each**place,
             pieces[k],
             repeat=next(counts[k]),
             server=f"s{place}",
@@ -380,13 +380,28 @@ def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle
     slope's. Where the starts of a k lie on one side of the plain ones the slope's doubt counts.
     """
     costs = round_costs(engine_run(*slowing(*ks)), SMALL)[1]
-    slower = 1.1**middle
-    assert costs.seconds == pytest.approx({0: 0.1 * slower, 1: 0.12 * slower})
-    assert costs.freedom == freedom
     scatter = START_DOUBT * np.sqrt(4 / freedom)
+    # Chance makes slopes of this size where there is none, and their share is left in.
+    apart, chance = middle - 2, scatter / 4
+    taken = 1.1 ** (apart * (1 - (chance / np.log(1.1)) ** 2))
+    assert costs.seconds == pytest.approx({0: 0.1 * 1.1**middle, 1: 0.12 * 1.1**2 * taken})
+    assert costs.freedom == freedom
     assert costs.doubts[0] == pytest.approx(scatter / np.sqrt(3))
     own = 1 / np.sqrt(ks.count(1))
     assert costs.doubts[1] == pytest.approx(scatter * np.hypot(own, error))
+
+
+def test_one_odd_start_is_no_trend():
+    """A plain start that took a tenth longer, of three: the slope is less than its own error."""
+    odd = [
+        msgspec.structs.replace(row, arrivals=tuple(0.5 + 0.11 * at for at in range(9)))
+        if row.process == "p4"
+        else row
+        for row in slowing(0, 1, 1, 1, 0, 0, each=1.0)
+    ]
+    costs = round_costs(engine_run(*odd), SMALL)[1]
+    assert costs.seconds == pytest.approx({0: 0.1 * 1.1 ** (1 / 3), 1: 0.12})
+    assert costs.slowed == {0: 0, 1: 0}
 
 
 def test_what_changed_between_two_plain_starts_alone_is_doubt():
