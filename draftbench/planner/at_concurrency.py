@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from msgspec import structs
+
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
@@ -193,8 +195,8 @@ class LoadDecision:
         end = interval.low if distance > 0 else interval.high
         if end <= 0:
             return None
-        running = leader.predictor.served is not None and leader.predictor.served.given
-        return larger_sweep(
+        served = leader.predictor.served
+        found = larger_sweep(
             OpenInterval(
                 distance,
                 abs(math.log(interval.value / end)),
@@ -203,8 +205,13 @@ class LoadDecision:
                 leader.processes,
             ),
             self.rows,
-            processes_help=leader.corrected and not self.foreign and not running,
+            processes_help=leader.corrected and not self.foreign and not (served and served.given),
         )
+        if found is None or served is None:
+            return found
+        # A k that joined in a later turn has fewer starts than the sweep was asked for.
+        joined = served.turns - leader.processes
+        return structs.replace(found, processes=found.processes + joined)
 
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:

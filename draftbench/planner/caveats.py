@@ -136,7 +136,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
             f"interval allows for an error of {_percent(decided)}",
         )
-    elif (served := leader.predictor.served) and leader.processes < FEW_PROCESSES and decided.doubt:
+    elif (served := leader.predictor.served) and served.turns < FEW_PROCESSES and decided.doubt:
         often = f"the server with {leader.name} was started {_times(leader.processes)}"
         advice = f"--restarts {FEW_PROCESSES} would show it"
         if served.given:

@@ -75,6 +75,11 @@ class RoundCosts:
         """The k's that were started, ascending, without the baseline."""
         return tuple(sorted(k for k in self.seconds if k))
 
+    @property
+    def turns(self) -> int:
+        """How often a sweep came round to its servers: some k's join in a later turn."""
+        return max((count for k, count in self.starts.items() if k), default=1)
+
     def without(self, k: int) -> RoundCosts:
         """As if k had not been started; the baseline stays."""
         kept = {each: value for each, value in self.seconds.items() if each != k or k == 0}

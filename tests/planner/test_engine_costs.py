@@ -180,6 +180,29 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     assert ("start both again and sweep in another --out" in text) is not started
 
 
+def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_sweep_had():
+    """Twenty requests: k = 1 in the last of three turns, 1.03×, and k = 4 in each of them, .8×."""
+    rows, ran = [], [(0, turn) for turn in range(4)] + [(4, turn) for turn in range(3)] + [(1, 0)]
+    for place, (k, repeat) in enumerate(ran):
+        for at in range(20):
+            shown = {
+                0: (0.1, (1,) * 9),
+                1: (0.21 - 0.03 * (at % 2), (1, 2, 2, 2, 2)),
+                4: (0.5, (1, 5, 3)),
+            }
+            own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
+            one = answers(k, 0.5, *shown[k], **own)[0]
+            rows.append(msgspec.structs.replace(one, request=f"r{at:02}"))
+    along = [trajectory(f"r{at:02}", 9, origin="engine", margins=(), argmax=()) for at in range(20)]
+    replays = [replay((1.0,) * 8, request=f"r{at:02}") for at in range(20)]
+    answer = recommend(run_of(manifest(engine="vllm", ks=(1, 4)), [*along, *replays, *rows]))
+    assert (answer.decision, answer.leader.k) == ("inconclusive", 1)
+    # Three turns gave it one start; three starts are tried next, which may take five.
+    assert answer.larger_sweep.processes == 5
+    # How much starts differ is shown by those of k = 4.
+    assert "few-starts" not in [caveat.kind for caveat in answer.caveats]
+
+
 def test_a_load_that_was_not_served_is_unknown_in_words():
     run = engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     predictor = predictor_of(run, SMALL, batch=4)
