@@ -129,7 +129,7 @@ class Settings:
         complete=complete_devices,
     )
     threads: int | None = in_models(
-        None, "The number of CPU threads (default: one per core).", min=1
+        None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
     )
 
     measure: str = in_measure(

@@ -187,3 +187,11 @@ def set_threads(threads: int | None) -> int:
     if threads is not None:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+def environment_threads() -> int | None:
+    """The number in OMP_NUM_THREADS, of several the first, which is that of the outer loop; None
+    where it is no number.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) or None if first.isascii() and first.isdigit() else None

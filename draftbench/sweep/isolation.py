@@ -140,7 +140,7 @@ def _work(
     """The child: load the target, read or make its responses, measure one candidate."""
     parent: Any = _Parent(pipe)  # keeps and watches
     try:
-        set_threads(prepared.options.threads)
+        set_threads(prepared.manifest.environment.threads)
         worker = Worker(prepared, Measured.read(prepared, folder), parent.keep, parent)
         parent.begin()
         parent.done(worker.attempt(candidate) if candidate else None)

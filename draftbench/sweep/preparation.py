@@ -18,7 +18,14 @@ from typing import Any, Protocol
 import msgspec
 
 import draftbench
-from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
+from draftbench.decoder.device import (
+    card_names,
+    device_of,
+    dtype_of,
+    environment_threads,
+    in_words,
+    set_threads,
+)
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
@@ -83,8 +90,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = device_of(options.device)
-    threads = set_threads(options.threads)
+    asked = environment_threads()
+    threads = set_threads(options.threads or asked)
     watcher.note(f"device: {in_words(device)}", always=True)
+    if options.threads is None and asked:
+        watcher.note(f"CPU threads: {asked}, from OMP_NUM_THREADS; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,

@@ -10,6 +10,7 @@ from draftbench.decoder.device import (
     default_dtype,
     device_of,
     dtype_of,
+    environment_threads,
     in_words,
     make_ready,
     set_threads,
@@ -123,6 +124,22 @@ def test_threads_are_those_that_were_given_on_a_system_without_affinity(monkeypa
         assert set_threads(None) == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("1", 1),
+        ("2,4", 2),  # of nested loops the outer one
+        # What is no number of threads asks for none.
+        ("0", None),
+        ("many", None),
+        ("", None),
+    ],
+)
+def test_the_environment_asks_for_threads_by_a_number(monkeypatch, asked, found):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert environment_threads() == found
 
 
 @pytest.mark.parametrize("name", ["cpu:0", "auto:1", "cuda:x", "tpu"])

@@ -9,7 +9,7 @@ import pytest
 from scenes import query
 
 from draftbench.cli import main
-from draftbench.errors import TrafficError
+from draftbench.errors import RunFolderError, TrafficError
 from draftbench.measure.prompts import TextSide
 from draftbench.run_folder.manifest import Effort
 
@@ -178,3 +178,20 @@ def test_no_error_about_a_row_quotes_it(tmp_path, small, capfd, row):
     printed = capfd.readouterr()
     assert "error: " in printed.err
     assert "zebra" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(("given", "recorded"), [(None, 2), (1, 1)])
+def test_threads_of_the_environment_are_said_and_recorded(small, monkeypatch, given, recorded):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    prepared = small.prepared("ngram", threads=given)
+    assert prepared.manifest.environment.threads == recorded
+    assert any("OMP_NUM_THREADS" in note for note in small.notes) is (given is None)
+
+
+def test_a_run_is_not_resumed_with_other_threads_of_the_environment(small, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    small.sweep("ngram", threads=None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(RunFolderError, match=r"another environment \(threads: 1 → 2\)"):
+        small.sweep("ngram", threads=None)
+    small.sweep("ngram", threads=1)
