@@ -58,6 +58,7 @@ def suspected_faults(
         ))  # fmt: skip
     accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
+    rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]  # that are known
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)

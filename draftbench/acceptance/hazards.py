@@ -32,8 +32,9 @@ _STEP = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class ServedRounds:
-    """The responses that an engine served with a draft, the hazards of each draft position, and
-    what each response changes them by [responses, positions].
+    """The responses that an engine served with a draft, the hazards of each draft position (NaN
+    where it tells nothing of its rounds), and what each response changes them by [responses,
+    positions].
     """
 
     along: tuple[Trajectory, ...]
@@ -47,17 +48,20 @@ class ServedRounds:
 
     def rounds(self, k: int) -> Rounds:
         """Expected rounds of every response; its share in the doubt of the hazards is among them.
+        NaN where the server tells none.
 
         Raises:
             ValueError: k is beyond the hazards.
         """
+        if np.isnan(self.hazards).any():
+            shapes = expected_rounds(self.laws(np.zeros(len(self.hazards))), k)
+            counts = {name: np.full_like(value, np.nan) for name, value in _counts(shapes).items()}
+            return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
         found = expected_rounds(self.laws(), k)
         responses = Counter(t.request for t in self.along)
         # A request is the mean of its responses, and counts as often as it occurs.
         weights = np.array([t.weight / responses[t.request] for t in self.along])
-        counts = {
-            each.name: getattr(found, each.name) for each in fields(Rounds) if each.name != "k"
-        }
+        counts = _counts(found)
         for position in range(k):
             step = np.zeros(len(self.hazards))
             step[position] = _STEP
@@ -68,7 +72,7 @@ class ServedRounds:
             for name in counts:
                 slope = weights @ (getattr(more, name) - getattr(less, name)) / (2 * _STEP)
                 counts[name] = counts[name] + np.multiply.outer(share, slope)
-        return replace(found, **counts)
+        return Rounds(**counts, k=k)
 
 
 def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
@@ -83,7 +87,13 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     told = [row for row in counted if not row.summed]
     rounds = counted_rounds(told) if told else _alike(counted_rounds(counted))
     hazards = hazards_of(rounds)
+    if not (rounds.rounds + rounds.plain).any():
+        hazards = np.full(largest, np.nan)
     return ServedRounds(along, hazards, _influence(along, told or counted, rounds, hazards))
+
+
+def _counts(rounds: Rounds) -> dict[str, Floats]:
+    return {each.name: getattr(rounds, each.name) for each in fields(Rounds) if each.name != "k"}
 
 
 def _alike(rounds: Rounds) -> Rounds:
@@ -109,6 +119,8 @@ def _influence(
     at = {(t.request, t.sample): row for row, t in enumerate(along)}
     reached = rounds.reached.sum(axis=0)
     beyond = np.zeros((len(along), len(hazards)))
+    if np.isnan(hazards).any():
+        return beyond
     rows = [at[row.request, row.sample] for row in counted]
     np.add.at(beyond, rows, rounds.survived - hazards * rounds.reached)
     found: Floats = np.divide(beyond, reached, out=np.zeros_like(beyond), where=reached > 0)

@@ -212,7 +212,8 @@ def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...
         ("--responses log", settings.responses == "log", "the server writes the responses"),
         (
             "--k",
-            running and not drafts and settings.ks != tuple(range(1, 9)),
+            # One alone says how many tokens a black box drafts.
+            running and not drafts and len(settings.ks) > 1 and settings.ks != tuple(range(1, 9)),
             "a running server has its k; --k is for drafts that are replayed (--drafts)",
         ),
     )

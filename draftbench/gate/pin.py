@@ -100,6 +100,11 @@ def make_baseline(
         rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
         trajectories = [along[row.request, row.sample] for row in rows]
         rounds = counted_rounds(rows)
+        if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
+            raise UsageError(
+                "the server tells nothing of its drafting, so its acceptance cannot be judged",
+                hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",
+            )
         told = bool(np.isfinite(rounds.reached).all())
         rate = alpha_of_rounds(trajectories, rounds) if told else None
     else:

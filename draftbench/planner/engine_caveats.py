@@ -41,6 +41,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_two_servers(run)
         yield from _of_a_thinned_log(run)
         yield from _of_untimed(run, decided)
+        yield from _of_untold_rounds(run, decided)
         yield from _of_other_acceptance(run, decided)
         yield from _of_drift(decided)
         yield from _of_stalls(run)
@@ -103,6 +104,18 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
             f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so whether it pays "
             "there is unknown",
         )
+
+
+def _of_untold_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """A black box: its speed is measured, and its k is what the user says."""
+    for each in decided.alternatives:
+        runs = each.measured.runs if each.measured else ()
+        if runs and each.k and not any(row.proposed for _, row in runs):
+            yield Caveat(
+                "untold-rounds",
+                f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
+                f"that it drafts {each.k} tokens a round is taken from --k",
+            )
 
 
 def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:

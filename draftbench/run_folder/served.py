@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from draftbench.records import Candidate, Decode, Served
+from draftbench.records import LOOKUP, Candidate, Decode, Served
 
 # A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
 MOST_CACHED = 0.05
@@ -69,24 +69,29 @@ def cached_share(rows: Iterable[Served]) -> float:
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     """The decoding runs of every candidate with those of the baseline that they share, a copy of
     which stands in each candidate's block. Answers that ended in an error are left out; requests
-    that came at their times of arrival are all of one load, which counts as 1.
+    that came at their times of arrival are all of one load, which counts as 1. Of a server that
+    tells nothing of its drafting no rounds are known.
     """
     whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
     by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
+    telling: set[Candidate | None] = {None}
     for row in whole:
         if row.candidate is not None:
             by_candidate[row.candidate].append(row)
+            # Prompt lookup may find nothing in any answer, and some servers then tell nothing.
+            if row.candidate.draft == LOOKUP or row.proposed is not None or row.kept is not None:
+                telling.add(row.candidate)
     return [
-        _decode(row, str(candidate), by_server=by_server)
+        _decode(row, str(candidate), by_server=by_server, counted=row.candidate in telling)
         for candidate, own in by_candidate.items()
         for row in (*baseline, *own)
     ]
 
 
-def _decode(row: Served, block: str, *, by_server: bool) -> Decode:
-    kept, cut = _rounds_within(row)
+def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decode:
+    kept, cut = _rounds_within(row) if counted else ([], ())
     concurrency = row.concurrency if row.load == "closed" else 1
     seconds = seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
     return Decode(

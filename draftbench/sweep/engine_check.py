@@ -172,11 +172,12 @@ def with_own(
     server: Server,
     candidates: dict[Candidate, None],
     prompts: Sequence[Prompt],
+    named: int | None,
     watcher: Watcher,
 ) -> tuple[Serving, dict[Candidate, None]]:
     """With what the user's server drafts with, if it drafts: as it tells, or as answers to the
     first requests show. How long they are does not depend on the requests' own limits, at which
-    some servers draft less.
+    some servers draft less. Of one that tells nothing, the k that the user `named`.
 
     Raises:
         EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
@@ -196,18 +197,26 @@ def with_own(
                 hint="send it a request by hand, and look at its log",
             )
         most = max(most, drafted_at_once(answer))
-        drafts = drafts or most > 0 or bool(answer.drafted)
+        drafts = drafts or most > 0 or bool(answer.drafted or server.counters().drafted)
         if drafts:
             k = k or len(server.counters().by_position or ())
         if k or (facts.method == "none" and not drafts):
             break
-    if not drafts:
-        if serving.baseline is not None:
-            raise EngineError(
-                f"the server at {server.url} does not draft",
-                hint="--server is the one with speculation, --baseline-server the one without",
-            )
+    if not drafts and serving.baseline is None:
         return serving, candidates
+    unknown = not drafts and facts.method is None and server.counters().drafted is None
+    if unknown and named is None:
+        raise EngineError(
+            f"the server at {server.url} does not tell whether it drafts",
+            hint="say how many tokens a round with --k N: then its speed is measured; of its "
+            "acceptance nothing will be known",
+        )
+    if not drafts and not unknown:
+        raise EngineError(
+            f"the server at {server.url} does not draft",
+            hint="--server is the one with speculation, --baseline-server the one without",
+        )
+    k = k or (named or 0) * unknown
     if not (k or most) and server.counters().drafted == 0:
         hint = "its log says why; most often the draft's vocabulary is not the target's"
         if "ngram" in (facts.method or ""):
@@ -231,6 +240,8 @@ def with_own(
     candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
     own = Arm(candidate, k or most)
     inferred = "" if k else "; it does not say how many, these are the most that it was seen to"
+    if unknown:
+        inferred = ", by --k: it does not tell"
     watcher.note(f"the server drafts {own.k} tokens a round ({method}){inferred}")
     return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]
 

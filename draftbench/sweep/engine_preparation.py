@@ -150,7 +150,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
     candidates = checked.candidates
     if server is not None:
-        serving, candidates = with_own(serving, server, candidates, prompts, watcher)
+        k = options.ks[0] if len(options.ks) == 1 else None
+        serving, candidates = with_own(serving, server, candidates, prompts, k, watcher)
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",

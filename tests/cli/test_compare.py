@@ -42,6 +42,12 @@ def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
     assert [answer["runner"] for answer in found["answers"]] == ["built-in decoder"] * 3
 
 
+def test_a_run_that_is_named_twice_stands_beside_another(command, swept):
+    outcome = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "Differences in the settings" in outcome.out
+
+
 def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command):
     one, other = (REFERENCE / name for name in ("tinyllama-stories", "tinyllama-gsm8k"))
     outcome = command("compare", one, other)

@@ -472,6 +472,41 @@ def test_a_server_alone_is_told_how_to_learn_its_speed_and_has_acceptance(comman
     assert "from the rounds that the serving engine counted" in joined(table)
 
 
+@pytest.fixture
+def black_boxes(embedded):
+    """With speculation and without, of which neither says; the first is twice as fast."""
+    with (
+        ScriptedServer("openai", k=4, accepts=(2,), pace=0.003, counts=False) as spec,
+        ScriptedServer("openai", pace=0.002, counts=False) as plain,
+    ):
+        words = ["--server", spec.url, "--baseline-server", plain.url]
+        yield ["sweep", *words, "--tokenizer", embedded / "target", *TRAFFIC, "--sample", 6]
+
+
+def test_of_a_black_box_the_speed_is_measured_and_nothing_said_of_its_acceptance(
+    command, failing, black_boxes, tmp_path
+):
+    out = tmp_path / "run"
+    outcome = command(*black_boxes, "--k", 4, "--out", out)
+    assert outcome.code == 0, outcome.err
+    answer = json.loads(command("recommend", out, "--format", "json").out)
+    (found,) = answer["evaluations"]
+    assert found["speedup_measured"]["value"] > 1.2
+    unknown = ("tokens_per_round", "mean_accepted_length", "alpha", "mean_accepted_length_measured")
+    assert [found[name] for name in unknown] == [None] * 4
+    kinds = [caveat["kind"] for caveat in answer["caveats"]]
+    assert "untold-rounds" in kinds
+    assert not {"suspected-fault", "impossible"} & set(kinds)
+    assert "the server tells nothing of its drafting" in joined(command("acceptance", out).out)
+    assert "tells nothing of its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
+
+
+def test_of_a_black_box_the_user_says_how_much_it_drafts(failing, black_boxes, tmp_path):
+    told = failing(2, *black_boxes, "--out", tmp_path / "run")
+    assert "does not tell whether it drafts" in told
+    assert "with --k N" in told
+
+
 def joined(text):
     """Without the backslashes and breaks of long commands and sentences."""
     return " ".join(text.replace("\\\n", " ").split())

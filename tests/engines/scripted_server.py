@@ -51,6 +51,7 @@ class ScriptedServer:
     faults: Mapping[int, str] = field(default_factory=dict)
     model: str = "org/target"
     refuses: frozenset[str] = frozenset()  # fields of a body that are refused
+    counts: bool = True  # whether it shows counters
     token: str | None = None  # the bearer token that it wants
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
     headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
@@ -361,7 +362,7 @@ class _Handler(BaseHTTPRequestHandler):
         play.headers.append(dict(self.headers))
         if play.token and self.headers.get("Authorization") != f"Bearer {play.token}":
             self._json({"error": {"message": "no such key"}}, 401)
-        elif self.path == "/metrics":
+        elif self.path == "/metrics" and play.counts:
             self._whole(play.metrics().encode(), 200)
         elif self.path == ROUTES.get(play.engine, "/v1/completions"):
             self._generate(body)

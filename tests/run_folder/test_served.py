@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scenes import BIG, SMALL, served
+from scenes import BIG, NGRAM, SMALL, served
 
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.records import Served
@@ -102,6 +102,26 @@ def test_sums_alone_do_not_tell_at_which_positions_tokens_were_accepted(k, count
     assert decode.summed == summed
     reached = counted_rounds([decode]).reached
     assert bool(np.isnan(reached).all()) == summed
+
+
+@pytest.mark.parametrize(
+    ("candidate", "others", "rounds"),
+    [
+        (SMALL, {}, 0),
+        (SMALL, {"drafted": 6, "kept": 0}, 2),  # it tells, in another answer
+        (NGRAM, {}, 2),  # which may have found nothing
+    ],
+)
+def test_of_a_server_that_tells_nothing_of_its_drafting_no_rounds_are_known(
+    candidate, others, rounds
+):
+    rows = [
+        served(candidate, 3, 0.5, 0.6, 0.7, request=name, **told)
+        for name, told in (("a", {}), ("b", others))
+    ]
+    (first, _) = decodes_of(rows)
+    assert (len(first.proposed), first.output_tokens) == (rounds, 3)
+    assert first.decode_seconds == pytest.approx(0.2)
 
 
 def test_candidates_share_the_baseline_that_was_served_once():

@@ -131,7 +131,8 @@ def _screen(report: AcceptanceReport) -> list[Section]:
 
 def _marked(figure: FigureEstimate, c: CandidateAcceptance) -> Cell:
     """A figure of a candidate, said to be predicted where it is."""
-    return f"{shown(figure.pooled)} predicted" if figure in c.predicted else figure.pooled
+    predicted = figure.pooled is not None and figure in c.predicted
+    return f"{shown(figure.pooled)} predicted" if predicted else figure.pooled
 
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
@@ -203,6 +204,8 @@ def _findings(report: AcceptanceReport) -> list[str]:
 
 def _counted(c: CandidateAcceptance) -> str:
     """Where the figures of a candidate that was not replayed are from."""
+    if c.requests >= MIN_REQUESTS and all(each.pooled is None for each in c.at_each_k):
+        return "not known: it was not replayed, and the server tells nothing of its drafting"
     known = [_COUNTED, *([_PREDICTED] if c.predicted else [])]
     return ", ".join(["; ".join(known), *([_ALIKE] if c.predicted and not c.hazards else [])])
 

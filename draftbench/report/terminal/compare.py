@@ -111,6 +111,7 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         [each.fact, *(shortened(value or "–", 24) for value in each.values)]
         for each in found.question
     ]
+    columns = [letters[run] for run in found.runs]
     common = _in_common(found.common_requests)
     legend = (
         "Deciding: the speed-up that `recommend` prints first, cross-validated. ± half a 95% "
@@ -121,7 +122,7 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         Section("Caveats", notes=found.caveats),
         Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
         Section("Best draft", ["", "load", "draft", "k", "deciding ×", "α", "τ"], best, [legend]),
-        Section("Differences in the settings", ["", *letters.values()], differing),
+        Section("Differences in the settings", ["", *columns], differing),
     ]
     sections = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
     return render_sections(sections, style, width)
