@@ -269,8 +269,11 @@ def _first_sentence(error: Exception) -> str:
 
 def _quiet_libraries() -> None:
     """Keep the libraries' progress bars and notes off stderr, which belongs to the command."""
+    from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 
+    # A bar of its own, which the switch below leaves on.
+    modeling_gguf_pytorch_utils.tqdm = lambda tensors, **_: tensors
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     for name in ("torchao", "torch.utils._pytree", "huggingface_hub"):

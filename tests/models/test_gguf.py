@@ -41,6 +41,11 @@ def test_a_gguf_file_counts_as_the_type_of_most_of_its_weights(tmp_path, embedde
     assert stored_level(ModelSource(str(tmp_path / "draft.gguf"))) == level
 
 
+def test_nothing_is_drawn_while_a_file_is_read(gguf_file, capfd):
+    logits_and_facts(gguf_file)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, embedded):
     write(tmp_path / "draft.gguf", embedded / "draft", Kind.Q8_0)
     logits, facts = logits_and_facts(tmp_path / "draft.gguf")
