@@ -8,6 +8,7 @@ files.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ MOST = 1 << 40
 _STRING, _ARRAY, _DEEPEST = 8, 9, 4
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
+_MOST_DIMENSIONS = 4
 
 
 def check_files(path: Path) -> None:
@@ -132,6 +134,8 @@ class _Header:
 
 
 def _check_gguf(header: _Header) -> None:
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
     if header.number("<I") != int.from_bytes(b"GGUF", "little"):
         raise UnreadableError("no GGUF file")
     header.number("<I")
@@ -139,6 +143,16 @@ def _check_gguf(header: _Header) -> None:
     for _ in header.counted(fields, 8 + 4):
         header.skip(header.number())
         header.value(header.number("<I"))
+    end = 0  # of the tensors, which follow the header
     for _ in header.counted(tensors, _LEAST_TENSOR_BYTES):
         header.skip(header.number())
-        header.skip(8 * header.number("<I") + 4 + 8)
+        dimensions = header.number("<I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise UnreadableError(f"its header holds a tensor of {dimensions} dimensions")
+        numbers = math.prod(header.number() for _ in range(dimensions))
+        kind, start = header.number("<I"), header.number()
+        if kind in GGML_QUANT_SIZES:
+            together, stored = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+            end = max(end, start + numbers // together * stored)
+    if (missing := header.stream.tell() + end - header.size) > 0:
+        raise UnreadableError(f"it is cut off: {missing:,} bytes or more are missing")

@@ -117,6 +117,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     known = [facts.context_length if facts else None, context_of(target) if configured else None]
     context = min((length for length in known if length is not None), default=None)
     if context is None:
+        if spec:
+            _ = target.tokenizer  # where nothing can be read, the reason
         raise EngineError(
             "neither the server nor its model says how many tokens it reads",
             hint="give --tokenizer a folder of the target that holds config.json too",

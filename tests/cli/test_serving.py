@@ -9,7 +9,9 @@ import re
 import shutil
 
 import pytest
+from embedded_gguf import write
 from engines.scripted_server import ScriptedServer
+from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.cli import serving
@@ -156,6 +158,16 @@ def test_llama_cpp_serves_files(failing, embedded, target):
     told = failing(2, "sweep", *words, "--engine", "llama.cpp", *TRAFFIC)
     assert "llama.cpp serves .gguf files" in told
     assert "give the target's .gguf file" in told
+
+
+def test_half_a_target_is_said_to_be_cut_off(failing, embedded, tmp_path):
+    whole, half = tmp_path / "whole.gguf", tmp_path / "half.gguf"
+    write(whole, embedded / "draft", GGMLQuantizationType.F32)
+    half.write_bytes(whole.read_bytes()[:2_000_000])
+    words = ["--target", half, "--drafts", "ngram", "--engine", "llama.cpp"]
+    told = failing(2, "sweep", *words, *TRAFFIC)
+    assert "half.gguf`: it is cut off: " in told
+    assert "download the checkpoint again" in told
 
 
 def test_llama_cpp_is_not_told_to_be_given_a_folder(failing):

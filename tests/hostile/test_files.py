@@ -119,6 +119,17 @@ def header(rest: bytes, fields: int = 0, tensors: int = 0) -> bytes:
     return b"GGUF\3\0\0\0" + counts + rest
 
 
+def tensor(*shape: int, kind: int, start: int) -> bytes:
+    sizes = b"".join(n.to_bytes(8, "little") for n in shape)
+    return (
+        KEY
+        + len(shape).to_bytes(4, "little")
+        + sizes
+        + kind.to_bytes(4, "little")
+        + start.to_bytes(8, "little")
+    )
+
+
 ENDLESS = (1 << 60).to_bytes(8, "little")
 KEY = (1).to_bytes(8, "little") + b"k"
 ARRAY = (9).to_bytes(4, "little")
@@ -136,6 +147,11 @@ ARRAY = (9).to_bytes(4, "little")
         (header(KEY + ARRAY + (4).to_bytes(4, "little") + ENDLESS, fields=1), "beyond the end"),
         (header(KEY + ARRAY + ARRAY + ENDLESS, fields=1), "more than the file holds"),
         (header(KEY + (77).to_bytes(4, "little"), fields=1), "unknown kind 77"),
+        (header(KEY + (5).to_bytes(4, "little") + b"\0" * 64, tensors=1), "tensor of 5 dimensions"),
+        # 3 × 4 float32 from byte 8 on, of which 50 bytes are there.
+        (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), "cut off: 6 bytes"),
+        # Two blocks of 32 in 4 bits, each 18 bytes.
+        (header(tensor(64, kind=2, start=0) + b"\0" * 35, tensors=1), "cut off: 1 bytes"),
     ],
 )
 def test_a_gguf_header_must_fit_into_its_file(tmp_path, data, words):

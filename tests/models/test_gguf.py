@@ -70,6 +70,11 @@ def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_loading_a_gguf_file_prints_nothing(gguf_file, capsys):
+    ModelSource(str(gguf_file)).load(torch.float32, "cpu")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_gguf_file_gives_the_directorys_tokenizer(gguf_file, embedded):
     one, other = ModelSource(str(gguf_file)), ModelSource(str(embedded / "draft"))
     text = "def walk(top):\n    for name in os.listdir(top):\n        yield name  # é\n"
