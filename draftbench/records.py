@@ -124,13 +124,29 @@ class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
     """
 
 
+Key = tuple[str, int]
+"""A response: its request, and which of the request's samples."""
+
+
+class OfResponse(Record, frozen=True):
+    """What belongs to one response of the target."""
+
+    request: str
+    sample: Count
+
+    @property
+    def key(self) -> Key:
+        """The response."""
+        return self.request, self.sample
+
+
 def _check_lengths(expected: int, **values: Sized) -> None:
     for name, value in values.items():
         if len(value) != expected:
             raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
-class Trajectory(Observation, frozen=True):
+class Trajectory(OfResponse, Observation, frozen=True):
     """The target's response to one request: y_0 … y_{L-1}, without its tokens (those are private).
 
     `finish`: "stop" (end-of-sequence token or stop string, its token counted), "length" (`limit`
@@ -141,8 +157,6 @@ class Trajectory(Observation, frozen=True):
     The last `looping` tokens repeat one passage three times or more.
     """
 
-    request: str
-    sample: Count
     segment: str | None
     weight: AboveZero
     sampling: Sampling
@@ -163,7 +177,7 @@ class Trajectory(Observation, frozen=True):
             raise ValueError("`looping` is more than the output")
 
 
-class Replay(Observation, frozen=True):
+class Replay(OfResponse, Observation, frozen=True):
     """What one draft would have proposed along one trajectory, at the positions 1 … L-1 (y_0 comes
     from the prefill).
 
@@ -175,8 +189,6 @@ class Replay(Observation, frozen=True):
     context may end before the response or its limit does); `accept` is 0 beyond.
     """
 
-    request: str
-    sample: Count
     candidate: Candidate
     mode: DraftingMode
     draftable: Count
@@ -195,15 +207,13 @@ class Replay(Observation, frozen=True):
         _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
 
 
-class LookupReplay(Observation, frozen=True):
+class LookupReplay(OfResponse, Observation, frozen=True):
     """Prompt lookup along one trajectory: its proposal depends on where the round started.
 
     For a round that starts at position i = 1 … L-1: `proposed[i-1]` tokens were found (at most
     `window`), of which the first `matched[i-1]` equal the response.
     """
 
-    request: str
-    sample: Count
     candidate: Candidate
     window: Count
     proposed: tuple[Count, ...]
@@ -217,7 +227,7 @@ class LookupReplay(Observation, frozen=True):
             raise ValueError("`matched` is more than was proposed")
 
 
-class Decode(Observation, frozen=True, omit_defaults=True):
+class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     """One decoding run of one request. `k` = 0 with `candidate` None is the baseline: the same
     code without a draft.
 
@@ -232,8 +242,6 @@ class Decode(Observation, frozen=True, omit_defaults=True):
     accepted is unknown.
     """
 
-    request: str
-    sample: Count
     candidate: Candidate | None
     k: Count
     mode: DraftingMode
@@ -363,7 +371,7 @@ class EngineFacts(Observation, frozen=True):
 _PAST_END, _LONGEST_DRAFT = 8, 64
 
 
-class Served(Observation, frozen=True):
+class Served(OfResponse, Observation, frozen=True):
     """One request answered by a serving engine. `k` = 0 with `candidate` None is the baseline: a
     server without speculation.
 
@@ -380,8 +388,6 @@ class Served(Observation, frozen=True):
     server's own log-probabilities call it a near tie.
     """
 
-    request: str
-    sample: Count
     candidate: Candidate | None
     k: Count
     mode: DraftingMode

@@ -197,16 +197,16 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     """Tokens a round predicted from the plain server's answers beside those of the speculating
     one, over the requests at temperature 0, or above it, with a paired interval of the difference.
     """
-    replays = {(r.request, r.sample): r for r in run.replays if r.candidate == candidate}
+    replays = {r.key: r for r in run.replays if r.candidate == candidate}
     rows = {
-        (s.request, s.sample): s
+        s.key: s
         for s in _answers(run, candidate, k)
         if s.accepted is not None or s.kept is not None
     }
     pairs = [
         (t, replays[key], rows[key])
         for t in run.trajectories
-        if (key := (t.request, t.sample)) in replays and key in rows
+        if (key := t.key) in replays and key in rows
         if (t.sampling.temperature == 0) == greedy and t.output_tokens > 1
     ]
     if not pairs:
@@ -240,17 +240,17 @@ def _answers(run: Run, candidate: Candidate, k: int) -> Sequence[Served]:
 def check(run: Run) -> int:
     """Print what was found; how many differences have no explanation."""
     margin = _tie_margin(run)
-    by_key = {(t.request, t.sample): t for t in run.trajectories}
+    by_key = {t.key: t for t in run.trajectories}
     engine = run.manifest.question.engine
     version = next((f.version for f in run.engines if f.version), "of unknown version")
     print(f"{engine} {version}; near ties: two best tokens of the draft within {margin} in logits")
     wrong = 0
     for candidate in run.candidates:
-        replays = {(r.request, r.sample): r for r in run.replays if r.candidate == candidate}
+        replays = {r.key: r for r in run.replays if r.candidate == candidate}
         for k in sorted({s.k for s in run.served if s.candidate == candidate and s.k}):
             tally = Tally()
             for answer in _answers(run, candidate, k):
-                key = answer.request, answer.sample
+                key = answer.key
                 trajectory, replay = by_key[key], replays.get(key)
                 drawn = trajectory.sampling.temperature > 0
                 # With one seed the draws may be the same.

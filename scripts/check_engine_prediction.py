@@ -48,7 +48,7 @@ class Starts:
         found: defaultdict[tuple[int, int], dict[tuple[str, int], float]] = defaultdict(dict)
         for row in run.decodes:
             if row.block == str(candidate) and row.batch == concurrency:
-                found[row.k, row.repeat][row.request, row.sample] = row.decode_seconds
+                found[row.k, row.repeat][row.key] = row.decode_seconds
         return cls(found)
 
     @property

@@ -144,7 +144,7 @@ def planned(observed: Run) -> dict[str, object]:
     was started.
     """
     return {
-        "responses": {(t.request, t.sample): t.digest for t in observed.trajectories},
+        "responses": {t.key: t.digest for t in observed.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in observed.replays},
         "answers": {
             (s.request, s.sample, s.candidate, s.k, s.repeat, s.digest, s.rounds, s.kept)

@@ -168,9 +168,9 @@ def essence(out: Path) -> dict[str, object]:
     folder = RunFolder(out)
     found = read_run(folder)
     return {
-        "texts": {(t.request, t.sample): t for t in folder.private_texts()},
+        "texts": {t.key: t for t in folder.private_texts()},
         "drafted": {(t.request, t.sample, t.candidate): t for t in folder.private_drafts()},
-        "trajectories": {(t.request, t.sample): t for t in found.trajectories},
+        "trajectories": {t.key: t for t in found.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in found.replays},
         "decoding runs": Counter(
             (d.block, d.batch, d.request, d.repeat, d.k, d.proposed, d.accepted, d.cut, d.digest)

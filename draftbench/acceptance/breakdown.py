@@ -26,7 +26,11 @@ from draftbench.acceptance.rounds import (
     model_pairs,
     tried,
 )
-from draftbench.records import Replay, Trajectory
+from draftbench.records import (
+    Key,
+    Replay,
+    Trajectory,
+)
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
@@ -194,17 +198,17 @@ def rounds_by_group(
 def costliest_disagreements(
     pairs: Pairs,
     k: int,
-    drafted: Mapping[tuple[str, int], Sequence[int]],
-    written: Mapping[tuple[str, int], Sequence[int]],
+    drafted: Mapping[Key, Sequence[int]],
+    written: Mapping[Key, Sequence[int]],
     most: int = 20,
 ) -> tuple[Disagreement, ...]:
     """The pairs of tokens that end the most rounds at draft length k.
 
     Args:
-        drafted: the draft's best token at the positions 1 … length-1, by request and sample.
-        written: the response's tokens y_0 …, by request and sample.
+        drafted: the draft's best token at the positions 1 … length-1, by response.
+        written: the response's tokens y_0 …, by response.
     """
-    known = [(t, r) for t, r in model_pairs(pairs) if (t.request, t.sample) in drafted]
+    known = [(t, r) for t, r in model_pairs(pairs) if t.key in drafted]
     laws = [law for pair in known if isinstance(law := law_of(*pair), PositionLaw)]
     lost: defaultdict[tuple[int, int], float] = defaultdict(float)
     times: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -212,8 +216,8 @@ def costliest_disagreements(
     for (t, _), law, r in zip(known, laws, tried(laws, k), strict=True):
         weights = t.weight * r * (1 - law.accept[: len(r)])
         total += float(weights.sum())
-        key = t.request, t.sample
-        for guess, token, weight in zip(drafted[key], written[key][1:], weights, strict=False):
+        both = drafted[t.key], written[t.key][1:]
+        for guess, token, weight in zip(*both, weights, strict=False):
             if guess != token and weight > 0:
                 lost[guess, token] += float(weight)
                 times[guess, token] += 1

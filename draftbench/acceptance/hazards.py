@@ -81,8 +81,8 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     largest = max((row.k for row in rows), default=0)
     if not largest:
         return None
-    served = {(row.request, row.sample) for row in rows}
-    along = tuple(t for t in run.trajectories if (t.request, t.sample) in served)
+    served = {row.key for row in rows}
+    along = tuple(t for t in run.trajectories if t.key in served)
     counted = [row for row in rows if row.k == largest]
     told = [row for row in counted if not row.summed]
     rounds = counted_rounds(told) if told else _alike(counted_rounds(counted))
@@ -116,12 +116,12 @@ def _influence(
     along: Sequence[Trajectory], counted: Sequence[Decode], rounds: Rounds, hazards: Floats
 ) -> Floats:
     """What each response changes the hazards by [responses, positions]."""
-    at = {(t.request, t.sample): row for row, t in enumerate(along)}
+    at = {t.key: row for row, t in enumerate(along)}
     reached = rounds.reached.sum(axis=0)
     beyond = np.zeros((len(along), len(hazards)))
     if np.isnan(hazards).any():
         return beyond
-    rows = [at[row.request, row.sample] for row in counted]
+    rows = [at[row.key] for row in counted]
     np.add.at(beyond, rows, rounds.survived - hazards * rounds.reached)
     found: Floats = np.divide(beyond, reached, out=np.zeros_like(beyond), where=reached > 0)
     return found

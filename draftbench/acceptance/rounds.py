@@ -141,10 +141,10 @@ def replays_of(
             f"{candidate} was replayed in several drafting modes: {', '.join(sorted(modes))}",
             hint="choose one drafting mode; acceptance of different modes is not comparable",
         )
-    by_response = {(replay.request, replay.sample): replay for replay in chosen}
+    by_response = {replay.key: replay for replay in chosen}
     pairs = []
     for trajectory in trajectories:
-        replay = by_response.get((trajectory.request, trajectory.sample))
+        replay = by_response.get(trajectory.key)
         if replay is None:
             continue
         positions = len(replay.accept if isinstance(replay, Replay) else replay.proposed)

@@ -187,13 +187,12 @@ def acceptance_report(
 
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
     """The rounds that an engine counted, by k, each with the fewest requests in flight."""
-    responses = {(t.request, t.sample): t for t in run.trajectories}
     by_load: defaultdict[tuple[int, int], list[Decode]] = defaultdict(list)
     for row in run.decodes:
         if row.candidate == candidate:
             by_load[row.k, -row.batch].append(row)
     return {
-        k: ([responses[row.request, row.sample] for row in rows], counted_rounds(rows))
+        k: ([run.responses[row.key] for row in rows], counted_rounds(rows))
         for (k, _), rows in sorted(by_load.items())
     }
 

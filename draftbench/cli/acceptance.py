@@ -87,11 +87,11 @@ def _disagreements(
     from draftbench.run_folder.folder import RunFolder
 
     folder = RunFolder(run)
-    written = {(text.request, text.sample): text.tokens for text in folder.private_texts()}
+    written = {text.key: text.tokens for text in folder.private_texts()}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
     for draft in folder.private_drafts():
         by_response = drafted.setdefault(draft.candidate, {})
-        by_response[draft.request, draft.sample] = draft.tokens
+        by_response[draft.key] = draft.tokens
     if not written or not drafted:
         raise RunFolderError(
             "this run holds no drafted tokens to show",

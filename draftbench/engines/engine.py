@@ -29,7 +29,10 @@ from draftbench.engines.client import (
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import Sampling
+from draftbench.records import (
+    Key,
+    Sampling,
+)
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -40,7 +43,7 @@ FROM_OUTSIDE = "a sweep with `--engine openai --server ADDRESS` times it from ou
 class Ask:
     """One request as it is sent: token ids, or text where the server takes no ids."""
 
-    key: tuple[str, int]  # request, sample
+    key: Key
     prompt: Sequence[int] | str
     limit: int  # most output tokens
     sampling: Sampling  # the caller sets the seed

@@ -197,11 +197,8 @@ def _served(
     samples = []
     for run, side, own in zip(runs, rows, loads, strict=True):
         at_load = [row for row in side if row.batch == min(common or own)]
-        along = {(t.request, t.sample): t for t in run.trajectories}
         samples.append(
-            tokens_per_round(
-                [along[row.request, row.sample] for row in at_load], counted_rounds(at_load)
-            )
+            tokens_per_round([run.responses[row.key] for row in at_load], counted_rounds(at_load))
             if at_load
             else None
         )
@@ -294,7 +291,7 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
         return
     if a.manifest.environment.machine != b.manifest.environment.machine:
         yield "times (c, S) come from different machines and are not compared"
-    in_a, in_b = ({(t.request, t.sample): t for t in run.trajectories} for run in (a, b))
+    in_a, in_b = (run.responses for run in (a, b))
     both = in_a.keys() & in_b.keys()
     if len(both) < max(len(in_a), len(in_b)):
         yield f"only {len(both)} responses are in both runs, of {len(in_a)} and {len(in_b)}"

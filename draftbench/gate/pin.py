@@ -96,9 +96,8 @@ def make_baseline(
     pairs: Pairs = ()
     load = _load(run, candidate, k, concurrency)
     if load is not None:
-        along = {(t.request, t.sample): t for t in run.trajectories}
         rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
-        trajectories = [along[row.request, row.sample] for row in rows]
+        trajectories = [run.responses[row.key] for row in rows]
         rounds = counted_rounds(rows)
         if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
             raise UsageError(

@@ -15,8 +15,7 @@ from draftbench.decoder.runner import Response, Task
 from draftbench.decoder.speculate import Batch, decode, decode_all
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
-from draftbench.records import NEAR_TIE_MARGIN, Decode
-from draftbench.run_folder.folder import Key
+from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
 
 WARM_TOKENS = 12
 # One k is decoded for so long before the next one has its turn: a machine's speed changes from one

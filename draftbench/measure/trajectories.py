@@ -21,8 +21,8 @@ from draftbench.decoder.speculate import decode_all
 from draftbench.errors import TrafficError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
-from draftbench.records import Trajectory
-from draftbench.run_folder.folder import Key, PrivateText
+from draftbench.records import Key, Trajectory
+from draftbench.run_folder.folder import PrivateText
 
 # Responses that are scored, replayed and kept together, all or none.
 GROUP = 16
@@ -98,7 +98,7 @@ class ScoredResponse:
 
     @property
     def key(self) -> Key:
-        return self.trajectory.request, self.trajectory.sample
+        return self.trajectory.key
 
     @property
     def length(self) -> int:

@@ -147,7 +147,7 @@ class Alternative:
         if self.measured is None or not self.predictor.replays:
             return None
         ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
-        own = [(t.request, t.sample) in self.measured.keys for t in replayed.trajectories]
+        own = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
             quotient(np.array([each.tokens[rows].sum(), (each.rounds + each.plain)[rows].sum()]))
             for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(own)))
@@ -209,7 +209,7 @@ def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Altern
     if prediction.prefills is None:
         return replace(found, time=time)
     reading = {
-        (t.request, t.sample): seconds
+        t.key: seconds
         for t, seconds in zip(prediction.trajectories, prediction.prefills.tolist(), strict=True)
     }
     if not measured.keys <= reading.keys():

@@ -32,7 +32,7 @@ from draftbench.planner.recommendation import (
 from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, Decode, DraftingMode, together
+from draftbench.records import SELF, Candidate, Decode, DraftingMode, Key, together
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import seconds_of
 
@@ -45,8 +45,6 @@ _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
 # drifts by more moves it, and so do rounds that far from what their passes take.
 _DRIFT = _OVERHEAD = 0.1
 _DISAGREEMENT, _LOOPING = 0.02, 0.05
-# Tokens a round of an engine's, off replay's by a larger share.
-_OTHER_ACCEPTANCE = 0.2
 # A decoding run stalled where one of its rounds took so many times the median round.
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 # A larger share of stalled runs moves a speed-up by more than its interval.
@@ -360,10 +358,10 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
     starts = list(dict.fromkeys(row.process for row in order))
     places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
-    runs: defaultdict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
+    runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
     for at, row in zip(places, order, strict=True):
         pace = math.log(row.decode_seconds / (row.output_tokens - 1))
-        runs[row.request, row.sample, row.batch].append((at, pace))
+        runs[row.key, row.batch].append((at, pace))
     slopes = [
         (later - earlier) / (j - i)
         for points in runs.values()

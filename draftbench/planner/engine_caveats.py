@@ -162,7 +162,7 @@ def _of_stalls(run: Run) -> Iterator[Caveat]:
     for row in run.decodes:
         if len(row.proposed) >= _ROUNDS_TO_JUDGE:
             pace = row.decode_seconds / len(row.proposed)
-            arms[row.candidate, row.k, row.batch][row.request, row.sample, row.repeat] = pace
+            arms[row.candidate, row.k, row.batch][row.key, row.repeat] = pace
     paces = [list(arm.values()) for arm in arms.values()]
     stalled = sum(pace > _STALL * median(arm) for arm in paces for pace in arm)
     if stalled:

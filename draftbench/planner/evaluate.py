@@ -31,7 +31,7 @@ from draftbench.planner.recommendation import (
     Evaluation,
     PredictionError,
 )
-from draftbench.records import SELF, Trajectory
+from draftbench.records import SELF, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
 _PRECISION = 1e-3
@@ -69,22 +69,22 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
 
 def _served(run: Run, alternative: Alternative) -> int:
     """How many requests an engine answered as this configuration, with or without a baseline."""
+    return len({row.request for row in _decodes(run, alternative)})
+
+
+def _decodes(run: Run, alternative: Alternative) -> list[Decode]:
+    """What an engine answered as this configuration."""
     asked = alternative.candidate, alternative.k, alternative.predictor.batch
     rows = run.decodes if run.served else ()
-    return len({row.request for row in rows if (row.candidate, row.k, row.batch) == asked})
+    return [row for row in rows if (row.candidate, row.k, row.batch) == asked]
 
 
 def _counted(run: Run, alternative: Alternative) -> tuple[list[Trajectory], Rounds] | None:
     """The rounds of a configuration that ran: an engine's are counted without a baseline too."""
-    measured = alternative.measured
-    if measured:
-        rows = list(measured.runs)
+    if alternative.measured:
+        rows = list(alternative.measured.runs)
     else:
-        asked = alternative.candidate, alternative.k, alternative.predictor.batch
-        along = {(t.request, t.sample): t for t in run.trajectories}
-        decodes = run.decodes if run.served else ()
-        ran = [row for row in decodes if (row.candidate, row.k, row.batch) == asked]
-        rows = [(along[row.request, row.sample], row) for row in ran]
+        rows = [(run.responses[row.key], row) for row in _decodes(run, alternative)]
     return ([t for t, _ in rows], counted_rounds([row for _, row in rows])) if rows else None
 
 

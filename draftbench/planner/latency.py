@@ -36,7 +36,7 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
     if measured is None:
         return None
     answers = (
-        [row for row in rows if row.error is None and (row.request, row.sample) in measured.keys]
+        [row for row in rows if row.error is None and row.key in measured.keys]
         for rows in _answers(run, alternative, alternative.predictor.batch)
     )
     plain, speculative = (

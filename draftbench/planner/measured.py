@@ -25,11 +25,8 @@ from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats, counted_rounds
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
 from draftbench.planner.recommendation import FEW_DECODED
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.run_folder.run import Run
-
-# A response: request and sample.
-Key = tuple[str, int]
 
 SPEEDUP = Figure(
     name="speed-up",
@@ -101,12 +98,11 @@ class Overheads:
 
 def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> Overheads:
     """Of every k that was decoded on enough requests to correct anything."""
-    trajectories = {(t.request, t.sample): t for t in run.trajectories}
     by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
     block = str(candidate)
     for row in run.decodes_by_batch.get(batch, ()):
         if row.block == block and (part := steady(row)) is not None:
-            by_k[row.k].append((trajectories[row.request, row.sample], part))
+            by_k[row.k].append((run.responses[row.key], part))
     spent, passes, rounds = {}, {}, {}
     for k, parts in sorted(by_k.items()):
         if len({trajectory.request for trajectory, _ in parts}) < FEW_DECODED:
@@ -146,12 +142,10 @@ class Measurement:
 
 def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k measured at one batch size that has baseline runs beside it."""
-    trajectories = {(t.request, t.sample): t for t in run.trajectories}
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
     for row in run.decodes_by_batch.get(batch, ()):
-        key = row.request, row.sample
-        if key in trajectories and steady(row) is not None:
-            groups.setdefault((row.block, row.k), {}).setdefault(key, []).append(row)
+        if row.key in run.responses and steady(row) is not None:
+            groups.setdefault((row.block, row.k), {}).setdefault(row.key, []).append(row)
     sums = {
         group: {key: _sums(runs) for key, runs in rows.items()} for group, rows in groups.items()
     }
@@ -165,13 +159,13 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
         # [responses, with and without, tokens and seconds of decoding and of prefills]
         table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
         whole = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
-        own = [trajectories[key] for key in both]
+        own = [run.responses[key] for key in both]
         speedup, end_to_end = (
             pooled(SPEEDUP, own, rates.reshape(len(both), 4), ratio_of_rates)
             for rates in (table[..., :2], whole)
         )
         ran, plain = (
-            tuple((trajectories[key], row) for key in both for row in runs[key])
+            tuple((run.responses[key], row) for key in both for row in runs[key])
             for runs in (rows, baseline)
         )
         found[candidate, k] = Measurement(

@@ -35,8 +35,8 @@ from draftbench.memory import Footprint
 from draftbench.planner.cost_sources import CostSource, costs_in
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
 from draftbench.planner.engine_costs import RoundCosts
-from draftbench.planner.measured import SPEEDUP, Key, Overheads
-from draftbench.records import LOOKUP, SELF, Candidate, Trajectory
+from draftbench.planner.measured import SPEEDUP, Overheads
+from draftbench.records import LOOKUP, SELF, Candidate, Key, Trajectory
 from draftbench.run_folder.run import Run
 
 
@@ -194,7 +194,7 @@ class Prediction:
             return None
         if only is None:
             return pooled(SPEEDUP, self.trajectories, seconds)
-        rows = [at for at, t in enumerate(self.trajectories) if (t.request, t.sample) in only]
+        rows = [at for at, t in enumerate(self.trajectories) if t.key in only]
         return pooled(SPEEDUP, [self.trajectories[at] for at in rows], seconds[rows])
 
 

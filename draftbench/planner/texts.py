@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from draftbench.planner.recommendation import Audit, LoadLevel, TextsAtLoad
-from draftbench.records import Candidate, Decode, Served
-from draftbench.run_folder.folder import Key
+from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import at_load
 
@@ -120,13 +119,13 @@ def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, M
         return
     # Logged responses need not be the target's.
     written = {
-        (t.request, t.sample): t.digest
+        t.key: t.digest
         for t in run.trajectories
         if t.origin in ("target", "engine") and t.sampling.temperature == 0
     }
     engine = run.manifest.question.engine
     for row in rows:
-        key = row.request, row.sample
+        key = row.key
         if key not in written:
             continue
         if row.first_difference is not None:

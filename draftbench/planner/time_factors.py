@@ -29,9 +29,9 @@ import numpy as np
 from draftbench.acceptance.intervals import Estimate, student_quantile
 from draftbench.acceptance.rounds import Floats
 from draftbench.planner.costs import BlockCosts
-from draftbench.planner.measured import Key, Measurement, pass_times, steady
+from draftbench.planner.measured import Measurement, pass_times, steady
 from draftbench.planner.recommendation import FEW_DECODED
-from draftbench.records import Candidate
+from draftbench.records import Candidate, Key
 
 # Cells of the kept runs at one row scatter by 1.2 % (median). As much is taken to be known of other
 # machines as four degrees of freedom tell; two cells that happen to agree prove nothing.
@@ -189,7 +189,7 @@ def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
     parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
     shares = [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
     read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
-    reading = [passes.prefills[t.request, t.sample][side] for t, _, _ in parts]
+    reading = [passes.prefills[t.key][side] for t, _, _ in parts]
     prefills = np.array([read, reading, [0.0] * len(parts)])
     found: Floats = decoding + (np.array(shares) * prefills).T
     return found

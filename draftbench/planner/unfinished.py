@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from draftbench.planner.cost_sources import CostSource, costs_in
-from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.records import (
+    LOOKUP,
+    SELF,
+    Candidate,
+    Key,
+)
 from draftbench.run_folder.run import Run, to_decode
 
 
@@ -54,12 +59,12 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
     if effort is None or effort.measure in ("replay", "none"):
         return None
     wanted = len(to_decode(run.trajectories, effort.measure_requests))
-    done: defaultdict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
+    done: defaultdict[tuple[int, int], set[Key]] = defaultdict(set)
     for row in run.served:
         if row.candidate == candidate:
             # Who came at its time of arrival met any number of others: that is one load.
             concurrency = row.concurrency if row.load == "closed" else 1
-            done[row.k, concurrency].add((row.request, row.sample))
+            done[row.k, concurrency].add(row.key)
     for (k, concurrency), keys in sorted(done.items()):
         if len(keys) < wanted:
             load = "" if concurrency == 1 else f" at concurrency {concurrency}"
@@ -106,7 +111,7 @@ def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | Non
         best = effort.measure == "best" and not control and batch in costs.batches(candidate)
         wanted = responses if best or effort.measure == "all" else 0
         runs = [row for row in run.decodes if (row.block, row.batch) == block]
-        done = Counter(key[:2] for key in {(row.request, row.sample, row.process) for row in runs})
+        done = Counter(key for key, _ in {(row.key, row.process) for row in runs})
         decoded = sum(processes >= effort.processes for processes in done.values())
         if decoded < wanted:
             each = f" in each of {effort.processes} processes" if effort.processes > 1 else ""

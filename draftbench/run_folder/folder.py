@@ -21,7 +21,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, Record, to_json
+from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -43,30 +43,25 @@ MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
 TEXTS, DRAFTED, STARTS = "texts.jsonl", "drafted.jsonl", "starts.jsonl"
 
-Key = tuple[str, int]
 R = TypeVar("R", bound=Record)
 
 
-class PrivateText(Record, frozen=True):
+class PrivateText(OfResponse, frozen=True):
     """One trajectory's tokens (whoever has the tokenizer can read them) and, above temperature 0,
     their log-probabilities and the sum expected.
     """
 
-    request: str
-    sample: int
     prompt: tuple[int, ...]  # token ids
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]  # of each token, above temperature 0
     expected_log_p: float | None = None  # sum expected under the target
 
 
-class PrivateDraft(Record, frozen=True):
+class PrivateDraft(OfResponse, frozen=True):
     """What a draft would have written along one trajectory: its best token at the positions 1 …
     length-1, as far as it could draft.
     """
 
-    request: str
-    sample: int
     candidate: Candidate
     tokens: tuple[int, ...]
 

@@ -22,6 +22,7 @@ from draftbench.records import (
     Decode,
     EngineFacts,
     Failure,
+    Key,
     LookupReplay,
     MachineState,
     ModelFacts,
@@ -65,6 +66,11 @@ class Run:
             found.setdefault(row.batch, []).append(row)
         return found
 
+    @cached_property
+    def responses(self) -> Mapping[Key, Trajectory]:
+        """The trajectories by their response."""
+        return {trajectory.key: trajectory for trajectory in self.trajectories}
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every candidate with a replay, in the order in which they were measured, then those that
@@ -90,9 +96,9 @@ def read_run(folder: RunFolder) -> Run:
         of another length, or prompt lookup over fewer tokens than the run's largest k.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
-    lengths = {(t.request, t.sample): t.output_tokens for t in run.trajectories}
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
-        check_that_it_fits(row, lengths.get((row.request, row.sample)), folder)
+        response = run.responses.get(row.key)
+        check_that_it_fits(row, response.output_tokens if response else None, folder)
     return run
 
 
@@ -120,15 +126,11 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
     decoding runs those that can be compared, an engine's answers among them, and of a candidate's
     failures the last one that no later attempt overcame.
     """
-    trajectories = {(r.request, r.sample): r for r in records if isinstance(r, Trajectory)}
-    replays = {
-        (r.request, r.sample, r.candidate): r
-        for r in records
-        if isinstance(r, (Replay, LookupReplay))
-    }
+    trajectories = {r.key: r for r in records if isinstance(r, Trajectory)}
+    replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
     # An answer that was looked at once more, whether it left the response at a near tie.
     answers = {
-        (r.server, r.request, r.sample, r.load == "open" or r.concurrency): r
+        (r.server, r.key, r.load == "open" or r.concurrency): r
         for r in records
         if isinstance(r, Served)
     }
@@ -162,15 +164,15 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     decoded all that any did, or the last one.
     """
 
-    def together(row: Decode) -> tuple[str, int, tuple[str, int] | None]:
+    def together(row: Decode) -> tuple[str, int, Key | None]:
         """What is decoded in one go: the block, the batch, and of one row the response too."""
-        return row.block, row.batch, (row.request, row.sample) if row.batch == 1 else None
+        return row.block, row.batch, row.key if row.batch == 1 else None
 
     # What each process decoded, in the order of processes.
-    decoded: dict[Any, dict[str, set[tuple[int, str, int]]]] = {}
+    decoded: dict[Any, dict[str, set[tuple[int, Key]]]] = {}
     for row in rows:
         by_process = decoded.setdefault(together(row), {})
-        by_process.setdefault(row.process, set()).add((row.k, row.request, row.sample))
+        by_process.setdefault(row.process, set()).add((row.k, row.key))
     counted: dict[Any, set[str]] = {}
     for block, by_process in decoded.items():
         every = set().union(*by_process.values())

@@ -16,7 +16,13 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from draftbench.records import LOOKUP, Candidate, Decode, Served
+from draftbench.records import (
+    LOOKUP,
+    Candidate,
+    Decode,
+    Key,
+    Served,
+)
 
 # A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
 MOST_CACHED = 0.05
@@ -28,16 +34,16 @@ WRONG_IDS = "wrong ids"
 Round = tuple[int, int]
 
 
-def judged(rows: Iterable[Served], responses: Collection[tuple[str, int]]) -> list[Served]:
+def judged(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
     """The answers that can be judged: none of servers that drafted otherwise than asked, and at
     times of arrival those of an arm's last visit in which every response of the run was asked for:
     where an interruption left some out the load was less.
     """
     kept = [row for row in rows if row.error != OTHER_DRAFTING]
-    visits = defaultdict[Any, defaultdict[str, set[tuple[str, int]]]](lambda: defaultdict(set))
+    visits = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
     for row in kept:
         if row.load == "open":
-            visits[row.candidate, row.k, row.repeat][row.server].add((row.request, row.sample))
+            visits[row.candidate, row.k, row.repeat][row.server].add(row.key)
     whole = set[str]()
     for asked in visits.values():
         whole.update([server for server, keys in asked.items() if keys.issuperset(responses)][-1:])

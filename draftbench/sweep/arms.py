@@ -22,8 +22,7 @@ from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import Asked
 from draftbench.models.engine_rules import fewest_drafted, too_short
-from draftbench.records import Candidate, Failure, Sampling, Served
-from draftbench.run_folder.folder import Key
+from draftbench.records import Candidate, Failure, Key, Sampling, Served
 from draftbench.sweep.options import ServingOptions, SweepOptions
 
 

@@ -4,6 +4,7 @@ as the server without a draft.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -13,8 +14,15 @@ import msgspec
 from draftbench.engines.engine import Answer, Server
 from draftbench.errors import EngineError
 from draftbench.measure.trajectories import Asked, ScoredResponse, looping
-from draftbench.records import Candidate, DraftingMode, EngineFacts, Replay, Served, Trajectory
-from draftbench.run_folder.folder import Key
+from draftbench.records import (
+    Candidate,
+    DraftingMode,
+    EngineFacts,
+    Key,
+    Replay,
+    Served,
+    Trajectory,
+)
 from draftbench.sweep.arms import Arm, Load
 
 # What is kept of an answer as it is.
@@ -125,22 +133,19 @@ def near_ties(
     plain server's two best tokens are no further apart than where it leaves itself, or than
     `exact`. Those of which the server gives no log-probabilities are left out.
     """
-    margins: dict[tuple[str, int, int], float] = {}
+    margins: dict[tuple[Key, int], float] = {}
     for row in rows:
-        at = row.first_difference or 0
-        response = responses[row.request, row.sample]
-        if (row.request, row.sample, at) in margins:
+        at, response = row.first_difference or 0, responses[row.key]
+        if (row.key, at) in margins:
             continue
-        try:
+        with contextlib.suppress(EngineError):
             margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
-        except EngineError:
-            margin = None
-        if margin is not None:
-            margins[row.request, row.sample, at] = margin
+            if margin is not None:
+                margins[row.key, at] = margin
     known = [
         (row, margins[where])
         for row in rows
-        if (where := (row.request, row.sample, row.first_difference or 0)) in margins
+        if (where := (row.key, row.first_difference or 0)) in margins
     ]
     threshold = max([exact, *(margin for row, margin in known if row.candidate is None)])
     return [msgspec.structs.replace(row, tie=margin <= threshold) for row, margin in known]

@@ -21,12 +21,12 @@ from draftbench.records import (
     LOOKUP,
     Candidate,
     EngineFacts,
+    Key,
     LookupReplay,
     Replay,
     Sampling,
     Served,
 )
-from draftbench.run_folder.folder import Key
 from draftbench.run_folder.manifest import portable, short_name
 from draftbench.sweep.arms import Arm, Serving
 from draftbench.sweep.failures import changed_model
@@ -312,6 +312,6 @@ def drafted_nothing(
     told = [drafted for drafted in sums if drafted is not None]
     if not roomy or (any(told) if told else counted != 0):
         return False
-    found = [along[key] for row in roomy if (key := (row.request, row.sample)) in along]
+    found = [along[key] for row in roomy if (key := row.key) in along]
     lookups = [replay.proposed for replay in found if isinstance(replay, LookupReplay)]
     return not lookups or any(map(any, lookups))

@@ -23,6 +23,7 @@ from draftbench.records import (
     Decode,
     EngineFacts,
     Failure,
+    Key,
     LookupReplay,
     ModelFacts,
     Observation,
@@ -30,7 +31,7 @@ from draftbench.records import (
     Served,
     Trajectory,
 )
-from draftbench.run_folder.folder import Key, RunFolder
+from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.arms import (
     ALONE,
@@ -96,7 +97,7 @@ class Measured:
         """
         found = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
-        texts = {(text.request, text.sample): text for text in folder.private_texts()}
+        texts = {text.key: text for text in folder.private_texts()}
         ids = prepared.serving.ids if prepared.serving else sys.maxsize
         # Runs of before kept them as responses, and measured drafts along them.
         wrong = {key for key, text in texts.items() if max(text.tokens, default=0) >= ids}
@@ -104,9 +105,8 @@ class Measured:
             if not isinstance(record, Trajectory):
                 found.add([record])
                 continue
-            key = record.request, record.sample
-            if record.request in prompts and key in texts.keys() - wrong:
-                text = texts[key]
+            if record.request in prompts and record.key in texts.keys() - wrong:
+                text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 found.responses[response.key] = response
         kept: tuple[dict[Key, Any], ...] = (*found.replays.values(), *found.answers.values())
@@ -141,7 +141,7 @@ class Measured:
             match record:
                 case Replay() | LookupReplay():
                     along = self.replays.setdefault(record.candidate, {})
-                    along[record.request, record.sample] = record
+                    along[record.key] = record
                 case CostPoint():
                     self.costs.setdefault(record.block, []).append(record)
                     self.timed_models.add(record.candidate)
@@ -163,7 +163,7 @@ class Measured:
         one visit stand together: fewer requests at a time are less load.
         """
         where = arm_of(row)
-        answers, key = self.answers.get(where, {}), (row.request, row.sample)
+        answers, key = self.answers.get(where, {}), row.key
         if where[1].concurrency is None and any(a.server != row.server for a in answers.values()):
             answers.clear()
         if row.error is None:
@@ -239,7 +239,7 @@ class Measured:
             return
         trajectories = [response.trajectory for response in self.responses.values()]
         chosen = to_decode(trajectories, self.prepared.options.measure_requests)
-        responses = [self.responses[t.request, t.sample] for t in chosen]
+        responses = [self.responses[t.key] for t in chosen]
         for batch in self.prepared.options.batches:
             points = self.costs.get(str(candidate), ())
             timed = {point.process for point in points if point.batch == batch}
@@ -308,7 +308,7 @@ class Measured:
         assert serving is not None
         everything = [asked for group in self.groups for asked in group]
         known = [response.trajectory for response in self.responses.values()]
-        chosen = {(t.request, t.sample) for t in to_decode(known, options.measure_requests)}
+        chosen = {t.key for t in to_decode(known, options.measure_requests)}
         missing = {}
         for load in loads_of(serving, options, arm):
             done: Set[Key] = self.answers.get((arm, load), {}).keys()
@@ -363,7 +363,7 @@ class Measured:
         rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
         seen = defaultdict[Key, dict[str, set[int]]](dict)
         for row in comparable(rows):
-            seen[row.request, row.sample].setdefault(row.process, set()).add(row.k)
+            seen[row.key].setdefault(row.process, set()).add(row.k)
         return {
             key
             for key, by_process in seen.items()

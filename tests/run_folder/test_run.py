@@ -114,9 +114,9 @@ def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides():
     rows = [
         trajectory(request, length, sample=sample) for (request, sample), length in lengths.items()
     ]
-    chosen = [(t.request, t.sample) for t in to_decode(rows, 9)]
+    chosen = [t.key for t in to_decode(rows, 9)]
     assert chosen == [("b", 0), ("c", 0), ("a", 1)]
-    assert [(t.request, t.sample) for t in to_decode(rows, 1)] == [("b", 0)]
+    assert [t.key for t in to_decode(rows, 1)] == [("b", 0)]
     assert [t.request for t in to_decode(rows[1:2], 9)] == ["a"]
     assert to_decode(rows[-1:], 9) == []
 

@@ -238,12 +238,12 @@ def test_seeds_are_derived_sent_and_recorded_above_temperature_0(served):
     sampled = {"temperature": 0.7, "samples": 2, "mode": DraftingMode.GREEDY}
     found = served("ngram", measure="none", **sampled)
     sent = {ask.key: ask.sampling.seed for ask in found.engine.servers[0].asked if ask.key[0]}
-    kept = {(t.request, t.sample): t.sampling.seed for t in found.run.trajectories}
+    kept = {t.key: t.sampling.seed for t in found.run.trajectories}
     assert kept == sent
     assert len(set(kept.values())) == 4
     assert None not in kept.values()
     again = served("ngram", measure="none", out="again", **sampled).run
-    assert {(t.request, t.sample): t.sampling.seed for t in again.trajectories} == kept
+    assert {t.key: t.sampling.seed for t in again.trajectories} == kept
     assert all(row.first_difference is None for row in found.run.served)
 
 

@@ -61,7 +61,7 @@ def essence(folder):
     """Everything but times and the processes that took them."""
     found = read_run(folder)
     return (
-        {(t.request, t.sample): t for t in folder.private_texts()},
+        {t.key: t for t in folder.private_texts()},
         found.trajectories,
         found.replays,
         sorted(map(decoded, found.decodes)),

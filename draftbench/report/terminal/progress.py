@@ -22,7 +22,7 @@ from rich.text import Text
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
 from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, estimate
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
-from draftbench.records import Decode, LookupReplay, Observation, Replay, Trajectory
+from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
 from draftbench.report.terminal.text import plain, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
@@ -178,7 +178,7 @@ class RunningFigures:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
-        self._written: dict[tuple[str, int], Trajectory] = {}
+        self._written: dict[Key, Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
         # By candidate and batch size: the last process, and tokens and seconds at each k.
@@ -193,9 +193,9 @@ class RunningFigures:
                     bare = copy(record)  # a number for each token is not needed here
                     for name in ("margins", "argmax"):
                         msgspec.structs.force_setattr(bare, name, ())
-                    self._written[record.request, record.sample] = bare
+                    self._written[record.key] = bare
                 case Replay() | LookupReplay():
-                    response = self._written.get((record.request, record.sample))
+                    response = self._written.get(record.key)
                     if response is not None:
                         replayed.setdefault(str(record.candidate), []).append((response, record))
                 case Decode():
