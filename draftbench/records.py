@@ -264,6 +264,11 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     active: tuple[Count, ...] = ()
     summed: bool = False
 
+    @property
+    def prefills(self) -> float:
+        """Seconds in which target and draft read the prompt."""
+        return self.prefill_seconds + (self.draft_prefill_seconds or 0.0)
+
     def __post_init__(self) -> None:
         _check_lengths(
             len(self.proposed),

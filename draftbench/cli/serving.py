@@ -45,7 +45,7 @@ def _arrivals(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingFlags:
-    """Which engine serves the target instead of the built-in decoder."""
+    """Which engine serves the target: fields of `ServingOptions`, by its names."""
 
     engine: str | None = in_serving(
         None,
@@ -57,20 +57,31 @@ class ServingFlags:
     server: str | None = in_serving(
         None, "Measure on a running server, with its speculation if it has any.", "URL"
     )
-    baseline_server: str | None = in_serving(
-        None, "The same server without speculation: the baseline of the speed-up.", "URL"
+    baseline: str | None = in_serving(
+        None,
+        "The same server without speculation: the baseline of the speed-up.",
+        "URL",
+        ("--baseline-server",),
     )
-    engine_args: str = in_serving(
-        "", "More flags to start the engine with, as one string.", "ARGS", show_default=False
+    args: str = in_serving(
+        "",
+        "More flags to start the engine with, as one string.",
+        "ARGS",
+        ("--engine-args",),
+        show_default=False,
     )
-    engine_command: str | None = in_serving(
+    command: str | None = in_serving(
         None,
         "The command that starts the engine. {args} stands for the flags that draftbench adds; "
         "{model}, {host} and {port} work too.",
         "COMMAND",
+        ("--engine-command",),
     )
-    engine_stop_command: str | None = in_serving(
-        None, "The command that stops what --engine-command started elsewhere.", "COMMAND"
+    stop_command: str | None = in_serving(
+        None,
+        "The command that stops what --engine-command started elsewhere.",
+        "COMMAND",
+        ("--engine-stop-command",),
     )
     ready_timeout: float = in_serving(
         _READY_TIMEOUT,
@@ -113,9 +124,9 @@ class ServingFlags:
         from draftbench.sweep.options import ServingOptions
 
         started = {
-            "--engine-args": self.engine_args,
-            "--engine-command": self.engine_command,
-            "--engine-stop-command": self.engine_stop_command,
+            "--engine-args": self.args,
+            "--engine-command": self.command,
+            "--engine-stop-command": self.stop_command,
             "--restarts": self.restarts > 1,
             "--ready-timeout": self.ready_timeout != _READY_TIMEOUT,
         }
@@ -127,7 +138,7 @@ class ServingFlags:
             without = [
                 *((name, True, start) for name in given),
                 ("--replay", self.replay != "local", start),
-                ("--baseline-server", self.baseline_server, f"name {drive}"),
+                ("--baseline-server", self.baseline, f"name {drive}"),
                 ("--tokenizer", self.tokenizer, f"{start}, or {drive}"),
                 ("--arrivals", self.arrivals != "closed", f"{start}, or {drive}"),
             ]
@@ -140,7 +151,7 @@ class ServingFlags:
                 f"{given[0]} with --server, which is running already",
                 hint="leave it out, or let draftbench start the engine: --engine without --server",
             )
-        if self.server is None and self.baseline_server is not None:
+        if self.server is None and self.baseline is not None:
             raise UsageError(
                 "--baseline-server without --server",
                 hint="with --engine both are started; --server is the one with speculation",
@@ -156,20 +167,7 @@ class ServingFlags:
                 f"--replay engine cannot score a draft with {why}",
                 hint="--replay local needs the draft's files and no more",
             )
-        return ServingOptions(
-            engine=self.engine,
-            server=self.server,
-            baseline=self.baseline_server,
-            args=self.engine_args,
-            command=self.engine_command,
-            stop_command=self.engine_stop_command,
-            ready_timeout=self.ready_timeout,
-            tokenizer=self.tokenizer,
-            arrivals=self.arrivals,
-            time_scale=self.time_scale,
-            restarts=self.restarts,
-            replay=self.replay,
-        )
+        return ServingOptions(**vars(self))
 
 
 def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> ServingOptions:

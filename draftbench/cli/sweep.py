@@ -202,7 +202,6 @@ def sweep(
     sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
     settings: Settings,
     serving: ServingFlags,
-    batch: str | None = flag(None, "Deprecated: --concurrency.", names=("--batch",), hidden=True),
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
@@ -251,9 +250,6 @@ def sweep(
         if not given and (asked is None or asked.server is None):
             raise UsageError(f"missing option {name}", hint=what)
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
-    if batch is not None:
-        watcher.note("--batch is called --concurrency now, and will go")
-        settings = replace(settings, batches=load_levels(batch))
     if asked is not None and asked.arrivals != "closed":
         asked = with_slots(asked, settings.batches)
         settings = replace(settings, batches=None)

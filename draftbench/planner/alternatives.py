@@ -9,7 +9,7 @@ were decoded is no reason to expect more. Fewer than `FEW_DECODED` decoded reque
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -28,10 +28,12 @@ from draftbench.planner.time_factors import (
     seconds_of,
     time_factor,
 )
-from draftbench.records import Candidate
+from draftbench.records import Candidate, Key
 
 # `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
 Kind = Literal["predicted", "measured", "expected", "end_to_end"]
+# Those that candidates are ranked by.
+KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +112,8 @@ class Alternative:
     def _error(self, prediction: Prediction, by: Kind) -> float | None:
         if self.measured is None:
             return None
-        if by == "end_to_end":
-            predicted, measured = prediction.end_to_end, self.measured.end_to_end
-        else:
-            predicted, measured = prediction.speedup, self.measured.speedup
-        known = predicted(self.measured.keys)
+        known = predicted_by(prediction, by, self.measured.keys)
+        measured = self.measured.end_to_end if by == "end_to_end" else self.measured.speedup
         if known is None or measured is None or not known.value or not measured.value:
             return None
         return known.value / measured.value - 1
@@ -153,6 +152,13 @@ class Alternative:
             for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(own)))
         )
         return float(decoded / expected - 1) if expected > 0 else None
+
+
+def predicted_by(
+    prediction: Prediction, kind: Kind, only: Collection[Key] | None = None
+) -> Sample | None:
+    """The predicted speed-up that compares with one of this kind: with both prefills or without."""
+    return prediction.end_to_end(only) if kind == "end_to_end" else prediction.speedup(only)
 
 
 def alternatives_of(
@@ -225,19 +231,21 @@ def _corrected(each: Alternative, decoding: float | None, whole: float | None) -
     assert each.measured is not None
     prediction = predict(each.predictor, each.k, (0.0, each.predictor.overheads.of_all))
     end_to_end = each.measured.end_to_end
-    expected = _faster(prediction.speedup(), decoding) or each.measured.speedup
+    expected = faster(prediction.speedup(), decoding) or each.measured.speedup
     if each.predictor.served is not None:
         # Rounds of replay by the seconds of whole rounds as they were measured at this k.
         seconds = each.predictor.served.decoding(each.prediction.rounds)
         expected = replace(each.prediction, decoding=seconds).speedup() or expected
     return replace(
-        each, expected=expected, end_to_end=_faster(prediction.end_to_end(), whole) or end_to_end
+        each, expected=expected, end_to_end=faster(prediction.end_to_end(), whole) or end_to_end
     )
 
 
-def _faster(predicted: Sample | None, factor: float | None) -> Sample | None:
+def faster(predicted: Sample | None, factor: float | None) -> Sample | None:
     """A prediction times a time factor; None where either is unknown."""
     if predicted is None or factor is None:
         return None
-    # The second of the sums is the seconds with speculation.
+    if factor == 1:
+        return predicted
+    # Of the two columns that it sums, the second is the seconds with speculation.
     return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))

@@ -20,7 +20,7 @@ from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.models.engine_rules import fewest_drafted, too_short
-from draftbench.planner.alternatives import Alternative, Kind, corrected, timed
+from draftbench.planner.alternatives import KINDS, Alternative, Kind, corrected, timed
 from draftbench.planner.corrections import carried_over
 from draftbench.planner.cost_sources import NO_BASELINE, costs_in
 from draftbench.planner.latency import tail_ratio
@@ -43,7 +43,6 @@ from draftbench.run_folder.run import Run, to_decode
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
 _OVER_TOKENS = 1.25
-_KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
 def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
@@ -345,6 +344,6 @@ class Evaluator:
                 kind: alike_by_k(
                     [{a.k: time for a in own if (time := a.time_factor(kind))} for own in drafts]
                 )
-                for kind in _KINDS
+                for kind in KINDS
             }
         return self._by_k[concurrency]

@@ -87,24 +87,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
 def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     leader = decided.leader
     if leader is None:
-        text = "none of the timed candidates keeps the limits"
-        known = [each for each in decided.alternatives if each.predicted or each.measured]
-        if not any(each.breaks for each in known):
-            text = (
-                "no candidate's speed is known: nothing was timed, or no quantization level has a "
-                "fast kernel here"
-            )
-            loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
-            if evaluator.run.manifest.question.engine and not loads:
-                text = f"no candidate's speed is known: {_not_timed_on_engine(evaluator.run)}"
-            elif any(each.measured for each in decided.alternatives):
-                text = "no candidate's speed is known: too few requests were decoded"
-            elif loads and decided.concurrency not in loads:
-                measured = ", ".join(map(str, sorted(loads)))
-                where = evaluator.source.origin
-                how = f"timed in {where}" if where else "measured"
-                text = f"concurrency {decided.concurrency} was not {how}, only {measured}"
-        yield Caveat("no-speed", text)
+        yield Caveat("no-speed", _no_speed(evaluator, decided))
         return
     if decided.impossible:
         yield Caveat(
@@ -160,6 +143,25 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
             f"{expected.value:.2f}×, which decides",
         )
+
+
+def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
+    """Why nobody leads."""
+    known = [each for each in decided.alternatives if each.predicted or each.measured]
+    if any(each.breaks for each in known):
+        return "none of the timed candidates keeps the limits"
+    unknown = "no candidate's speed is known"
+    loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
+    if evaluator.run.manifest.question.engine and not loads:
+        return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
+    if any(each.measured for each in decided.alternatives):
+        return f"{unknown}: too few requests were decoded"
+    if loads and decided.concurrency not in loads:
+        measured = ", ".join(map(str, sorted(loads)))
+        where = evaluator.source.origin
+        how = f"timed in {where}" if where else "measured"
+        return f"concurrency {decided.concurrency} was not {how}, only {measured}"
+    return f"{unknown}: nothing was timed, or no quantization level has a fast kernel here"
 
 
 def _times(count: int) -> str:

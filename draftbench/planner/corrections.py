@@ -16,11 +16,8 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample
-from draftbench.planner.alternatives import Alternative, Kind
-from draftbench.planner.predict import Prediction, Predictor, predict
-
-_KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
+from draftbench.planner.alternatives import KINDS, Alternative, Kind, faster, predicted_by
+from draftbench.planner.predict import Predictor, predict
 
 
 def carried_over(
@@ -37,7 +34,7 @@ def carried_over(
         by: the speed-up whose doubt counts.
         errors: what predictions from passes alone were off by there, of all candidates.
     """
-    decode, end_to_end = ([_factors(end, k) for end in (fewer, more)] for k in _KINDS)
+    decode, end_to_end = ([_factors(end, k) for end in (fewer, more)] for k in KINDS)
     ends = end_to_end if by == "end_to_end" else decode
     if any(ends):
         factors = [factor for end in ends for factor in end.values() or (1.0,)]
@@ -56,8 +53,8 @@ def carried_over(
         found.append(
             replace(
                 each,
-                expected=_times(each.expected, _between(decode, each.k, share)),
-                end_to_end=_times(each.end_to_end, _between(end_to_end, each.k, share)),
+                expected=faster(each.expected, _between(decode, each.k, share)),
+                end_to_end=faster(each.end_to_end, _between(end_to_end, each.k, share)),
                 errors=tuple(off.ravel().tolist()),
                 decoded_around=any(ends),
             )
@@ -71,22 +68,15 @@ def _between(ends: Sequence[Mapping[int, float]], k: int, share: float) -> float
     return float(low ** (1 - share) * high**share)
 
 
-def _times(predicted: Sample | None, factor: float) -> Sample | None:
-    if predicted is None or factor == 1:
-        return predicted
-    # Of the two columns that it sums, the second is the seconds with speculation.
-    return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
-
-
 # Every load between two timed ones asks for the same few.
 @lru_cache(maxsize=256)
 def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float]:
     """What is expected over what timed passes predict, by the k's that were decoded."""
     found = {}
     for each in alternatives:
-        expected, alone = each.speedup(by), _speedup(each.passes_only, by)
-        if each.corrected and expected and expected.value and alone:
-            found[each.k] = expected.value / alone
+        expected, alone = each.speedup(by), predicted_by(each.passes_only, by)
+        if each.corrected and expected and expected.value and alone and alone.value:
+            found[each.k] = expected.value / alone.value
     return found
 
 
@@ -94,10 +84,5 @@ def _bends(alternative: Alternative, bounds: Sequence[Predictor], by: Kind) -> l
     """What the prediction is off by if passes take the least or the most, or neither."""
     predicted = alternative.speedup(by)
     own = predicted.value if predicted else None
-    others = [_speedup(predict(bound, alternative.k), by) for bound in bounds]
-    return [0.0, *(own / other - 1 for other in others if own and other)]
-
-
-def _speedup(prediction: Prediction, by: Kind) -> float | None:
-    sample = prediction.end_to_end() if by == "end_to_end" else prediction.speedup()
-    return sample.value if sample else None
+    others = [predicted_by(predict(bound, alternative.k), by) for bound in bounds]
+    return [0.0, *(own / other.value - 1 for other in others if own and other and other.value)]

@@ -114,7 +114,7 @@ def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
         ]
         # Every row of a batch records the rounds that all rows share: one copy of each counts.
         gaps = sorted(rounds, reverse=True)[:: rows[0].batch]
-    first = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for row in rows]
+    first = [row.prefills for row in rows]
     return Side(
         time_per_output_token=_distribution("request: time per output token", paces),
         chunk_gap=_distribution("stream: gap between chunks", gaps) if gaps else None,

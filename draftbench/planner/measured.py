@@ -182,9 +182,7 @@ def _sums(rows: Sequence[Decode]) -> tuple[float, float, float]:
     tokens = sum(part.output_tokens - 1 for _, part in parts)
     seconds = sum(part.decode_seconds for _, part in parts)
     prefills = sum(
-        (row.prefill_seconds + (row.draft_prefill_seconds or 0.0))
-        * (part.output_tokens - 1)
-        / max(row.output_tokens - 1, 1)
+        row.prefills * (part.output_tokens - 1) / max(row.output_tokens - 1, 1)
         for row, part in parts
     )
     return tokens / len(parts), seconds / len(parts), prefills / len(parts)

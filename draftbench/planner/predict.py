@@ -180,14 +180,9 @@ class Prediction:
 
     def end_to_end(self, only: Collection[Key] | None = None) -> Sample | None:
         """Speed-up of a response from its prompt to its last token."""
-        return self._pooled(self.total, only)
-
-    @property
-    def total(self) -> Floats | None:
-        """Seconds from the prompt to the last token [responses, 2], without and with."""
         if self.decoding is None or self.prefills is None:
             return None
-        return self.decoding + self.prefills
+        return self._pooled(self.decoding + self.prefills, only)
 
     def _pooled(self, seconds: Floats | None, only: Collection[Key] | None) -> Sample | None:
         if seconds is None:

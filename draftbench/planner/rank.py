@@ -24,7 +24,7 @@ import numpy.typing as npt
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate, quantiles
 from draftbench.acceptance.rounds import Floats, Ints
-from draftbench.planner.alternatives import Alternative, Kind
+from draftbench.planner.alternatives import Alternative, Kind, predicted_by
 from draftbench.planner.predict import timing_factors
 from draftbench.planner.time_factors import TimeDoubt, stretched
 
@@ -350,7 +350,7 @@ def _summable(alternatives: Sequence[Alternative], kind: Kind) -> dict[Alternati
         return samples
     alike = {}
     for each, sample in samples.items():
-        base = each.prediction.end_to_end() if kind == "end_to_end" else each.predicted
+        base = predicted_by(each.prediction, kind)
         if base is None or not base.value or sample.value is None:
             return {}
         share = np.array([1.0, base.value / sample.value])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 from draftbench.planner.recommendation import Audit, LoadLevel, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
@@ -21,6 +21,7 @@ from draftbench.run_folder.served import at_load
 # whose margin the server does not tell, other one that is no near tie.
 Match = Literal["same", "near tie", "unknown", "other"]
 _WORSE: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
+K = TypeVar("K")
 # An engine that returns texts and no token ids.
 _TEXT_ONLY = "openai"
 
@@ -30,16 +31,15 @@ def matches_with_draft(
 ) -> dict[Key, Match]:
     """By response, the worst answer with speculation, of one candidate at one k or of all."""
     rows = (row for row in one_by_one(run) if row.k > 0)
-    return _worst(
-        run, (row for row in rows if k is None or (row.candidate, row.k) == (candidate, k))
-    )
+    own = (row for row in rows if k is None or (row.candidate, row.k) == (candidate, k))
+    return _worst(_matched(run, own))
 
 
 def matches_without_draft(run: Run) -> dict[Key, Match]:
     """By response, the worst of what a serving engine wrote without speculation when it was asked
     again; empty where it was not.
     """
-    return _worst(run, (row for row in one_by_one(run) if row.k == 0 and row.repeat))
+    return _worst(_matched(run, (r for r in one_by_one(run) if r.k == 0 and r.repeat)))
 
 
 def one_by_one(run: Run) -> Iterable[Decode | Served]:
@@ -51,10 +51,7 @@ def one_by_one(run: Run) -> Iterable[Decode | Served]:
 
 def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
     """Several responses of a request as one."""
-    worst: dict[str, Match] = {}
-    for (request, _), match in matches.items():
-        worst[request] = max(match, worst.get(request, match), key=_WORSE.index)
-    return worst
+    return _worst((request, match) for (request, _), match in matches.items())
 
 
 def written_without_draft(run: Run) -> bool:
@@ -106,9 +103,9 @@ def _is_whole(row: Served) -> bool:
     return row.error is None and row.output_tokens > 0
 
 
-def _worst(run: Run, rows: Iterable[Decode | Served]) -> dict[Key, Match]:
-    worst: dict[Key, Match] = {}
-    for key, match in _matched(run, rows):
+def _worst(matches: Iterable[tuple[K, Match]]) -> dict[K, Match]:
+    worst: dict[K, Match] = {}
+    for key, match in matches:
         worst[key] = max(match, worst.get(key, match), key=_WORSE.index)
     return worst
 

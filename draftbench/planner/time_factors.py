@@ -188,7 +188,7 @@ def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
     runs = measured.runs if side else measured.baseline
     parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
     shares = [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
-    read = [row.prefill_seconds + (row.draft_prefill_seconds or 0.0) for _, row, _ in parts]
+    read = [row.prefills for _, row, _ in parts]
     reading = [passes.prefills[t.key][side] for t, _, _ in parts]
     prefills = np.array([read, reading, [0.0] * len(parts)])
     found: Floats = decoding + (np.array(shares) * prefills).T

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
@@ -23,7 +24,6 @@ from draftbench.engines.connect import connect
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import (
-    DraftbenchError,
     EngineError,
     ModelError,
     PairError,
@@ -32,12 +32,12 @@ from draftbench.errors import (
 )
 from draftbench.measure.prompts import Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
+from draftbench.memory import LEVELS
 from draftbench.models.compatibility import check_pair, check_writes, context_of
 from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
-from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
+from draftbench.records import LOOKUP, SELF, Candidate, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import (
     MOST_DRAFTED,
@@ -49,9 +49,9 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.sweep.arms import REPLAYED, Serving, arrival_times
 from draftbench.sweep.engine_check import with_own
-from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
+    CheckedDrafts,
     Prepared,
     PromptMaker,
     heading,
@@ -395,17 +395,13 @@ def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> N
 
 
 @dataclass
-class _DraftsServed:
-    """Drafts by name: models to replay with their caveats, how the engine drafts with each, and at
-    which of its levels a candidate is served.
+class _DraftsServed(CheckedDrafts):
+    """Drafts to replay; how the engine drafts with each, by name, and at which of its levels a
+    candidate is served.
     """
 
-    sources: dict[str, ModelSource] = field(default_factory=dict)
-    caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     drafters: dict[str, Speculation] = field(default_factory=dict)
-    candidates: dict[Candidate, None] = field(default_factory=dict)
     levels: dict[Candidate, str] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
     replayed_only: list[str] = field(default_factory=list)
 
 
@@ -419,7 +415,8 @@ def _check_drafts(
     """
     rules = ENGINE_RULES.get(engine)
     made = rules.levels if rules is not None else None
-    found, refusals = _DraftsServed(), list[DraftbenchError]()
+    found = _DraftsServed()
+    check = partial(check_pair, target) if target else partial(_same_words, server=server)
     for spec in options.drafts:
         if spec == SELF:
             raise UsageError(
@@ -440,32 +437,19 @@ def _check_drafts(
             found.candidates[candidate], found.levels[candidate] = None, "none"
             continue
         source = ModelSource(spec, options.trust)
-        levels = options.quants
-        try:
-            caveats = check_pair(target, source) if target else _same_words(source, server)
-            stored = stored_level(source)
-        # Configurations and tokenizers are read by code that raises what it likes.
-        except Exception as error:
-            refusals.append(known_error(f"the draft {name}", error))
-            stage = "pair" if isinstance(error, PairError) else "load"
-            found.failures += [
-                failure(Candidate(draft=name, quant=q), error, stage) for q in levels
-            ]
-            continue
-        found.sources[name], found.caveats[name] = source, caveats
-        for level in (stored,) if stored else levels:
+        for level in found.take_in(name, source, options.quants, check):
             check_level(level, "cpu", simulate=True)
             candidate = Candidate(draft=name, quant=level)
-            found.candidates[candidate] = None
             # llama.cpp converts before it serves: it takes a file at the level that it has.
-            served = spec.endswith(".gguf") if made is None else bool(stored) or level in made
+            served = (
+                spec.endswith(".gguf") if made is None else level not in LEVELS or level in made
+            )
             if served:
                 found.levels[candidate] = level if made and level in made else "none"
             elif server is None:
                 found.replayed_only.append(str(candidate))
-    if not found.candidates and (server is None or refusals):
-        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
-        raise next(iter(refusals), UsageError("no draft is given", hint=hint))
+    if not found.candidates and (server is None or found.refusals):
+        raise found.no_draft
     if options.controls and (server is None or options.drafts):
         found.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
         found.candidates.setdefault(Candidate(draft=LOOKUP))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -269,48 +270,65 @@ def _listed(reasons: Mapping[str, int]) -> str:
 
 
 @dataclass
-class _Checked:
+class CheckedDrafts:
     """Sources and caveats of the drafts by name, candidates in order, refused ones as records."""
 
     sources: dict[str, ModelSource] = field(default_factory=dict)
     caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     candidates: dict[Candidate, None] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    refusals: list[DraftbenchError] = field(default_factory=list)
+
+    def take_in(
+        self,
+        name: str,
+        source: ModelSource,
+        levels: Sequence[str],
+        check: Callable[[ModelSource], tuple[str, ...]],
+    ) -> Sequence[str]:
+        """A draft at its levels, or at the one that it is stored at; gives these, none where
+        `check`, which gives its caveats, refuses it.
+        """
+        try:
+            caveats = check(source)
+            if stored := stored_level(source):
+                levels = (stored,)
+        # Configurations and tokenizers are read by code that raises what it likes.
+        except Exception as error:
+            self.refusals.append(known_error(f"the draft {name}", error))
+            stage = "pair" if isinstance(error, PairError) else "load"
+            refused = (Candidate(draft=name, quant=level) for level in levels)
+            self.failures += [failure(candidate, error, stage) for candidate in refused]
+            return ()
+        self.sources[name], self.caveats[name] = source, caveats
+        self.candidates |= dict.fromkeys(Candidate(draft=name, quant=level) for level in levels)
+        return levels
+
+    @property
+    def no_draft(self) -> DraftbenchError:
+        """Why there is none."""
+        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
+        return next(iter(self.refusals), UsageError("no draft is given", hint=hint))
 
 
 def _check_drafts(
     options: SweepOptions, target: ModelSource, named: dict[str, ModelSource | None], device: str
-) -> _Checked:
-    """Which drafts can be measured at which levels, from configurations and tokenizers alone; one
-    that is stored quantized at its own level.
+) -> CheckedDrafts:
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone.
 
     Raises:
         DraftbenchError: none can, or a level cannot be had here.
     """
     for level in options.quants:
         check_level(level, device, simulate=options.simulate_quant)
-    found, refusals = _Checked(), list[DraftbenchError]()
+    found = CheckedDrafts()
     for name, source in named.items():
         if source is None:
             found.candidates[Candidate(draft=name)] = None
-            continue
-        levels = options.quants
-        try:
-            caveats = check_pair(target, source)
-            if stored := stored_level(source):
-                levels = (stored,)
-        # Configurations and tokenizers are read by code that raises what it likes.
-        except Exception as error:
-            refusals.append(known_error(f"the draft {name}", error))
-            stage = "pair" if isinstance(error, PairError) else "load"
-            refused = (Candidate(draft=name, quant=level) for level in levels)
-            found.failures += [failure(candidate, error, stage) for candidate in refused]
-            continue
-        found.sources[name], found.caveats[name] = source, caveats
-        found.candidates |= dict.fromkeys(Candidate(draft=name, quant=level) for level in levels)
+        else:
+            found.take_in(name, source, options.quants, partial(check_pair, target))
     if not found.candidates:
-        hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
-        raise next(iter(refusals), UsageError("no draft is given", hint=hint))
+        raise found.no_draft
     if options.controls:
         found.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
     return found
