@@ -78,7 +78,7 @@ class Alternative:
         return self.measured is not None and len(self.measured.speedup.requests) >= FEW_DECODED
 
     def speedup(self, kind: Kind) -> Sample | None:
-        """One of the speed-ups."""
+        """The speed-up of a kind; None where it is unknown."""
         if kind == "measured":
             return self.measured.speedup if self.measured else None
         sample: Sample | None = getattr(self, kind)
@@ -90,7 +90,7 @@ class Alternative:
         return self._error(self.prediction, "expected")
 
     def time_factor(self, by: Kind) -> TimeFactor | None:
-        """That of either kind of speed-up."""
+        """How much faster than predicted it decoded, with both prefills or without."""
         return self.end_to_end_time if by == "end_to_end" else self.time
 
     @property
@@ -101,7 +101,7 @@ class Alternative:
         return len(self.time.by_process) if self.time else 1
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
-        """The same of `passes_only`, by either kind of speed-up."""
+        """The prediction error had nothing been decoded, by either kind of speed-up."""
         return self._error(self.passes_only, by)
 
     @cached_property
@@ -125,7 +125,7 @@ class Alternative:
 
     @cached_property
     def plain_overhead(self) -> float | None:
-        """The same of the target steps that were decoded beside them."""
+        """Measured seconds of the baseline's steps over those of their passes."""
         return self._over_passes(0)
 
     def _over_passes(self, side: int) -> float | None:
@@ -171,15 +171,15 @@ def alternatives_of(
 def timed(
     predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
 ) -> tuple[Alternative, ...]:
-    """The same with time factors that do not correct what is expected yet."""
+    """A candidate at every k with its time factors, by which nothing is corrected yet."""
     return tuple(_timed(predictor, k, measured.get(k)) for k in ks)
 
 
 def corrected(
     found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
 ) -> tuple[Alternative, ...]:
-    """A candidate's alternatives as their common time factor corrects them, and by what its k's
-    have `alike` with those of other drafts, which the common factor then leaves out.
+    """A candidate's alternatives, each corrected by a time factor: the mean of its decoded k's,
+    times what a k gains for all drafts `alike`, which that mean leaves out.
     """
     ran = [each for each in found if each.corrected]
 

@@ -158,12 +158,12 @@ class LoadDecision:
 
     @property
     def choice(self) -> Alternative | None:
-        """The leader where the answer is to speculate."""
+        """The leader, where the decision is to speculate."""
         return self.leader if self.decision == "speculate" else None
 
     @property
     def k(self) -> int | None:
-        """That of the choice; 0: do not speculate, None: open."""
+        """The draft length that is chosen; 0: do not speculate, None: open."""
         if self.choice is not None:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
@@ -241,7 +241,7 @@ class Evaluator:
         self._decisions: dict[tuple[int, Candidate | None], LoadDecision] = {}
 
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
-        """Who leads with so many active rows, among all candidates or the k's of one."""
+        """The decision with so many active rows, among all candidates or the k's of one."""
         if (concurrency, only) not in self._decisions:
             alternatives = self._of(concurrency, [only] if only else self.run.candidates)
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]

@@ -1,5 +1,5 @@
-"""What a reader must know of a run on a serving engine: drafts that it was not started with, rounds
-that are not those of replay, other texts with speculation, and prompts that it had read before.
+"""The caveats of a run on a serving engine: servers that differ, drafts that were not timed, rounds
+that are not those of replay, stalls, texts that change with speculation, and cached prompts.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ def _step(alternative: Alternative, prediction: Prediction) -> float:
 
 
 def _share(evaluator: Evaluator, low: int, rows: int, high: int) -> float | None:
-    """How far passes have risen from one timed load to the next; None where they are unknown."""
+    """The share of the rise in pass times, from one timed load to the next, that is reached at so
+    many rows; None where passes are unknown.
+    """
     passes = [
         {candidate: _step(each, each.passes_only) for candidate, each in found.items()}
         for found in (_each(evaluator, at) for at in (low, rows, high))

@@ -172,8 +172,8 @@ class Ranking:
         return max(-low, 0.0), max(high, 0.0)
 
     def doubt_in(self, alternative: Alternative, processes: int) -> tuple[float, float]:
-        """Half of the 95 % interval, and the standard deviation, of the same in another number of
-        processes.
+        """Half of the 95 % interval of the logarithm that requests do not narrow, and its standard
+        deviation, were the speed-up timed in so many processes.
         """
         if alternative.corrected and alternative.predictor.served is None:
             time, scatter = alternative.time_factor(self.by), self.time_doubt.scatter

@@ -129,7 +129,7 @@ def near_ties(
     plain: Server,
     exact: float,
 ) -> list[Served]:
-    """The answers that left their response, each with whether it did so at a near tie: where the
+    """The answers that differ from their response, each with whether at a near tie: where the
     plain server's two best tokens are no further apart than where it leaves itself, or than
     `exact`. Those of which the server gives no log-probabilities are left out.
     """

@@ -175,9 +175,9 @@ def with_own(
     named: int | None,
     watcher: Watcher,
 ) -> tuple[Serving, dict[Candidate, None]]:
-    """With what the user's server drafts with, if it drafts: as it tells, or as answers to the
-    first requests show. How long they are does not depend on the requests' own limits, at which
-    some servers draft less. Of one that tells nothing, the k that the user `named`.
+    """Find out what the user's server drafts with, if it drafts: as it tells, or as answers to the
+    first requests show; of one that tells nothing, the k is what the user `named`. Gives the engine
+    with that arm, and the candidates with its draft.
 
     Raises:
         EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
@@ -185,23 +185,7 @@ def with_own(
     """
     facts = serving.facts
     assert facts is not None
-    k, most = facts.k or 0, 0
-    drafts = k > 0 or facts.method not in (None, "none")
-    for prompt in prompts[:_PROBES]:
-        room = serving.target.context_length - len(prompt.tokens)
-        probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
-        (answer,) = drive(server, [probe], concurrency=1)
-        if answer.error is not None:
-            raise EngineError(
-                f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
-                hint="send it a request by hand, and look at its log",
-            )
-        most = max(most, drafted_at_once(answer))
-        drafts = drafts or most > 0 or bool(answer.drafted or server.counters().drafted)
-        if drafts:
-            k = k or len(server.counters().by_position or ())
-        if k or (facts.method == "none" and not drafts):
-            break
+    k, most, drafts = _probed(serving, facts, server, prompts)
     if not drafts and serving.baseline is None:
         return serving, candidates
     unknown = not drafts and facts.method is None and server.counters().drafted is None
@@ -244,6 +228,33 @@ def with_own(
         inferred = ", by --k: it does not tell"
     watcher.note(f"the server drafts {own.k} tokens a round ({method}){inferred}")
     return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]
+
+
+def _probed(
+    serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
+) -> tuple[int, int, bool]:
+    """How many tokens a round the server drafts as it tells (0: it does not), the most that answers
+    show, and whether it drafts. How long these answers are does not depend on the requests' own
+    limits, at which some servers draft less.
+    """
+    k, most = facts.k or 0, 0
+    drafts = k > 0 or facts.method not in (None, "none")
+    for prompt in prompts[:_PROBES]:
+        room = serving.target.context_length - len(prompt.tokens)
+        probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
+        (answer,) = drive(server, [probe], concurrency=1)
+        if answer.error is not None:
+            raise EngineError(
+                f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
+                hint="send it a request by hand, and look at its log",
+            )
+        most = max(most, drafted_at_once(answer))
+        drafts = drafts or most > 0 or bool(answer.drafted or server.counters().drafted)
+        if drafts:
+            k = k or len(server.counters().by_position or ())
+        if k or (facts.method == "none" and not drafts):
+            break
+    return k, most, drafts
 
 
 def check_drafting(told: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:

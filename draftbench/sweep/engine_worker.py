@@ -490,7 +490,7 @@ class EngineWorker:
                     self.watcher.advance()
 
     def _judge(self, plain: Server) -> None:
-        """Which of the answers that left the response did so at a near tie."""
+        """Keep of each answer that differs from its response whether it does so at a near tie."""
         left = [
             row
             for (_, load), answers in self.measured.answers.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
-from draftbench.records import Candidate, Failure, Observation
+from draftbench.records import Candidate, DraftingMode, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.arms import threads_of_servers
 from draftbench.sweep.engine_check import (
@@ -40,15 +40,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         AuditError: the check was asked for, and the decoder changes the target's distribution.
     """
     if prepared.options.audit:
-        mode = prepared.options.mode
-        watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
-        if fault := distribution_fault(mode):
-            raise AuditError(
-                f"the decoder changes the distribution of the output: {fault}",
-                hint="none of its figures can be trusted; please report it with the versions of "
-                "torch and numpy",
-            )
-        watcher.advance()
+        _audit(prepared.options.mode, watcher)
     folder = RunFolder.create(out, prepared.manifest)
     with folder.writer() as writer:
 
@@ -111,6 +103,18 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             if isinstance(worker, EngineWorker):
                 worker.end_turn()
     return folder
+
+
+def _audit(mode: DraftingMode, watcher: Watcher) -> None:
+    """Raise an AuditError where the decoder changes the target's distribution."""
+    watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
+    if fault := distribution_fault(mode):
+        raise AuditError(
+            f"the decoder changes the distribution of the output: {fault}",
+            hint="none of its figures can be trusted; please report it with the versions of "
+            "torch and numpy",
+        )
+    watcher.advance()
 
 
 def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[Candidate]) -> None:

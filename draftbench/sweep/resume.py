@@ -290,7 +290,7 @@ class Measured:
             yield k
 
     def answered(self, candidate: Candidate) -> bool:
-        """Whether any server that drafts with it answered."""
+        """Whether any server that drafts with the candidate answered."""
         return any(arm.candidate == candidate for arm, _ in self.answers)
 
     def plain_left(self) -> bool:
