@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from draftbench.memory import (
-    LEVELS,
     Footprint,
     bytes_to_serve,
     format_size,
@@ -31,10 +30,6 @@ def test_a_pair_takes_its_weights_and_for_each_sequence_both_caches_and_the_logi
 )
 def test_a_matrix_takes_what_its_level_keeps(level: str, expected: int) -> None:
     assert matrix_bytes(level, 64, 96, 2) == expected
-
-
-def test_the_levels_are_listed_once() -> None:
-    assert list(LEVELS) == ["none", "fp8", "int8", "int4"]
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer() -> None:

@@ -63,3 +63,14 @@ def pinned(command, swept, tmp_path):
     assert (outcome.code, outcome.out) == (0, "")
     assert "saved draft at k = 2 on 6 requests" in outcome.err
     return file
+
+
+@pytest.fixture
+def no_weights(monkeypatch):
+    """Whatever is found out here must be before any weights load."""
+    from draftbench.models.source import ModelSource
+
+    def load(self, dtype, device):
+        raise AssertionError(f"the weights of {self.spec} were loaded")
+
+    monkeypatch.setattr(ModelSource, "load", load)

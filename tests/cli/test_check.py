@@ -5,15 +5,7 @@ import re
 
 import pytest
 
-from draftbench.models.source import ModelSource
-
-
-@pytest.fixture(autouse=True)
-def _no_weights(monkeypatch):
-    def load(self, dtype, device):
-        raise AssertionError(f"the weights of {self.spec} were loaded")
-
-    monkeypatch.setattr(ModelSource, "load", load)
+pytestmark = pytest.mark.usefixtures("no_weights")
 
 
 @pytest.fixture

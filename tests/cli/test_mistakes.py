@@ -5,17 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.models.source import ModelSource
-
-
-@pytest.fixture(autouse=True)
-def _no_weights(monkeypatch):
-    """All of these must be found out before any weights load."""
-
-    def load(self, dtype, device):
-        raise AssertionError(f"the weights of {self.spec} were loaded")
-
-    monkeypatch.setattr(ModelSource, "load", load)
+pytestmark = pytest.mark.usefixtures("no_weights")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Decisions by hand-made requests alone."""
 
 import pytest
+from scenes import ALL
 
 from draftbench.planner import time_factors
 
@@ -12,3 +13,17 @@ def requests_alone(monkeypatch):
     """
     for name in ("DRAFTS_DIFFER", "USUAL_SCATTER", "LEAST_SCATTER"):
         monkeypatch.setattr(time_factors, name, 1e-9)
+
+
+DRAFT = {1: 0.1, 2: 0.1}
+# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
+STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
+
+
+@pytest.fixture
+def loaded(scene):
+    """All tokens accepted, by a draft whose step takes .1 s at any load."""
+    scene.requests(5, ALL)
+    for batch, steps in STEPS.items():
+        scene.times(steps, DRAFT, batch=batch)
+    return scene

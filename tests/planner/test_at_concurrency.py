@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from planner.conftest import DRAFT, STEPS
 from scenes import ALL, BIG, NGRAM, NONE, SELF_DRAFT, SMALL, TARGET, evaluation, says
 
 from draftbench.acceptance.intervals import Estimate
@@ -15,19 +16,6 @@ from draftbench.planner.recommend import promising_ks, recommend
 from draftbench.planner.recommendation import Configuration
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
-
-DRAFT = {1: 0.1, 2: 0.1}
-# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
-STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
-
-
-@pytest.fixture
-def loaded(scene):
-    """All tokens accepted, by a draft whose step takes .1 s at any load."""
-    scene.requests(5, ALL)
-    for batch, steps in STEPS.items():
-        scene.times(steps, DRAFT, batch=batch)
-    return scene
 
 
 def at(found, concurrency):

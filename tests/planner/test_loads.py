@@ -3,6 +3,7 @@ rows, acceptance the same at all.
 """
 
 import pytest
+from planner.conftest import DRAFT
 from scenes import ALL, BIG, NONE, SMALL, TARGET
 
 from draftbench.planner.options import DecisionOptions
@@ -11,19 +12,6 @@ from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.report.answer import crossover, speed_up
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
-
-DRAFT = {1: 0.1, 2: 0.1}
-# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
-STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
-
-
-@pytest.fixture
-def loaded(scene):
-    """All tokens accepted, by a draft whose step takes .1 s at any load."""
-    scene.requests(5, ALL)
-    for batch, steps in STEPS.items():
-        scene.times(steps, DRAFT, batch=batch)
-    return scene
 
 
 def at(found, concurrency):
