@@ -342,6 +342,9 @@ INT4 = Candidate(draft="small", quant="int4")
 SELF_DRAFT, NGRAM = Candidate(draft="self"), Candidate(draft="ngram")
 # Seconds of a pass by its tokens.
 TARGET, CHEAP = {1: 1.0, 2: 1.1, 3: 1.2}, {1: 0.1, 2: 0.15}
+DRAFT = {1: 0.1, 2: 0.1}
+# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
+STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
 ALL, NONE = [1.0] * 8, [0.0] * 8
 
 

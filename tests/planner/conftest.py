@@ -1,7 +1,7 @@
 """Decisions by hand-made requests alone."""
 
 import pytest
-from scenes import ALL
+from scenes import ALL, DRAFT, STEPS
 
 from draftbench.planner import time_factors
 
@@ -13,11 +13,6 @@ def requests_alone(monkeypatch):
     """
     for name in ("DRAFTS_DIFFER", "USUAL_SCATTER", "LEAST_SCATTER"):
         monkeypatch.setattr(time_factors, name, 1e-9)
-
-
-DRAFT = {1: 0.1, 2: 0.1}
-# Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
-STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner.conftest import DRAFT, STEPS
-from scenes import ALL, BIG, NGRAM, NONE, SELF_DRAFT, SMALL, TARGET, evaluation, says
+from scenes import ALL, BIG, DRAFT, NGRAM, NONE, SELF_DRAFT, SMALL, STEPS, TARGET, evaluation, says
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError

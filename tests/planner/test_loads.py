@@ -3,8 +3,7 @@ rows, acceptance the same at all.
 """
 
 import pytest
-from planner.conftest import DRAFT
-from scenes import ALL, BIG, NONE, SMALL, TARGET
+from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
