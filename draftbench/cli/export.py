@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,9 @@ import typer
 from draftbench.cli.flags import Decision, candidate_named, flag, read
 from draftbench.cli.output import ResultFile, note, width
 from draftbench.errors import UsageError
+
+# Notes on what to do, without --all.
+SHOWN = 3
 
 
 def _engines(incomplete: str) -> list[str]:
@@ -51,6 +55,9 @@ def export(
         "Make the engine accept drafts at the measured rates, so that any draft can be timed "
         "(vllm, llama.cpp; sglang at their mean).",
     ),
+    everything: bool = flag(
+        False, f"Print every note, not only the {SHOWN} most urgent.", names=("--all",)
+    ),
     about: bool = flag(
         False, "Print which versions the engine's rules were read from; needs no RUN."
     ),
@@ -67,7 +74,7 @@ def export(
     from draftbench.export.configurations import configure, known_engine
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import plain
+    from draftbench.report.terminal.text import SCREEN_COLUMNS, counted, paragraph, plain
 
     engine = known_engine(engine)
     if about:
@@ -91,9 +98,20 @@ def export(
         synthetic=synthetic,
     )
     configuration = configure(setting, engine, engine_version)
-    for remark in (*configuration.notes, *(options.costs.caveats if options.costs else ())):
-        note(f"note: {plain(remark)}")
     output.write(configuration.text)
+    if configuration.command:
+        piped = output.output == "-"
+        named = configuration.command.replace(
+            "FILE", "FILE" if piped else shlex.quote(output.output)
+        )
+        note(plain(f"serve, with -o FILE: {named}" if piped else f"serve: {named}"))
+    costs = options.costs.caveats if options.costs else ()
+    remarks = (*configuration.to_do, *configuration.notes, *costs)
+    shown = remarks if everything else configuration.to_do[:SHOWN]
+    for remark in shown:
+        note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
+    if hidden := len(remarks) - len(shown):
+        note(f"… {counted(hidden, 'more note')}: --all")
     return 0
 
 

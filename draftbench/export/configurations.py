@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -58,9 +59,13 @@ _COMMENT = textwrap.TextWrapper(
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """What to paste, and what its user must know."""
+    """What to paste, and what its user must do, most urgent first, and may want to know. `command`
+    starts the engine with the text in a file, FILE, where the text is no command or program itself.
+    """
 
     text: str
+    command: str | None
+    to_do: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -74,6 +79,8 @@ class _Written:
     notes: list[str]
     mode: DraftingMode | None
     scheduled: bool = False
+    command: str | None = None
+    to_do: Sequence[str] = ()
 
 
 def known_engine(name: str) -> str:
@@ -127,9 +134,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     }
     written = writers[engine](setting, number)
     name = rules.name if version in (None, *versions.RENAMING) else f"{rules.name} {version}"
-    differences, notes = list(setting.differences), written.notes
-    if contexts and (cut := shorter_context(rules, *contexts)):
-        notes.append(f"{rules.name}: {cut}")
+    differences = list(setting.differences)
     if setting.draft is not None and rules.levels and setting.quant not in rules.levels:
         form = f"{_BITS[setting.quant]}-bit" if setting.quant in _BITS else setting.quant
         differences.append(
@@ -138,37 +143,56 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             "GPTQ or AWQ), name it with --draft and measure it; an unquantized draft is not the "
             "one recommended"
         )
-    if setting.sampled and written.mode not in (None, setting.mode):
-        notes.append(
-            f"{name} drafts in the mode `{written.mode}`, the run measured `{setting.mode}`: above "
-            "temperature 0 acceptance will differ"
-        )
+    to_do = list(differences)
     if rules.sampling is not None:
-        notes.append(f"{rules.sampling} where a request does not say: {_to_send(setting)}")
+        to_do.append(f"{_to_send(setting)}; otherwise {rules.sampling}")
     if setting.schedule and not written.scheduled:
         steps = ", ".join(
-            f"k = {k} {f'at {first}' if first == last else f'from {first} to {last}'}"
+            f"{k} at {first if first == last else f'{first}–{last}'}"
             for first, last, k in setting.schedule
         )
-        notes.append(
-            f"{name} takes one draft length for all loads, here k = {setting.k}; the run "
-            f"recommends {steps} concurrent requests"
+        to_do.append(
+            f"{name} takes one draft length, here k = {setting.k}; the best by concurrent "
+            f"requests: {steps}. --concurrency N exports the best for N"
         )
-    notes += setting.notes
     if setting.target_quant != "none":
-        notes.append(f"the target was measured at {setting.target_quant}: serve it at that level")
-    for model in filter(None, (setting.target, setting.draft)):
-        if model in (".", "..") or model.startswith(("~", "./", "../")):
-            notes.append(f"`{model}` is a path on the measuring machine: replace it")
+        to_do.append(f"serve the target at {setting.target_quant}, as it was measured")
     pinned = (setting.target, setting.target_revision), (setting.draft, setting.draft_revision)
     given = {"llama.cpp": 0, "tensorrt-llm": 1}.get(engine, 2)  # to so many of the two
-    for spec, revision in pinned[given:]:
-        if revision:
-            notes.append(f"the run measured `{spec}@{revision}`: serve this revision")
+    to_do += [
+        f"serve `{spec}@{revision}`, the revision that was measured"
+        for spec, revision in pinned[given:]
+        if revision
+    ]
+    if contexts and (cut := shorter_context(rules, *contexts)):
+        to_do.append(f"{rules.name}: {cut}")
+    if setting.sampled and written.mode not in (None, setting.mode):
+        to_do.append(
+            f"{name} drafts in the mode `{written.mode}`, and the run measured `{setting.mode}`: "
+            "above temperature 0 acceptance will differ, so measure again there"
+        )
+    to_do += [*written.to_do, *_of_paths(setting)]
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
-    return EngineConfiguration(text, (*differences, *notes))
+    return EngineConfiguration(
+        text, written.command, tuple(to_do), (*written.notes, *setting.notes)
+    )
+
+
+def _of_paths(setting: Setting) -> Iterator[str]:
+    """Paths that only the machine that measured is known to have."""
+    models = {"--target": setting.target, "--draft": setting.draft or ""}
+    local = {
+        flag: name
+        for flag, name in models.items()
+        if name in (".", "..") or name.startswith(("~", "./", "../"))
+    }
+    if local:
+        names = " and ".join(f"`{name}`" for name in local.values())
+        paths = "are paths" if len(local) > 1 else "is a path"
+        flags = " and ".join(local)
+        yield f"{names} {paths} on the machine that measured: give the server's with {flags}"
 
 
 def _check_drafting(drafts: Speculation, measured_on: str | None, engine: str) -> None:
@@ -190,13 +214,14 @@ def _check_drafting(drafts: Speculation, measured_on: str | None, engine: str) -
 def _to_send(setting: Setting) -> str:
     """What requests must say to be sampled as they were measured."""
     if setting.mixed:
-        return "send the temperature, top-k, top-p and min-p that were measured with every request"
+        return "send every request's temperature, top-k, top-p and min-p, as measured"
     asked = setting.sampling
     if asked.temperature == 0:
-        return "send temperature 0, as measured"
+        return "send temperature 0 with every request, as measured"
     cuts = (("top-k", asked.top_k), ("top-p", asked.top_p), ("min-p", asked.min_p))
     words = [f"no {name}" if value is None else f"{name} {value:g}" for name, value in cuts]
-    return f"send temperature {asked.temperature:g}, {', '.join(words)}, as measured"
+    sent = ", ".join([f"temperature {asked.temperature:g}", *words])
+    return f"send {sent} with every request, as measured"
 
 
 def _vllm(setting: Setting, version: Version) -> _Written:
@@ -204,7 +229,8 @@ def _vllm(setting: Setting, version: Version) -> _Written:
     words = ["vllm", "serve", setting.target]
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
-    notes = [f"{shlex.join(words)} --speculative-config '…this JSON…'", ENGINE_RULES["vllm"].form]
+    command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
+    notes, to_do = [ENGINE_RULES["vllm"].form], []
     lengths: dict[str, object] = {"num_speculative_tokens": setting.k}
     scheduled = bool(setting.schedule) and version >= versions.VLLM_SCHEDULE
     if scheduled:
@@ -213,6 +239,11 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             "num_speculative_tokens_per_batch_size": [list(step) for step in setting.schedule],
         }
         notes += _vllm_schedule(setting, version)
+        if setting.draft and not setting.sizes and version >= versions.VLLM_DRAFT_RUNNER:
+            to_do.append(
+                f"set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
+                f"{setting.longest} tokens at every load and verifies only the schedule's"
+            )
     if setting.survival:
         if version < versions.VLLM_RATES:
             raise too_old("vLLM", "0.21", "acceptance by position to play back")
@@ -220,11 +251,11 @@ def _vllm(setting: Setting, version: Version) -> _Written:
         lengths["synthetic_acceptance_rates"] = list(setting.survival)
     if setting.drafting is not None:
         fields = vllm_fields(setting.drafting) | lengths
-        return _Written(json.dumps(fields), notes, None, scheduled)
+        return _Written(json.dumps(fields), notes, None, scheduled, command, to_do)
     if setting.draft is not None:
         fields = {**vllm_draft(setting.draft, translated=bool(setting.sizes)), **lengths}
         more, mode = _vllm_draft(setting, version, fields)
-        return _Written(json.dumps(fields), [*notes, *more], mode, scheduled)
+        return _Written(json.dumps(fields), [*notes, *more], mode, scheduled, command, to_do)
     if version < versions.VLLM_NGRAM:
         raise too_old("vLLM", "0.10", "n-gram configurations of this form")
     shortest, longest = setting.lookup
@@ -235,7 +266,7 @@ def _vllm(setting: Setting, version: Version) -> _Written:
             "vLLM's default runner takes the last match in the prompt, as was measured; before "
             "0.32, and with VLLM_USE_V2_MODEL_RUNNER=0, it is the first"
         )
-    return _Written(json.dumps(fields), [*notes, match], None, scheduled)
+    return _Written(json.dumps(fields), [*notes, match], None, scheduled, command)
 
 
 def _vllm_draft(
@@ -258,42 +289,39 @@ def _vllm_draft(
         by_row = version >= versions.VLLM_PER_CHANNEL
         fields["quantization"] = "fp8_per_channel" if by_row else "fp8"
         if not by_row:
-            notes.append("fp8 has one scale a matrix there, the run measured one a row")
+            notes.append(
+                "fp8 has one scale a matrix in vLLM before 0.24, and one a row in the run: its "
+                "acceptance may differ"
+            )
     mode = DraftingMode.GREEDY
     if version >= versions.VLLM_SAMPLING:
         fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
         mode = mode if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
     if setting.sizes:
         notes.append(
-            f"the vocabularies have {setting.sizes} entries: vLLM drafts from what they share, on "
-            "its older runner alone"
+            f"the vocabularies have {setting.sizes} entries: vLLM drafts only tokens that are in "
+            "both, and only on its older runner"
         )
     elif version >= versions.VLLM_DRAFT_RUNNER:
         notes.append(
-            "vLLM's default runner captures no CUDA graphs for a draft model (0.31 to 0.33): a "
-            "small draft costs more there than its passes here"
+            "vLLM's default runner (0.31 to 0.33) runs a draft model without CUDA graphs, so that "
+            "a small draft costs more than was measured here"
         )
     return notes, mode
 
 
 def _vllm_schedule(setting: Setting, version: Version) -> list[str]:
     """What vLLM makes of draft lengths by load."""
-    parallel = "drops the schedule for `num_speculative_tokens` under data parallelism"
+    parallel = "under data parallelism vLLM ignores the schedule: `num_speculative_tokens` holds"
     if version < versions.VLLM_PARALLEL:
-        parallel = "before 0.26 may hang with a schedule under data parallelism"
+        parallel = "under data parallelism vLLM before 0.26 may hang with a schedule"
     last = setting.schedule[-1][1]
-    notes = [f"vLLM keeps the last draft length beyond {last} requests, and {parallel}"]
-    if setting.draft is not None and not setting.sizes and version >= versions.VLLM_DRAFT_RUNNER:
-        notes.append(
-            f"vLLM's default runner (0.31 to 0.33) drafts {setting.longest} tokens with a draft "
-            "model at every load and verifies only the schedule's: VLLM_USE_V2_MODEL_RUNNER=0 "
-            "saves the drafting too"
-        )
+    notes = [f"beyond {last} requests vLLM keeps the last draft length", parallel]
     if any(k == 0 for _, _, k in setting.schedule):
         notes.append(
-            "where the schedule drafts nothing vLLM 0.27 was still slower than without it, by 7% "
-            "at 2 requests and 22% at 189 (gemma-4-31B on the older runner, vLLM pull request "
-            "52087): measure that load"
+            "where the schedule drafts nothing, measure vLLM with and without it: 0.27 was slower "
+            "with it by 7% at 2 requests and 22% at 189 (gemma-4-31B, older runner; pull request "
+            "52087)"
         )
     return notes
 
@@ -307,25 +335,27 @@ def _sglang(setting: Setting, version: Version) -> _Written:
         words += ["--revision", setting.target_revision]
     if setting.load > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(setting.load)]
-    notes = [ENGINE_RULES["sglang"].form]
+    notes, to_do = [ENGINE_RULES["sglang"].form], []
     if setting.drafting is not None:
         return _Written(shlex.join([*words, *sglang_flags(setting.drafting)]), notes, None)
     if setting.draft is None:
         words += sglang_lookup(setting.k)
         notes.append(
-            "SGLang looks up n-grams in the texts of all requests, not of one prompt: its "
-            "acceptance was not measured"
+            "SGLang looks up n-grams in the texts of all requests, and the run in those of one: "
+            "measure acceptance there"
         )
         return _Written(shlex.join(words), notes, None)
     words += sglang_draft(setting.draft, setting.quant, setting.k)
     if setting.draft_revision:
         words += ["--speculative-draft-model-revision", setting.draft_revision]
     if setting.quant in _BITS:
-        notes.append("for such a checkpoint, replace `unquant` by its method, for example `awq`")
-    notes.append("data-parallel attention cannot be combined with STANDALONE")
+        to_do.append(
+            "with that checkpoint write its method, for example `awq`, in place of `unquant`"
+        )
+    notes.append("STANDALONE does not work with data-parallel attention")
     if setting.schedule:
-        notes.append("`--speculative-adaptive` is for EAGLE only")
-    return _Written(shlex.join(words), notes, DraftingMode.GREEDY)
+        notes.append("`--speculative-adaptive` changes the draft length of EAGLE only")
+    return _Written(shlex.join(words), notes, DraftingMode.GREEDY, to_do=to_do)
 
 
 def _llamacpp(setting: Setting, version: Version) -> _Written:
@@ -334,38 +364,37 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
     words = ["llama-server", "-m", _gguf(setting.target, setting.target_quant)]
     k, shortest = str(setting.k), setting.lookup[0]
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
-    notes = [ENGINE_RULES["llama.cpp"].form if renamed else older]
+    notes, to_do = [ENGINE_RULES["llama.cpp"].form if renamed else older], []
     more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
-    notes.append("--metrics counts rounds, which `draftbench gate --server` judges")
+    notes.append("--metrics counts the rounds that `draftbench gate --server` judges")
     if setting.survival:
         if version < (versions.RATES_BUILD, 0):
             raise too_old("llama.cpp", f"b{versions.RATES_BUILD}", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
         notes.append(
-            "--spec-synth-rates (pull request 27711, August 2026) is in "
-            f"b{versions.RATES_BUILD} and not in b10644: earlier builds do not start with it"
+            f"builds before b{versions.RATES_BUILD} may not start with --spec-synth-rates (pull "
+            "request 27711, August 2026; b10644 does not)"
         )
     if setting.load > 1:
-        notes.append(
-            f"-np {setting.load} divides the context among as many requests: make -c that many "
-            "times a request's, or add --kv-unified"
+        to_do.append(
+            f"add -c N with {setting.load} times a request's tokens, or --kv-unified: "
+            f"-np {setting.load} divides the context among as many requests"
         )
     if setting.drafting is not None:
         if not renamed:
             raise too_old("llama.cpp", f"b{versions.NEW_BUILD}", "flags as the run started it with")
         words += [*llama_cpp_flags(setting.drafting), *more]
         words += ["-ngl", "99", "-ngld", "99"] if setting.on_gpu else []
-        return _Written(shlex.join(words), notes, None)
+        return _Written(shlex.join(words), notes, None, to_do=to_do)
     if setting.draft is None:
         lookup = llama_cpp_lookup(shortest, setting.k)
         if not renamed:
             lookup = [word.replace("-simple-size", "-size") for word in lookup]
         words += [*lookup, *([] if renamed else ["--draft-max", k])]
         notes.append(
-            f"llama.cpp looks up the last match of n-grams of one length; {shortest} is the run's "
-            "shortest"
+            f"llama.cpp looks up n-grams of one length: {shortest} tokens, the shortest of the run"
         )
-        return _Written(shlex.join([*words, *more]), notes, None)
+        return _Written(shlex.join([*words, *more]), notes, None, to_do=to_do)
     file, mode = _gguf(setting.draft, setting.quant), DraftingMode.GREEDY
     if renamed:
         words += [*llama_cpp_draft(file), *llama_cpp_lengths(setting.k)]
@@ -376,27 +405,28 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         words += ["--spec-draft-sampling", "probabilistic"]
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
         notes.append(
-            f"--spec-draft-sampling is known from b{versions.SAMPLING_BUILD} on (October 2026); "
-            "earlier builds do not start with it: give --engine-version after-rename for them"
+            f"builds before b{versions.SAMPLING_BUILD} (October 2026) do not start with "
+            "--spec-draft-sampling: --engine-version after-rename writes for them"
         )
     words += [*more, *(["-ngl", "99", "-ngld", "99"] if setting.on_gpu else [])]
-    notes.append(
-        "convert both models to GGUF where they are not; the nearest types are named, but their "
-        "kernels are not the ones that were measured: measure again there"
-    )
+    if not setting.target.endswith(".gguf") or not setting.draft.endswith(".gguf"):
+        to_do.append(
+            "convert the models to GGUF files of these names; other kernels were measured, so "
+            "measure again: `draftbench sweep --engine llama.cpp`"
+        )
     if "int4" in (setting.quant, setting.target_quant):
         notes.append(
-            "int4 is nearest to `llama-quantize --pure --output-tensor-type q4_1 IN OUT Q4_1`"
+            "nearest to int4 is `llama-quantize --pure --output-tensor-type q4_1 IN OUT Q4_1`"
         )
-    return _Written(shlex.join(words), notes, mode)
+    return _Written(shlex.join(words), notes, mode, to_do=to_do)
 
 
 def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
     """The YAML of `trtllm-serve TARGET --config`."""
     import yaml
 
-    serve = f"trtllm-serve {shlex.quote(setting.target)} --config THIS_FILE"
-    notes = [serve, ENGINE_RULES["tensorrt-llm"].form]
+    command = f"trtllm-serve {shlex.quote(setting.target)} --config FILE"
+    notes, to_do = [ENGINE_RULES["tensorrt-llm"].form], []
     older, steps = version < (1, 3), setting.schedule
     # `max_draft_len` must be the length of the smallest batch, and is the longest.
     scheduled = bool(steps) and steps[0][2] == setting.longest
@@ -406,9 +436,9 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
         schedule = {(first if older else last): k for first, last, k in steps}
         lengths = {"max_draft_len": setting.longest, "draft_len_schedule": schedule}
         if setting.draft is not None and any(k == 0 for _, _, k in steps):
-            notes.append(
-                "TensorRT-LLM's Draft_Target drafts one token where the schedule says 0: serve "
-                "such loads from an instance without a draft"
+            to_do.append(
+                "serve loads with k = 0 from an instance without a draft: TensorRT-LLM's "
+                "Draft_Target drafts one token there"
             )
         if not older:
             least = "nothing" if setting.draft is None else "one token"
@@ -423,15 +453,15 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
             lengths if scheduled else {}
         )
         text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
-        return _Written(text, notes, None, scheduled)
+        return _Written(text, notes, None, scheduled, command, to_do)
     if older or setting.draft is None:  # a draft model is part of the target's graph from 1.3 on
         document["disable_overlap_scheduler"] = True
     mode = None
     if setting.draft is None:
         fields = tensorrt_llm_lookup(setting.lookup[1], **lengths)
         notes.append(
-            "TensorRT-LLM takes the last match, as was measured, and n-grams down to one token; "
-            f"the run measured {setting.lookup[0]} tokens or more"
+            "TensorRT-LLM looks up n-grams down to one token, and the run those of "
+            f"{setting.lookup[0]} or more; both take the last match"
         )
     else:
         mode = DraftingMode.GREEDY
@@ -444,16 +474,16 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
             fields["use_rejection_sampling"] = True
             notes.append(
                 "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
-                "excludes guided decoding and context parallelism"
+                "works with neither guided decoding nor context parallelism"
             )
         if setting.sizes:
-            notes.append(
-                f"the vocabularies have {setting.sizes} entries: TensorRT-LLM needs the same "
-                "tokenizer and does not check; `draftbench check` says whether the ids agree"
+            to_do.append(
+                f"run `draftbench check`: the vocabularies have {setting.sizes} entries, and "
+                "TensorRT-LLM does not check that their ids agree"
             )
     document["speculative_config"] = fields
     text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
-    return _Written(text, notes, mode, scheduled)
+    return _Written(text, notes, mode, scheduled, command, to_do)
 
 
 def _transformers(setting: Setting, version: Version) -> _Written:
@@ -481,8 +511,8 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         lookup = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size="
         arguments = f"{lookup}{setting.lookup[1]}"
         notes.append(
-            "transformers takes the first match in the prompt and n-grams down to one token; the "
-            f"run measured the last match and {setting.lookup[0]} tokens or more"
+            "transformers looks up n-grams down to one token and takes the first match; the run "
+            f"took the last, of {setting.lookup[0]} tokens or more"
         )
     else:
         lines += [
@@ -504,10 +534,9 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
-    if setting.mixed:
-        notes.append("the requests use several sampling settings: the most frequent one is written")
+    to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
     mode = None if setting.draft is None else DraftingMode.SAMPLED
-    return _Written("\n".join(lines), notes, mode)
+    return _Written("\n".join(lines), notes, mode, to_do=to_do)
 
 
 def _generation(setting: Setting) -> list[str]:

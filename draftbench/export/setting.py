@@ -20,8 +20,8 @@ from draftbench.run_folder.manifest import Manifest, short_name, unpinned
 from draftbench.run_folder.run import Run
 
 _FOR_TIMING = (
-    "for timing only: the engine accepts at the rates that were measured here, whatever its draft "
-    "proposes, so the draft's weights do not matter and the answers are not the target's"
+    "for timing only: drafts are accepted at the measured rates whatever they are, so any draft "
+    "will do, and the answers are not the target's"
 )
 # Drafts that only an engine runs, as `--drafts` writes them; `mtp` and `suffix` stand alone.
 _WITH_MODEL = ("eagle3", "dflash")

@@ -251,7 +251,7 @@ def _named(difference: TokenDifference | None) -> str:
 ENGINE_RULES = {
     "vllm": EngineRules(
         name="vLLM",
-        form="schema of vLLM 0.33, parsed by the SpeculativeConfig of 0.32",
+        form="written for vLLM 0.33, and parsed by vLLM 0.32",
         levels=("none", "fp8"),
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
@@ -287,7 +287,7 @@ ENGINE_RULES = {
     ),
     "sglang": EngineRules(
         name="SGLang",
-        form="schema of SGLang 0.5.23",
+        form="written for SGLang 0.5.23",
         levels=("none", "fp8"),
         # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
         rules=(
@@ -328,7 +328,8 @@ ENGINE_RULES = {
         option=_llama_cpp_option,
         refused="llama-server starts and serves without the draft",
         sampling="llama-server samples at temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05",
-        short_context="not checked with a draft whose context ends at {} tokens (target: {})",
+        short_context="try a request beyond the draft's context of {} tokens, which was not tested "
+        "(target: {})",
         own_draft="--spec-type draft-mtp --spec-draft-n-max 1",
         sources=(
             Source("--spec-draft-… and --spec-ngram-…", "0c1e57098 common/arg.cpp", "b11669"),
@@ -344,7 +345,7 @@ ENGINE_RULES = {
     ),
     "tensorrt-llm": EngineRules(
         name="TensorRT-LLM",
-        form="schema of TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
+        form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         levels=("none",),
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
@@ -357,7 +358,8 @@ ENGINE_RULES = {
         ),
         option=_tensorrt_llm_option,
         sampling=None,
-        short_context="not checked with a draft whose context ends at {} tokens (target: {})",
+        short_context="try a request beyond the draft's context of {} tokens, which was not tested "
+        "(target: {})",
         own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),

@@ -51,7 +51,8 @@ def tensorrt(setting, version=None):
 
 
 def notes(setting, engine, version=None):
-    return "\n".join(configure(setting, engine, version).notes)
+    found = configure(setting, engine, version)
+    return "\n".join([*filter(None, [found.command]), *found.to_do, *found.notes])
 
 
 @pytest.mark.parametrize("draft", ["Qwen/Qwen2.5-0.5B", None])
@@ -321,9 +322,11 @@ def test_engines_that_take_a_revision_are_given_it(setting):
     # TensorRT-LLM downloads the target at it and the draft at the newest.
     assert yaml.safe_load(configure(pair, "tensorrt-llm").text)["revision"] == "abc"
     assert "Qwen2.5-1.5B@abc" not in notes(pair, "tensorrt-llm")
-    assert "the run measured `Qwen/Qwen2.5-1.5B@abc`" in notes(pair, "llamacpp")
+    assert "serve `Qwen/Qwen2.5-1.5B@abc`, the revision that was measured" in notes(
+        pair, "llamacpp"
+    )
     for engine in ("llamacpp", "tensorrt-llm"):
-        assert "the run measured `Qwen/Qwen2.5-0.5B@v1`" in notes(pair, engine)
+        assert "serve `Qwen/Qwen2.5-0.5B@v1`, the revision that was measured" in notes(pair, engine)
 
 
 def test_tensorrt_llm_reads_the_yaml(setting):
@@ -413,7 +416,9 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
     assert found["num_speculative_tokens"] == 6
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
     said = notes(setting(schedule=SCHEDULE), "vllm")
-    assert "drops the schedule for `num_speculative_tokens` under data parallelism" in said
+    assert (
+        "under data parallelism vLLM ignores the schedule: `num_speculative_tokens` holds" in said
+    )
     assert "may hang" not in said
     lookup = vllm(setting(schedule=SCHEDULE, draft=None))
     assert lookup["num_speculative_tokens_per_batch_size"][2] == [32, 32, 0]
@@ -424,9 +429,9 @@ def test_vllm_gets_the_lengths_by_batch_size(setting):
     [("vllm", "0.23"), ("sglang", None), ("llamacpp", None), ("transformers", None)],
 )
 def test_engines_without_a_length_by_load_say_so(setting, engine, version):
-    pair, words = setting(schedule=SCHEDULE), "one draft length for all loads, here k = 4"
+    pair, words = setting(schedule=SCHEDULE), "takes one draft length, here k = 4"
     assert words in notes(pair, engine, version)
-    assert "k = 6 from 1 to 7, k = 3 from 8 to 31, k = 0 at 32" in notes(pair, engine, version)
+    assert "6 at 1–7, 3 at 8–31, 0 at 32. --concurrency N" in notes(pair, engine, version)
     assert "per_batch_size" not in configure(pair, engine, version).text
     assert words not in notes(setting(), engine, version)
 
@@ -451,9 +456,9 @@ def test_tensorrt_llm_names_the_largest_batch_of_each_length_and_before_1_3_the_
 
 TWO_SIZES, SHORT = {"vocabularies": (152064, 151936)}, {"contexts": (131072, 2048)}
 LOADS, LOOKUP = {"schedule": SCHEDULE}, {"draft": None}
-GRAPHS, LENGTHS, HANGS = "captures no CUDA graphs", "drafts 6 tokens with a draft", "may hang"
+GRAPHS, LENGTHS, HANGS = "without CUDA graphs", "drafts 6 tokens at every load", "may hang"
 LAST = "takes the last match in the prompt, as was measured; before 0.32"
-LEAST = "drafts one token where the schedule says 0"
+LEAST = "Draft_Target drafts one token there"
 
 
 @pytest.mark.parametrize(
@@ -462,15 +467,15 @@ LEAST = "drafts one token where the schedule says 0"
         ("tensorrt-llm", None, TWO_SIZES, "152064 and 151936 entries"),
         ("vllm", None, SHORT, "cuts the server's context to the draft's, 2048 tokens"),
         ("sglang", None, SHORT, "beyond the draft's context of 2048 tokens"),
-        ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the measuring machine"),
-        ("vllm", None, {"draft": "."}, "`.` is a path on the measuring machine"),
-        ("vllm", None, {"target_quant": "int4"}, "the target was measured at int4: serve it at"),
+        ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the machine that measured"),
+        ("vllm", None, {"draft": "."}, "`.` is a path on the machine that measured"),
+        ("vllm", None, {"target_quant": "int4"}, "serve the target at int4, as it was measured"),
         ("tensorrt-llm", None, LOADS, LEAST),
         ("tensorrt-llm", None, LOADS, "beyond 32 requests TensorRT-LLM drafts one token"),
         ("tensorrt-llm", None, LOADS | LOOKUP, "beyond 32 requests TensorRT-LLM drafts nothing"),
         # From which end prompt lookup searches, and how far down.
         ("tensorrt-llm", None, LOOKUP, "n-grams down to one token"),
-        ("llamacpp", None, LOOKUP, "the last match"),
+        ("llamacpp", None, LOOKUP, "n-grams of one length: 2 tokens, the shortest"),
         ("transformers", None, LOOKUP, "the first"),
         *(("vllm", version, LOOKUP, LAST) for version in (None, "0.32")),
         ("vllm", "0.31", LOOKUP, "vLLM before 0.32 takes the first match in the prompt, the run"),
@@ -507,15 +512,15 @@ def test_and_not_where_it_does_not_hold(setting, engine, version, changes, unsai
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "send temperature 0, as measured"),
+        ({}, "send temperature 0 with every request, as measured"),
         (
             {"sampling": WARM, "sampled": True},
-            "send temperature 0.7, no top-k, top-p 0.9, no min-p, as measured",
+            "send temperature 0.7, no top-k, top-p 0.9, no min-p with every request, as measured",
         ),
         # Temperature 0 is what most of the requests ask for, not what all do.
         (
             {"mixed": True, "sampled": True},
-            "send the temperature, top-k, top-p and min-p that were measured with every request",
+            "send every request's temperature, top-k, top-p and min-p, as measured",
         ),
     ],
 )
@@ -530,9 +535,9 @@ def test_and_not_where_it_does_not_hold(setting, engine, version, changes, unsai
 def test_what_a_server_does_where_a_request_does_not_say_is_said(
     setting, changes, words, engine, otherwise
 ):
-    assert f"samples {otherwise} where a request does not say: {words}" in notes(
-        setting(**changes), engine
-    )
+    first = configure(setting(**changes), engine).to_do[0]
+    assert first.startswith(f"{words}; otherwise ")
+    assert first.endswith(f" samples {otherwise}")
 
 
 def test_transformers_generates_as_the_traffic_asked(setting):
@@ -541,7 +546,7 @@ def test_transformers_generates_as_the_traffic_asked(setting):
         'settings = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, '
         '"min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 64}'
     ) in found
-    assert "several sampling settings" in notes(setting(mixed=True), "transformers")
+    assert "the most frequent is written" in notes(setting(mixed=True), "transformers")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM])
@@ -559,7 +564,9 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
     assert vllm(pair)["synthetic_acceptance_rates"] == [0.8, 0.5, 0.25, 0.05]
     for version in (None, "b10649"):
         assert flags(pair, "llamacpp", version)["--spec-synth-rates"] == "0.8,0.5,0.25,0.05"
-        assert "is in b10649 and not in b10644" in notes(pair, "llamacpp", version)
+        assert "builds before b10649 may not start with --spec-synth-rates" in notes(
+            pair, "llamacpp", version
+        )
     # 1 + 0.8 + 0.5 + 0.25 + 0.05
     mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
     assert configure(pair, "sglang").text.startswith(mean)

@@ -31,8 +31,12 @@ def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(export, make_r
         "num_speculative_tokens": 2,
         "draft_sample_method": "greedy",
     }
-    assert all(line.startswith("note: ") for line in err.splitlines())
-    assert "org/target" in err
+    assert err.splitlines() == [
+        'serve, with -o FILE: vllm serve org/target --speculative-config "$(cat FILE)"',
+        "note: send temperature 0 with every request, as measured; otherwise vLLM samples by the",
+        "  checkpoint's generation_config.json",
+        "… 2 more notes: --all",
+    ]
 
 
 def test_the_engines_own_names_take_the_place_of_the_runs(command, make_run, tmp_path):
@@ -40,7 +44,22 @@ def test_the_engines_own_names_take_the_place_of_the_runs(command, make_run, tmp
     outcome = command("export", make_run(), *VLLM, *names)
     assert (outcome.code, outcome.out) == (0, "")
     assert json.loads((tmp_path / "spec.json").read_text())["model"] == "D"
-    assert "vllm serve T " in outcome.err
+    command_line = f'vllm serve T --speculative-config "$(cat {tmp_path}/spec.json)"'
+    assert f"serve: {command_line}\n" in outcome.err
+
+
+def test_three_things_to_do_are_printed_and_every_note_with_all(command, make_run):
+    """A pair of two paths and a draft at int4 that is not recommended: more than three to do."""
+    run = make_run(accept=0.0, step=0.5, drafts=("./small",), specs={"small": "./small"})
+    words = ("export", run, "--engine", "llamacpp", "--force", "--concurrency", "1,8")
+    few, every = command(*words), command(*words, "--all")
+    assert few.out == every.out
+    shown, listed = (
+        [x for x in o.err.splitlines() if x.startswith("note: ")] for o in (few, every)
+    )
+    assert (len(shown), shown) == (3, listed[:3])
+    assert few.err.endswith(f"… {len(listed) - 3} more notes: --all\n")
+    assert "more note" not in every.err
 
 
 @pytest.mark.parametrize(
@@ -60,7 +79,7 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(
 @pytest.mark.parametrize(
     ("given", "specs", "exported", "revision", "note"),
     [
-        ("./link", {"small": "./link"}, "./link", None, "`./link` is a path on the measuring"),
+        ("./link", {"small": "./link"}, "./link", None, "`./link` is a path on the machine"),
         ("org/small@abc", None, "org/small", "abc", ""),
         ("/models@home/small", None, "/models@home/small", None, ""),
     ],
@@ -79,7 +98,7 @@ def test_vocabularies_are_those_of_the_runs_models(export, make_run):
 
 
 def test_a_load_that_was_not_timed_adds_no_draft_length(export, make_run):
-    found, err = export(make_run(), "--concurrency", "1,8")
+    found, err = export(make_run(), "--concurrency", "1,8", "--all")
     assert "num_speculative_tokens_per_batch_size" not in found
     assert "note: the run is undecided with 8 concurrent requests: k = 2 is kept" in err
 
@@ -97,7 +116,9 @@ batches:
 
 def test_with_an_engines_costs_it_is_what_recommend_says_with_them(export, make_run, tmp_path):
     (tmp_path / "vllm.yaml").write_text(ENGINE)
-    found, err = export(make_run(), "--costs", tmp_path / "vllm.yaml", "--concurrency", "1,8")
+    found, err = export(
+        make_run(), "--costs", tmp_path / "vllm.yaml", "--concurrency", "1,8", "--all"
+    )
     # Passes of eight rows over three tokens each take .2 s more than those over two: from 16 tokens
     # on, which six rows reach at k = 2.
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 5, 2], [6, 8, 1]]
