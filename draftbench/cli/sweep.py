@@ -202,6 +202,7 @@ def sweep(
     sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
     settings: Settings,
     serving: ServingFlags,
+    batch: str | None = flag(None, "Deprecated: --concurrency.", names=("--batch",), hidden=True),
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
@@ -239,6 +240,10 @@ def sweep(
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions
 
+    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
+    if batch is not None:
+        watcher.note("--batch is deprecated: use --concurrency")
+        settings = replace(settings, batches=load_levels(batch))
     asked = serving.options()
     if asked is not None:
         refuse_beside(asked, settings, drafts or ())
@@ -249,7 +254,6 @@ def sweep(
     for name, (given, what) in needed.items():
         if not given and (asked is None or asked.server is None):
             raise UsageError(f"missing option {name}", hint=what)
-    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     if asked is not None and asked.arrivals != "closed":
         asked = with_slots(asked, settings.batches)
         settings = replace(settings, batches=None)
