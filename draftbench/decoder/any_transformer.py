@@ -9,6 +9,7 @@ is stored in full and masked. Recurrent and hybrid caches are refused by name.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -160,6 +161,9 @@ class TransformersRunner:
         kinds = getattr(config, "layer_types", None) or [default] * config.num_hidden_layers
         self._layer_kinds = list(kinds)
         self._side_by_side = config.model_type in SIDE_BY_SIDE
+        # transformers 5.24 renamed it; models with code of their own may keep the older name.
+        renamed = "cache" in inspect.signature(type(model).forward).parameters
+        self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
             replace_linears(model, level, simulate=simulate, two_layouts=two_layouts)
 
@@ -198,7 +202,7 @@ class TransformersRunner:
         """See `Runner`; rows side by side are padded at their start to the widest."""
         counts = counts or [len(tokens)]
         keep = 0 if every else 1
-        run = partial(self.model, past_key_values=cache, use_cache=True, logits_to_keep=keep)
+        run = partial(self.model, use_cache=True, logits_to_keep=keep, **{self._cache_name: cache})
         if self._side_by_side and only_row(counts) is None:
             place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
             masks = {
