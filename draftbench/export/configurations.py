@@ -494,13 +494,8 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
     notes = [ENGINE_RULES["transformers"].form]
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
-    target, draft = (
-        f"{name!r}, revision={revision!r}" if revision else repr(name)
-        for name, revision in (
-            (setting.target, setting.target_revision),
-            (setting.draft, setting.draft_revision),
-        )
-    )
+    target = _from_pretrained(setting.target, setting.target_revision)
+    draft = _from_pretrained(setting.draft or "", setting.draft_revision)
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
@@ -537,6 +532,14 @@ def _transformers(setting: Setting, version: Version) -> _Written:
     to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
     mode = None if setting.draft is None else DraftingMode.SAMPLED
     return _Written("\n".join(lines), notes, mode, to_do=to_do)
+
+
+def _from_pretrained(name: str, revision: str | None) -> str:
+    """The arguments that load a model; of a .gguf file transformers takes folder and name apart."""
+    folder, _, file = name.rpartition("/")
+    if file.endswith(".gguf"):
+        return f"{folder or '.'!r}, gguf_file={file!r}"
+    return f"{name!r}, revision={revision!r}" if revision else repr(name)
 
 
 def _generation(setting: Setting) -> list[str]:

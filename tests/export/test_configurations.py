@@ -404,6 +404,14 @@ def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine,
         assert ("acceptance will differ" in found) == sampled
 
 
+def test_transformers_is_given_the_folder_and_the_name_of_a_gguf_file(setting):
+    pair = setting(target="/srv/m/big.gguf", draft="small.gguf", target_revision=None)
+    code = configure(pair, "transformers").text
+    assert "AutoTokenizer.from_pretrained('/srv/m', gguf_file='big.gguf')" in code
+    assert "AutoModelForCausalLM.from_pretrained('/srv/m', gguf_file='big.gguf', dtype=" in code
+    assert "AutoModelForCausalLM.from_pretrained('.', gguf_file='small.gguf', dtype=" in code
+
+
 def test_transformers_is_given_both_tokenizers_where_sizes_differ(setting):
     found = configure(setting(vocabularies=(152064, 151936)), "transformers")
     compile(found.text, "snippet", "exec")
