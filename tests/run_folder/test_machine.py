@@ -67,7 +67,8 @@ def test_a_child_that_still_runs_is_no_other_process():
         child.kill()
         child.wait()
     assert during - before > 0.2
-    assert machine._counters().own >= during
+    # Sums of floats in another order: a hundredth is one tick of the system's clock.
+    assert machine._counters().own > during - 0.01
     assert watch.look(at_least=0.0) is not None
 
 
