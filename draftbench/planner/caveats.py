@@ -420,19 +420,19 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         named = together(candidates)
         short = caveat.short and f"{named}: {caveat.short}"
         yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
-    # A level whose step is no cheaper than the unquantized one's has no kernel worth the name.
+    # A level that is worse by more than the noise of its timings, so that no other sweep helps it.
     ratios = {
-        candidate: predictor.costs.draft_cost_ratio(predictor.context).value
+        candidate: predictor.costs.draft_cost_ratio(predictor.context)
         for candidate, predictor in predictors.items()
         if predictor.costs is not None
     }
     for candidate, ratio in ratios.items():
         plain = ratios.get(Candidate(draft=candidate.draft))
-        if candidate.quant != "none" and plain is not None and ratio >= plain:
+        if candidate.quant != "none" and plain is not None and ratio.low > plain.high:
             yield Caveat(
                 "no-fast-kernel",
-                f"{candidate} is no faster than unquantized (c {ratio:.2f} instead of "
-                f"{plain:.2f}): {candidate.quant} has no fast kernel for it here",
+                f"{candidate} is slower than unquantized (c {ratio.value:.2f} instead of "
+                f"{plain.value:.2f}): {candidate.quant} saves it no time here",
             )
 
 

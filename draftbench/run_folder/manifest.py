@@ -50,6 +50,20 @@ _KEPT_LATER = (
     "tokenizer",
     "replay",
 )
+# Fields that the flag which sets them names otherwise, or that no flag sets.
+_NAMES = {
+    "ks": "--k",
+    "batches": "--concurrency",
+    "quants": "--quant",
+    "lookup_longest": "--ngram, longest",
+    "lookup_shortest": "--ngram, shortest",
+    "slots": "requests answered at once",
+    "servers": "servers",
+    "spec_files": "what spec files hold",
+    "key_id": "key of the hashes",
+    "traffic_digest": "requests, as a digest",
+    "arrivals_digest": "times of arrival, as a digest",
+}
 # What it means that a digest differs, which by itself says nothing to anyone.
 _DIGESTS = {
     "traffic_digest": "other requests: another traffic, --sample or seed",
@@ -212,10 +226,19 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
     }
 
 
+def setting(name: str) -> str:
+    """What a reader knows a question's field by: the flag that sets it, where one does."""
+    return _NAMES.get(name, f"--{name.replace('_', '-')}")
+
+
 def in_words(differences: Differences) -> list[str]:
     """Each as "name: before → after"."""
+    known = ("key_id", *Question.__struct_fields__)
     return [
-        _DIGESTS.get(name, f"{name}: {before or 'none'} → {after or 'none'}")
+        _DIGESTS.get(
+            name,
+            f"{setting(name) if name in known else name}: {before or 'none'} → {after or 'none'}",
+        )
         for name, (before, after) in differences.items()
     ]
 

@@ -132,7 +132,7 @@ def test_the_same_command_again_measures_nothing_again(command, swept, sweep_wor
 
 def test_another_question_does_not_go_into_the_same_folder(failing, swept, sweep_words):
     said = failing(2, *sweep_words, "--out", swept[0], "--temperature", 0.5)
-    assert "other settings (temperature: none → 0.5)" in said
+    assert "other settings (--temperature: none → 0.5)" in said
 
 
 def test_a_dry_run_loads_nothing_and_leaves_nothing(command, sweep_words, tmp_path):

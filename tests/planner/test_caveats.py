@@ -8,7 +8,7 @@ import math
 
 import msgspec
 import pytest
-from scenes import ALL, BIG, CHEAP, SMALL, TARGET, says
+from scenes import ALL, BIG, CHEAP, INT4, SMALL, TARGET, says
 
 from draftbench.planner.caveats import Drift, baseline_drift, checks
 from draftbench.planner.cost_sources import costs_in
@@ -52,6 +52,25 @@ def test_a_cost_that_could_be_anything_is_said(scene, step, told):
     scene.times(TARGET, {1: step, 2: step})
     found = recommend(scene.observed(2))
     assert says(found, "small: c could be anything from") is told
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ((0.2,) * 6, True),
+        ((0.1, 0.12, 0.09, 0.11, 0.1, 0.12), False),  # about the same: noise decides the order
+        ((0.05,) * 6, False),
+    ],
+)
+def test_a_level_is_called_slower_than_unquantized_only_beyond_the_noise_of_its_timings(
+    scene, steps, told
+):
+    scene.requests(30, ALL, SMALL, INT4)
+    scene.times(TARGET, dict.fromkeys((1, 2), (0.1, 0.11, 0.09, 0.1, 0.1, 0.1)))
+    scene.times(TARGET, dict.fromkeys((1, 2), steps), INT4)
+    found = recommend(scene.observed(2))
+    assert says(found, "small:int4 is slower than unquantized (c 0.20 instead of 0.10)") is told
+    assert says(found, "slower than unquantized") is told
 
 
 def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):

@@ -38,11 +38,11 @@ def test_the_same_question_opens_the_folder_again(folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ks": (1, 2, 3)}, "other settings (ks: 1, 2 → 1, 2, 3)"),
-        ({"temperature": 0.5, "drafts": ()}, "(drafts: small → none; temperature: none → 0.5)"),
+        ({"ks": (1, 2, 3)}, "other settings (--k: 1, 2 → 1, 2, 3)"),
+        ({"temperature": 0.5, "drafts": ()}, "(--drafts: small → none; --temperature: none → 0.5)"),
         (
             {"key_id": "k", "traffic_digest": "e"},
-            "(key_id: key → k; other requests: another traffic, --sample or seed)",
+            "(key of the hashes: key → k; other requests: another traffic, --sample or seed)",
         ),
         ({"threads": 2}, "another environment (threads: 1 → 2)"),
         ({"packages": {"torch": "2.13"}}, "another environment (torch: 2.12 → 2.13)"),

@@ -48,7 +48,7 @@ _PREDICTED = (
 _ALIKE = "as if that were alike at all positions, of which the engine tells nothing"
 _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
-    "last position. ±: half of a 95% interval. `--all` shows everything."
+    "last position. ± half a 95% interval. `--all` shows"
 )
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
@@ -169,9 +169,8 @@ def _screen_groups(report: AcceptanceReport) -> Section:
         for name in list(groups)[: room[by]]:
             rows.append([by, name, *(groups[name].get(c.candidate) for c in drafts)])
         if len(groups) > room[by]:
-            more.append(f"{len(groups) - room[by]} more by {by}")
-    notes = [", ".join(more)] if more else []
-    notes += [
+            more.append(f"{len(groups) - room[by]} by {by}")
+    notes = [
         f"no α by {by}: none has the {MIN_REQUESTS} requests that an interval takes"
         for by in several
         if by not in splitting
@@ -179,7 +178,8 @@ def _screen_groups(report: AcceptanceReport) -> Section:
     title = "α by group of requests and along the response" if rows else "Findings"
     head = ["by", "", *(c.candidate for c in drafts)]
     few = _few(first, segments if "segment" in splitting else ())
-    return Section(title, head, rows, [*notes, *_findings(report), *few, _SHORT_LEGEND])
+    legend = f"{_SHORT_LEGEND} {'more (' + ', '.join(more) + ')' if more else 'everything'}."
+    return Section(title, head, rows, [*notes, *_findings(report), *few, legend])
 
 
 def _findings(report: AcceptanceReport) -> list[str]:

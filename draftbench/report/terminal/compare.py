@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from draftbench.gate.ci import describe, describe_texts
 from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
 from draftbench.gate.result import GateResult
@@ -16,12 +18,13 @@ from draftbench.report.terminal.text import (
     render_sections,
     shortened,
 )
+from draftbench.run_folder.manifest import setting
 
 _LEGEND = (
-    "A and B cover all requests of their run. B − A covers those that both have: the 95% interval "
-    "of the difference, paired by request (c: over timing repeats, not paired), as `gate` computes "
-    "it; where it contains 0, no difference is shown. – is unknown; two k's are the best of each "
-    "run. Each speed-up S comes from one process; restarts can differ by more than this interval."
+    "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
+    "over repeated timings, not paired), as in `gate`; where it contains 0, no difference is "
+    "shown. – is unknown; two k's are each run's best. S was measured in one process: another "
+    "start can differ by more."
 )
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
@@ -40,7 +43,7 @@ def render(comparison: Comparison, style: str, width: int) -> str:
         Section("Caveats", notes=comparison.caveats),
         *map(_candidate, comparison.candidates),
         Section("How to read this", notes=[*notes, _LEGEND]),
-        _differences("Differences in the settings", comparison.question),
+        _differences("Differences in the settings", comparison.question, setting),
         _differences("Differences in the models", comparison.models),
         Section("Differences in the environment", notes=comparison.environment),
     ]
@@ -50,8 +53,9 @@ def render(comparison: Comparison, style: str, width: int) -> str:
 
 
 def _in_common(requests: int | None) -> str:
-    known = requests is not None
-    return f"{requests} common requests" if known else "common requests unknown: different keys"
+    if requests is not None:
+        return f"{requests} common requests"
+    return "common requests: unknown, the runs hashed theirs with different keys"
 
 
 def _candidate(change: CandidateChange) -> Section:
@@ -88,8 +92,10 @@ def _reading(row: FigureChange) -> str:
     return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"
 
 
-def _differences(title: str, differences: tuple[Difference, ...]) -> Section:
-    rows = [[each.fact, each.a or "–", each.b or "–"] for each in differences]
+def _differences(
+    title: str, differences: tuple[Difference, ...], name: Callable[[str], str] = str
+) -> Section:
+    rows = [[name(each.fact), each.a or "–", each.b or "–"] for each in differences]
     if any(len(fact) + len(a) + len(b) > _WIDE for fact, a, b in rows):
         return Section(title, notes=[f"{fact}: {a} → {b}" for fact, a, b in rows])
     return Section(title, ["", "A", "B"], rows)
@@ -108,14 +114,14 @@ def render_answers(found: SideBySide, style: str, width: int) -> str:
         k = None if each.k is None else str(each.k)
         best.append([begin[0], begin[2], each.draft and shortened(each.draft, 30), k, *figures])
     differing = [
-        [each.fact, *(shortened(value or "–", 24) for value in each.values)]
+        [setting(each.fact), *(shortened(value or "–", 24) for value in each.values)]
         for each in found.question
     ]
     columns = [letters[run] for run in found.runs]
     common = _in_common(found.common_requests)
     legend = (
         "Deciding: the speed-up that `recommend` prints first, cross-validated. ± half a 95% "
-        "interval of that run; τ accepted length. Differences are not computed."
+        "interval of that run; τ accepted length."
     )
     sections = [
         Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),

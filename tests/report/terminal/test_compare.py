@@ -151,7 +151,9 @@ def test_other_keys_cannot_be_paired(hand, made, run_a):
     found = compared(run_a, hand.run(made(), key_id="other"))
     assert "DRAFTBENCH_KEY" in found.caveats[0]
     assert found.common_requests is None
-    assert "common requests unknown: different keys; A has 6" in render(found, "table", 88)
+    told = " ".join(render(found, "table", 88).split())
+    assert "common requests: unknown, the runs hashed theirs with different keys; A has 6" in told
+    assert "key of the hashes key other" in told
     assert [(c.fact, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
 
 
@@ -255,6 +257,7 @@ def test_what_the_gate_refuses_to_pair_has_no_compared_speed_up(hand, made, run_
 def test_what_was_asked_and_loaded_otherwise_is_listed(hand, changed, run_a):
     found = compared(run_a, hand.run(changed("ModelFacts", fingerprint="g"), ks=(1, 2, 3)))
     assert [(c.fact, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
+    assert "--k 1, 2 1, 2, 3" in " ".join(render(found, "table", 80).split())
     assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "", "g")]
 
 
