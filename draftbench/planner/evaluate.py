@@ -110,8 +110,9 @@ def _evaluation(
     """
     predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
     measured, costs = alternative.measured, predictor.costs
-    # Of what cannot be replayed only its starts have τ: the engine's own.
-    replayed = (prediction.trajectories, prediction.rounds) if predictor.replays else counted
+    # Of what cannot be replayed a start has the engine's own τ, other k's that of its positions.
+    along = prediction.trajectories, prediction.rounds
+    replayed = along if predictor.replays else counted or along
 
     def figure(of: Callable[..., Sample], rows: tuple[Any, Rounds] | None) -> Estimate | None:
         return estimate(of(*rows) if rows else None)

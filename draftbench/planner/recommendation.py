@@ -59,7 +59,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     """
 
     alpha: Estimate | None
-    mean_accepted_length: Estimate | None  # τ, from replay; counted where nothing can be replayed
+    mean_accepted_length: Estimate | None  # τ, from replay; else counted, or by counted positions
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
     speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests

@@ -94,3 +94,28 @@ def test_limits_are_counted_on_a_server_without_a_baseline():
     # Each first token comes after .1 s.
     kept = recommend(alone(), DecisionOptions(slo=Slo(ttft=0.2))).slo_kept
     assert (kept.plain, kept.speculative.value) == (None, 1.0)
+
+
+def at_two(**told):
+    """Two drafted tokens a round, 100 rounds of 176 tokens each, beside a plain server."""
+    rows = [trajectory(name, 176, origin="engine", margins=(), argmax=()) for name in KEPT]
+    for name in KEPT:
+        for draft, k, sums in ((None, 0, {}), (SMALL, 2, told)):
+            seconds = (0.1 * (n + 1) for n in range(176))
+            rows.append(served(draft, k, *seconds, request=name, digest=name, **sums))
+    return run_of(manifest(engine="vllm", ks=(1, 2)), rows)
+
+
+def test_a_k_that_the_engine_was_not_started_with_has_the_accepted_length_of_its_positions():
+    """Of 100 rounds 60 accept the first token and 15 both: 1 + .6 at k = 1, 1 + .6 + .15 at 2."""
+    told = {"rounds": 100, "kept": 75, "drafted": 200, "by_position": (60, 15)}
+    one, two = sorted(recommend(at_two(**told)).evaluations, key=lambda each: each.k)
+    assert (one.k, one.mean_accepted_length.value) == (1, pytest.approx(1.6, rel=0.01))
+    assert (two.k, two.mean_accepted_length.value) == (2, pytest.approx(1.75, rel=0.01))
+    assert one.speedup_predicted is not None
+    # It did not run: nothing was counted.
+    assert one.mean_accepted_length_measured is None
+
+
+def test_of_a_server_that_tells_nothing_no_accepted_length_is_made_up():
+    assert [e.mean_accepted_length for e in recommend(at_two()).evaluations] == [None, None]
