@@ -19,7 +19,7 @@ from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pair_requests import pair_up
 from draftbench.gate.pin import make_baseline, sampling_label
-from draftbench.gate.side_by_side import why_unpaired
+from draftbench.gate.side_by_side import arrivals_of, why_unpaired
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.predict import draft_lengths, predictor_of
@@ -190,7 +190,7 @@ def _served(
         for run, k in zip(runs, ks, strict=True)
     ]
     loads = [{row.batch for row in side} for side in rows]
-    arrivals = [run.manifest.question.arrivals for run in runs]
+    arrivals = [arrivals_of(run) for run in runs]
     common = loads[0] & loads[1]
     if all(loads) and (not common or arrivals[0] != arrivals[1]):
         obstacle = obstacle or "not comparable: counted at different loads"

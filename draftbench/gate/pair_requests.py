@@ -28,9 +28,12 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
     if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
         before["definition of alpha"] = old.alpha_definition
         now["definition of alpha"] = new.alpha_definition
-    for field in ("concurrency", "arrivals", "time_scale"):
-        if None in (before[field], now[field]):  # a replay is of no load
-            del before[field]
+    if before["arrivals"] == now["arrivals"] == "log":
+        _check_time_scales(old, new)
+    for field in ("arrivals", "concurrency", "time_scale"):
+        value = before.pop(field)
+        if None not in (value, now[field]):  # a replay is of no load
+            before[field] = value  # after the others, arrivals first: these have one concurrency
     for field, value in before.items():
         if now[field] != value:
             raise _another_question(field, value, now[field])
@@ -46,6 +49,18 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
                 )
     by_id = {counts.id: counts for counts in new.requests}
     return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
+
+
+def _check_time_scales(old: Baseline, new: Baseline) -> None:
+    """Raise an IncomparableError where it is unknown how fast the log was sent."""
+    scales = old.question.time_scale, new.question.time_scale
+    if None in scales:
+        before, now = ("unknown" if scale is None else f"{scale:g}" for scale in scales)
+        raise IncomparableError(
+            "the baseline cannot be compared: how many times as fast as logged its requests came "
+            f"was {before}, is {now}",
+            hint="an older draftbench kept one of the two: sweep again, and save a new baseline",
+        )
 
 
 def one_was_counted(old: Baseline, new: Baseline) -> bool:

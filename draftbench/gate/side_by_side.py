@@ -114,7 +114,15 @@ def _load(run: Run, concurrency: int) -> str:
     question = run.manifest.question
     if question.engine is None:
         return f"{concurrency} active row" + ("s" if concurrency > 1 else "")
-    return f"{concurrency} in flight" if question.arrivals == "closed" else question.arrivals
+    return f"{concurrency} in flight" if question.arrivals == "closed" else arrivals_of(run)
+
+
+def arrivals_of(run: Run) -> str:
+    """How requests came to a serving engine: closed, poisson:RATE, or log with its pace."""
+    question = run.manifest.question
+    if question.arrivals != "log":
+        return question.arrivals
+    return "log ×?" if question.time_scale is None else f"log ×{question.time_scale:g}"
 
 
 def _caveats(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]:

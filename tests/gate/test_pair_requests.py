@@ -37,6 +37,23 @@ def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
     assert len(pair_up(run(), run(**{field: now}), ())) == 40
 
 
+def test_a_closed_loop_and_arrivals_are_told_apart_by_name_whatever_was_in_flight(run):
+    """At times of arrival the number in flight counts as one."""
+    closed, opened = {"arrivals": "closed", "concurrency": 4}, {"arrivals": "log", "concurrency": 1}
+    with pytest.raises(IncomparableError, match="arrivals was closed, is log"):
+        pair_up(run(**closed), run(**opened, time_scale=1.0), ())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [(1.0, 2.0, "was 1.0, is 2.0"), (None, 2.0, "was unknown, is 2"), (1.0, None, "was 1, is unk")],
+)
+def test_a_log_at_another_pace_or_an_unknown_one_is_another_load(run, before, now, told):
+    with pytest.raises(IncomparableError, match=told):
+        pair_up(run(arrivals="log", time_scale=before), run(arrivals="log", time_scale=now), ())
+    assert len(pair_up(run(arrivals="log", time_scale=before), run(), ())) == 40
+
+
 def test_another_definition_of_alpha_is_refused(run):
     with pytest.raises(IncomparableError, match="definition of alpha"):
         pair_up(run(), run(alpha_definition="acceptance rate (overlap)"), ())

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from scenes import SMALL, facts, manifest, replay, served, trajectory
 
+from draftbench.gate.compare import compare_runs
 from draftbench.gate.side_by_side import side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
 from draftbench.report.answer import speed_ups, times
@@ -74,6 +75,38 @@ def test_every_answer_names_its_runner_and_its_load():
     }
     (told,) = [caveat for caveat in found.caveats if "different loads" in caveat]
     assert "active rows" in told
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "comparable"),
+    [
+        ({}, {"arrivals": "poisson:2"}, False),
+        ({"arrivals": "poisson:2"}, {"arrivals": "poisson:3"}, False),
+        (
+            {"arrivals": "log", "time_scale": 1.0},
+            {"arrivals": "log", "time_scale": 2.0},
+            False,
+        ),
+        (
+            {"arrivals": "log", "time_scale": 2.0},
+            {"arrivals": "log", "time_scale": 2.0},
+            True,
+        ),
+    ],
+)
+def test_rounds_and_speed_ups_at_other_arrivals_are_not_subtracted(a, b, comparable):
+    runs = [dataclasses.replace(engine_run(**asked), replays=()) for asked in (a, b)]
+    (changed,) = compare_runs(("a", "b"), *runs).candidates
+    figures = [figure for figure in changed.figures if figure.figure != "α"]
+    assert [figure.figure for figure in figures] == ["tokens per round", "S measured"]
+    for figure in figures:
+        assert (figure.difference is not None) is comparable
+        assert ("not comparable" in (figure.obstacle or "")) is not comparable
+
+
+def test_a_log_is_named_with_its_pace():
+    runs = [engine_run(arrivals="log", time_scale=pace) for pace in (2.0, None)]
+    assert [each.load for each in side_by_side(["a", "b"], runs).answers] == ["log ×2", "log ×?"]
 
 
 def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
