@@ -106,8 +106,10 @@ def export(
         )
         note(plain(f"serve, with -o FILE: {named}" if piped else f"serve: {named}"))
     costs = options.costs.caveats if options.costs else ()
-    remarks = (*configuration.to_do, *configuration.notes, *costs)
-    shown = remarks if everything else configuration.to_do[:SHOWN]
+    # Whose costs these are stands first: nothing of it was measured here.
+    remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])
+    urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
+    shown = remarks if everything else remarks[:urgent]
     for remark in shown:
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
     if hidden := len(remarks) - len(shown):

@@ -144,7 +144,11 @@ def gate(
     """
     _check_together(context)
     if save and run:
-        save_baseline(baseline_of(read(run), run, candidate, k, decision), save)
+        observed = read(run)
+        save_baseline(baseline_of(observed, run, candidate, k, decision), save)
+        if decision.costs is not None and None in (candidate, k):
+            costs = decision.options(observed).costs
+            note(f"note: {costs.caveats[0]}" if costs else "")
         return 0
     from draftbench.gate import ci
     from draftbench.gate.baseline import read_baseline

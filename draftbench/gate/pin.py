@@ -108,6 +108,14 @@ def make_baseline(
         rate = alpha_of_rounds(trajectories, rounds) if told else None
     else:
         pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
+        served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
+        if not pairs and served:
+            raise UsageError(
+                f"k = {k} cannot be judged: {candidate} was served with "
+                f"k = {', '.join(map(str, served))} alone, and cannot be replayed",
+                hint=f"name a k that was served, e.g. --k {served[-1]}, or start the engine with "
+                f"k = {k} (a sweep with --measure all)",
+            )
         if not pairs:
             measured = ", ".join(map(str, run.candidates)) or "nothing"
             raise RunFolderError(

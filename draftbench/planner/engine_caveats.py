@@ -35,9 +35,13 @@ _WHOLE_LOAD = 0.9
 
 
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """None of a run of the built-in decoder."""
+    """None of a run of the built-in decoder, and of loads and times none where costs come from
+    elsewhere.
+    """
     run = evaluator.run
-    if run.manifest.question.engine is not None:
+    if run.manifest.question.engine is None:
+        return
+    if not evaluator.foreign:
         yield from _of_two_servers(run)
         yield from _of_a_thinned_log(run)
         yield from _of_untimed(run, decided)
@@ -45,8 +49,8 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_other_acceptance(run, decided)
         yield from _of_drift(decided)
         yield from _of_stalls(run)
-        yield from _of_texts(run)
         yield from _of_cached_prompts(evaluator, decided)
+    yield from _of_texts(run)
 
 
 def _of_two_servers(run: Run) -> Iterator[Caveat]:

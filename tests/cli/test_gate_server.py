@@ -14,9 +14,9 @@ from draftbench.run_folder.run import read_run
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 12, "--temperature", 0]
 
 
-def save(command, tmp_path, *more):
+def save(command, tmp_path, *more, accepts=(3, 2)):
     """A baseline of a server that accepts 3, 2, 3, 2, … of 4 tokens."""
-    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+    with ScriptedServer("vllm", k=4, accepts=accepts) as server:
         run = tmp_path / "run"
         words = ["--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run]
         outcome = command("sweep", *words, *more)
@@ -235,6 +235,65 @@ def test_what_only_one_side_knows_did_not_change_and_threads_of_the_client_are_n
     assert "fingerprint" not in outcome.out
     assert "changed since the baseline: engine version" in outcome.out
     assert "CPU threads" not in outcome.err
+
+
+@pytest.fixture
+def costs(tmp_path):
+    """A costs(draft's step) file in which a target step and every pass take .1 s."""
+
+    def write(step):
+        file = tmp_path / "costs.yaml"
+        passes = f"{{target_step_s: 0.1, verify: {{2: 0.1, 5: 0.1}}, drafts: {{draft: {step}}}}}"
+        file.write_text(f"engine: elsewhere 1.0\nbatches: {{1: {passes}}}")
+        return file
+
+    return write
+
+
+def test_costs_of_elsewhere_choose_the_k_of_a_baseline_with_a_caveat(command, tmp_path, costs):
+    """Where drafting costs nothing and all is accepted, the largest k is the best."""
+    save(command, tmp_path, accepts=(4,))
+    file = tmp_path / "new.json"
+    cheap = costs("{step_s: 0.000001}")
+    outcome = command("gate", "--save", file, tmp_path / "run", "--costs", cheap)
+    assert outcome.code == 0, outcome.err
+    assert json.loads(file.read_text())["question"]["k"] == 4
+    said = " ".join(outcome.err.split())
+    assert "note: costs are those of elsewhere 1.0" in said
+    assert "this run's own timings are ignored" in said
+    named = ("--candidate", "draft", "--k", 4)
+    outcome = command("gate", "--save", file, tmp_path / "run", *named, "--costs", cheap)
+    assert "costs are those of" not in outcome.err
+
+
+def test_a_k_that_the_server_did_not_draft_with_cannot_be_saved_and_is_named(
+    failing, saved, tmp_path, costs
+):
+    """Three tokens of each round are accepted, of which each takes .09 s: k = 1 is the best."""
+    dear = costs("{step_s: 0.09}")
+    said = failing(2, "gate", "--save", tmp_path / "new.json", tmp_path / "run", "--costs", dear)
+    assert "cannot be judged: draft was served with k = 4 alone" in said
+    assert "--k 4" in said
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_every_answer_on_a_servers_run_names_whose_costs_it_goes_by(
+    command, saved, tmp_path, costs
+):
+    cheap, run, page = costs("{step_s: 0.000001}"), tmp_path / "run", tmp_path / "page.html"
+    outcome = command("recommend", run, "--costs", cheap, "--format", "json")
+    answer = json.loads(outcome.out)
+    assert answer["costs_from"] == "elsewhere 1.0"
+    assert answer["decision"] == "speculate"
+    assert "borrowed-costs" in {caveat["kind"] for caveat in answer["caveats"]}
+    shown = " ".join(command("recommend", run, "--costs", cheap).out.split())
+    assert "with costs of elsewhere 1.0" in shown
+    assert command("report", run, "--costs", cheap, "--html", page).code == 0
+    assert "costs are those of elsewhere 1.0" in page.read_text()
+    words = ("--engine", "vllm", "--draft", "org/draft", "--target", "org/target")
+    outcome = command("export", run, *words, "--costs", cheap)
+    assert outcome.code == 0, outcome.err
+    assert "note: costs are those of elsewhere 1.0" in " ".join(outcome.err.split())
 
 
 def logged(tmp_path):

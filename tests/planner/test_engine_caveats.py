@@ -7,6 +7,7 @@ from msgspec import structs
 from planner.engine_run import answers, run
 from scenes import BIG, SMALL
 
+from draftbench.planner.cost_sources import read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 
@@ -157,3 +158,29 @@ def test_a_part_of_a_log_at_its_times_is_a_lighter_load(rows, scale, said):
     manifest = structs.replace(made.manifest, question=question, traffic=traffic)
     found = caveat_of(replace(made, manifest=manifest), "thinned-log")
     assert (found and said in found.text) if said else found is None
+
+
+def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(tmp_path):
+    """Requests came at a quarter of the log's load, from a warm cache, and one answer stalled."""
+    file = tmp_path / "costs.yaml"
+    passes = "{target_step_s: 0.1, verify: {2: 0.12, 3: 0.13}, drafts: {small: {step_s: 0.01}}}"
+    file.write_text(f"engine: elsewhere 1.0\nbatches: {{1: {passes}}}")
+    rows = [
+        structs.replace(row, cached_tokens=4)
+        for row in (*answers(0, load="open"), *answers(1, load="open"))
+    ]
+    rows[-1] = structs.replace(rows[-1], arrivals=tuple(9.0 * (n + 1) for n in range(9)))
+    made = run(*answers(0), *rows, arrivals="log", time_scale=1.0)
+    rest = structs.replace(made.manifest.traffic, rows=20)
+    made = replace(made, manifest=structs.replace(made.manifest, traffic=rest))
+    own = {caveat.kind for caveat in recommend(made).caveats}
+    assert {"thinned-log", "cached-prompts"} <= own
+    answer = recommend(made, DecisionOptions(costs=read_engine_costs(file, (SMALL,))))
+    kinds = {caveat.kind for caveat in answer.caveats}
+    assert not {"thinned-log", "cached-prompts", "stalled", "not-timed"} & kinds
+    assert "borrowed-costs" in kinds
+    assert (answer.costs_from, answer.arrivals) == ("elsewhere 1.0", None)
+    # At k = 1 four rounds of .12 and .01 s against eight steps of .1.
+    (one,) = [each for each in answer.evaluations if each.k == 1]
+    assert one.speedup_predicted.value == pytest.approx(0.8 / 0.52, rel=0.02)
+    assert one.speedup_measured is None
