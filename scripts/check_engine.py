@@ -25,6 +25,7 @@ import numpy as np
 from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_per_round
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
+from draftbench.errors import DraftbenchError
 from draftbench.records import NEAR_TIE_MARGIN, Candidate, LookupReplay, Served, Trajectory
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
@@ -290,7 +291,11 @@ def _tie_margin(run: Run) -> float:
 
 
 def main() -> int:
-    run = read_run(RunFolder(Path(sys.argv[1])))
+    try:
+        run = read_run(RunFolder(Path(sys.argv[1])))
+    except DraftbenchError as error:
+        print(f"error: {error.message} ({error.hint})", file=sys.stderr)
+        return 2
     if not run.served or not run.replays:
         print("no answers of an engine, or no replay, in this run", file=sys.stderr)
         return 2

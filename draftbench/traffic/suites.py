@@ -52,8 +52,9 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     paths = _paths()
     if name not in paths:
         known = [f"suite:{stem}" for stem in paths]
-        hint = did_you_mean(f"suite:{name}", known, f"there are: {', '.join(paths)}", alike=0.8)
-        raise TrafficError(f"suite `{name}` not found", hint=hint)
+        meant = f"suite:{name.rpartition(':')[2]}"
+        hint = did_you_mean(meant, known, f"there are: {', '.join(paths)}", alike=0.8)
+        raise TrafficError(f"`suite:{name}` is no built-in suite", hint=hint)
     path = paths[name]
     try:
         suite = msgspec.convert(read_yaml(path), Suite)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sweep.engine import FakeEngine, FakeServer, rows_of
@@ -30,9 +33,9 @@ def cut(folder):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"command": "docker run i {args}"}, r"engine_command: none → docker run i \{args\}"),
-        ({"args": "--dtype float16"}, "engine_args: none → --dtype float16"),
-        ({"time_scale": 2.0}, "time_scale: 1.0 → 2.0"),
+        ({"command": "docker run i {args}"}, r"--engine-command: none → docker run i \{args\}"),
+        ({"args": "--dtype float16"}, "--engine-args: none → --dtype float16"),
+        ({"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
         ({"replay": "engine"}, "replay: local → engine"),
         ({"tokenizer": "TARGET"}, "tokenizer: none → .*target"),
     ],
@@ -86,7 +89,7 @@ def test_a_run_is_not_continued_with_another_file_of_speculation(served, tmp_pat
     sweep = {"measure": "all", "ks": (2,), "controls": False}
     cut(served(f"spec:{file}", **sweep).folder)
     file.write_text('{"method": "ngram", "prompt_lookup_max": 3}')
-    with pytest.raises(RunFolderError, match=r"spec_files: .*4.* → .*3"):
+    with pytest.raises(RunFolderError, match=r"what spec files hold: .*4.* → .*3"):
         served(f"spec:{file}", **sweep)
 
 
@@ -456,3 +459,12 @@ def test_what_a_server_drafts_is_listed_at_its_k(served):
     run = served("ngram", on=[FakeServer(k=4, method="ngram")], controls=False, ks=(1, 2)).run
     (listed,) = recommend(run).by_candidate
     assert (str(listed.candidate), listed.k, listed.requests_served) == ("ngram", 4, 2)
+
+
+def test_the_script_that_checks_a_run_says_in_a_line_that_a_folder_is_none(tmp_path):
+    script = Path(__file__).parents[2] / "scripts" / "check_engine.py"
+    words = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: `{tmp_path}`")

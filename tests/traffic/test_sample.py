@@ -192,10 +192,14 @@ def test_a_suite_is_read_by_name_and_by_its_own_segments():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("chatt", "did you mean `suite:chat`?"), ("../suites/chat", "there are: ")],
+    [
+        ("chatt", "did you mean `suite:chat`?"),
+        ("suite:chat", "did you mean `suite:chat`?"),
+        ("../suites/chat", "there are: "),
+    ],
 )
 def test_a_suite_that_is_not_there_is_refused(name, hint):
-    with pytest.raises(TrafficError, match="not found") as raised:
+    with pytest.raises(TrafficError, match=f"`suite:{name}` is no built-in suite") as raised:
         load(query(f"suite:{name}"))
     assert raised.value.hint.startswith(hint)
 
