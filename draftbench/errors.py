@@ -42,6 +42,9 @@ class EngineError(UsageError):
     the message may be recorded: not what the engine said, which may quote a request.
     """
 
+    # Whether the server is at fault, so that the same command may go through later.
+    unanswered = False
+
     def __init__(self, message: str, *, hint: str, kept: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kept = message if kept is None else kept

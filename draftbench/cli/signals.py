@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from draftbench.cli.invocation import resume_command
-from draftbench.errors import InterruptedRunError, RunFolderError, TerminatedRunError
+from draftbench.errors import (
+    EngineError,
+    InterruptedRunError,
+    RunFolderError,
+    TerminatedRunError,
+)
 
 _STDOUT, _STDERR = 1, 2
 
@@ -52,6 +57,7 @@ def kept_in(out: Path) -> Iterator[None]:
         InterruptedRunError: by Control-C.
         TerminatedRunError: by SIGTERM.
         RunFolderError: what was measured cannot be written.
+        EngineError: a server that does not answer, with the command only where there is a run.
     """
     from draftbench.run_folder.folder import MANIFEST
 
@@ -64,6 +70,10 @@ def kept_in(out: Path) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted", hint=hint) from error
         raise TerminatedRunError("ended by SIGTERM", hint=hint) from error
+    except EngineError as error:
+        if error.unanswered and (out / MANIFEST).exists():
+            error.hint = f"{error.hint}; {how_to_resume(out)}"
+        raise
     except RunFolderError as error:
         # The system refused to write, but not because another process holds the lock.
         refused = isinstance(error.__cause__, OSError)

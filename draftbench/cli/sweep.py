@@ -308,9 +308,9 @@ def run_sweep(
         finally:
             # What the same command tries again; a pair that cannot work is not.
             unfinished = {
-                str(failure.candidate): failure.reason
+                str(failure.candidate or "the server without a draft"): failure.reason
                 for failure in observed.failures
-                if failure.candidate is not None and failure.stage in ("measure", "serve")
+                if failure.stage in ("measure", "serve")
             }
             if unfinished:
                 # Where the time was too short the same limit would end it again.
@@ -425,7 +425,7 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
     from draftbench.models.check import engine_sheet
     from draftbench.models.source import ModelSource
     from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
-    from draftbench.sweep.arms import arrival_times, closing
+    from draftbench.sweep.arms import ALONE, arrival_times, closing, loads_of
 
     options, serving = prepared.options, prepared.serving
     assert serving is not None
@@ -454,5 +454,8 @@ def _engine_dry_run(prepared: Prepared, output: Output) -> str:
         sheets=sheets,
         running=serving.server is not None,
         span=span,
+        # The one that drafts and its baseline, once each.
+        visits=2 if serving.baseline and options.measure in ("best", "all") else 0,
+        under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
     )
     return render(engine_dry_run(prepared.manifest, plan), output.style, width())

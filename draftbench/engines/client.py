@@ -67,6 +67,8 @@ class AnswerError(EngineError):
     `said`, of which only what no request can hold may be recorded.
     """
 
+    unanswered = True
+
     def __init__(self, fault: Fault, reason: str, *, hint: str, said: str = "") -> None:
         token = os.environ.get(TOKEN_VARIABLE)  # which some quote
         said = on_one_line(" ".join(said.split()), [token] if token else [])

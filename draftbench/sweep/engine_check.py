@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from draftbench.engines.client import AnswerError
 from draftbench.engines.commands import Method, Speculation
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
@@ -244,7 +245,8 @@ def _probed(
         probe = Ask(("", 0), prompt.tokens, min(room, _PROBED_TOKENS), Sampling())
         (answer,) = drive(server, [probe], concurrency=1)
         if answer.error is not None:
-            raise EngineError(
+            raise AnswerError(
+                answer.error,
                 f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
                 hint="send it a request by hand, and look at its log",
             )

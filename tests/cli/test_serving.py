@@ -314,6 +314,51 @@ def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
     assert "resume with: draftbench sweep" in outcome.err
 
 
+def test_a_plain_server_that_dies_at_the_end_is_named_and_asked_again(
+    command, engine, embedded, tmp_path
+):
+    """The third server is the plain one that closes the turn."""
+    engine.make = lambda start, n: FakeServer(lives=lives[n - 1])
+    lives = [10**6, 10**6, 3]
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words += ["--sample", 6, "--out", tmp_path / "run"]
+    outcome = command("sweep", *words)
+    assert outcome.code == 1, outcome.err
+    said = joined(outcome.err)
+    assert "not completely measured: the server without a draft; finished work is kept" in said
+    assert "resume with: draftbench sweep" in said
+    lives += [10**6]
+    outcome = command("sweep", *words)
+    assert outcome.code == 0, outcome.err
+    assert len(engine.starts) == 4
+
+
+def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resume(
+    command, tmp_path
+):
+    """Before anything is measured there is nothing to resume; the hint then says so by silence."""
+    out = tmp_path / "run"
+    with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
+        words = ["sweep", "--server", server.url, *TRAFFIC, "--out", out]
+        server.faults = {0: "garbage"}
+        failed = command(*words)
+        assert (failed.code, failed.out, out.exists()) == (2, "", False)
+        assert "a first request to" in failed.err
+        assert "resume with" not in failed.err
+        server.faults = {}
+        assert command(*words).code == 0
+        kept = (out / "observations" / "served.jsonl").read_bytes()
+        server.faults = dict.fromkeys(range(99), "garbage")
+        probed = command(*words)
+    gone = command(*words)
+    for outcome, why in ((probed, "a first request to"), (gone, "cannot reach")):
+        assert (outcome.code, outcome.out) == (2, "")
+        said = joined(outcome.err)
+        assert why in said
+        assert f"finished work is kept in `{out}`; resume with: draftbench sweep --server" in said
+        assert (out / "observations" / "served.jsonl").read_bytes() == kept
+
+
 def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     command, engine, embedded, tmp_path
 ):
@@ -388,6 +433,34 @@ def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, e
     assert plan["least"]["tokens"] == 4 * 12
     said = command("sweep", *words, "--sample", 2, "--dry-run").err
     assert "2 answers of the log's 3 rows are asked for at their times: 67% of its load" in said
+
+
+@pytest.mark.parametrize(("baseline", "visits"), [(False, 1), (True, 2)])
+def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
+    command, monkeypatch, embedded, tmp_path, baseline, visits
+):
+    """Ten minutes of a log, sent as logged once to each server."""
+    log = tmp_path / "log.jsonl"
+    rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 600))
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
+    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_check, "drive", fake_drive)
+    words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
+    words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
+    plan = json.loads(command("sweep", *SERVER, *words, "--format", "json").out)
+    assert plan["least"]["seconds"] == visits * 600
+    assert (plan["most"]["seconds"], plan["least"]["tokens"]) == (None, 12 + visits * 12)
+    shown = " ".join(command("sweep", *SERVER, *words).out.split())
+    assert "the time is that of the arrivals" in shown
+
+
+def test_a_dry_run_of_replay_alone_waits_for_no_arrivals(command, engine, embedded):
+    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
+    words += ["--arrivals", "poisson:0.001", "--measure", "replay", "--dry-run", "--format", "json"]
+    least = json.loads(command("sweep", *words).out)["least"]
+    assert (least["starts"], least["tokens"]) == (1, 20)
+    assert least["seconds"] < 60
 
 
 @pytest.mark.parametrize(("more", "limit", "room"), [((), None, 16), (("--concurrency", 3), 3, 3)])

@@ -150,8 +150,9 @@ class EnginePlan:
     `measured` of which each speculating server answers at every load, or all of them over `span`
     seconds where they are sent at their times of arrival. `served` are the candidates for which
     servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the starts
-    without a draft; `sheets` the drafts' by name. Without `target`, on servers that run already,
-    memory and times are unknown.
+    without a draft; `sheets` the drafts' by name. `under_load` tells whether the server that writes
+    the responses answers at the loads too, `visits` how often servers do that run already. Without
+    `target`, or on such servers, memory is unknown, and of times what arrivals take at least.
     """
 
     candidates: Sequence[Candidate]
@@ -165,6 +166,8 @@ class EnginePlan:
     target: ModelSheet | None
     sheets: Mapping[str, ModelSheet]
     running: bool  # servers of the user's
+    visits: int = 0
+    under_load: bool = True
     span: float | None = None  # from the first request sent to the last
 
 
@@ -222,14 +225,16 @@ def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
         requests=len(plan.prompts),
         prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
         samples=question.samples,
-        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts),
+        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts, least=True),
         most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
         grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
         memory=tuple(_needs(plan, plan.in_flight)),
     )
 
 
-def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Work:
+def _work(
+    manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
+) -> Work:
     """The first plain server writes every response; all others answer the measured requests."""
     question, starts = manifest.question, plain + drafting
     written = sum(limit for _, limit in plan.prompts) * question.samples
@@ -240,15 +245,17 @@ def _work(manifest: Manifest, plan: EnginePlan, plain: int, drafting: int) -> Wo
         first = [each for each in visit if each[1] > 1]  # one by one it is written
     else:
         visit = first = [(written, plan.in_flight)]
-    visits = [*first, *visit * (1 if plan.running else max(starts - 1, 0))]
-    seconds = None
+    first = first if plan.under_load else []
+    visits = [*first, *visit * (plan.visits if plan.running else max(starts - 1, 0))]
+    # Whatever servers are, the last request is sent when it comes.
+    seconds = len(visits) * plan.span + starts * _START_SECONDS if plan.span and least else None
     if plan.target is not None and not plan.running:
         rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
         step = plan.target.bytes_at("none") / rate
         # The last request is answered after it came, however fast the others were.
-        least = 0.0 if plan.span is None else plan.span + one * step
+        arriving = 0.0 if plan.span is None else plan.span + one * step
         seconds = starts * (_START_SECONDS + step) + written * step
-        seconds += sum(max(tokens / load * step, least) for tokens, load in visits)
+        seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
     tokens = written + sum(tokens for tokens, _ in visits)
     return Work(starts=starts, tokens=round(tokens), seconds=seconds)
 
@@ -347,7 +354,10 @@ def _work_as_table(plan: EngineDryRun) -> Section:
             f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
             "are read as fast as on a common machine, and nothing is faster with a draft."
         )
-        if plan.arrivals != "closed":
+    if plan.arrivals != "closed" and plan.least.seconds is not None:
+        if plan.most.seconds is None:
+            notes.append("How fast the servers are is unknown: the time is that of the arrivals.")
+        else:
             notes.append("Each server is asked for as long as the requests take to arrive.")
     return Section("Work", ("", "servers started", "tokens written", "time"), rows, notes)
 
