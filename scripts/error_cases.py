@@ -45,12 +45,36 @@ def running(*more: str, server: str = "http://127.0.0.1:9") -> list[str]:
     return [*sweep(), "--server", server, *more]
 
 
-def answered(fault: str) -> list[str]:
+def without_drafts(words: list[str]) -> list[str]:
+    at = words.index("--drafts")
+    return words[:at] + words[at + 2 :]
+
+
+def unsendable_token() -> list[str]:
+    os.environ["DRAFTBENCH_API_KEY"] = "two\nlines"
+    return running()
+
+
+def beside_plain(engine: str, *more: str, k: int, model: str = "org/target") -> list[str]:
+    """A server that drafts k tokens a round, beside one of the same engine that does not."""
+    from engines.scripted_server import ScriptedServer
+
+    told = {"engine": engine, "counts": engine != "openai"}
+    server = ScriptedServer(k=k, accepts=(1,), model=model, **told).__enter__()
+    plain = ScriptedServer(**told).__enter__()
+    words_of = ("--tokenizer", "target") if engine == "openai" else ()
+    more = ("--baseline-server", plain.url, *words_of, *more)
+    words = running("--k", "1-8", *more, server=server.url)
+    return without_drafts([*words[:1], *words[3:]])
+
+
+def answered(fault: str, *more: str) -> list[str]:
     """The same on a server that answers, in this way or another, until this process ends."""
     from engines.scripted_server import ScriptedServer
 
-    server = ScriptedServer(k=4, faults=dict.fromkeys(range(99), fault)).__enter__()
-    words = running(server=server.url)
+    faults = dict.fromkeys(range(99), fault) if fault else {}
+    server = ScriptedServer(k=4, faults=faults).__enter__()
+    words = running(*more, server=server.url)
     del words[1:3]  # the target, which a server tells
     return words
 
@@ -181,6 +205,12 @@ def gated(change: Callable[[Path], object], *more: str) -> list[str]:
     assert main(["gate", "--save", "base.json", "run", "--candidate", "draft", "--k", "2"]) == 0
     change(Path())
     return ["gate", "--baseline", "base.json", "run", *more]
+
+
+def gated_on_a_server(*more: str) -> list[str]:
+    """A server that would be judged against a baseline."""
+    words = gated(nothing)[:-1]
+    return [*words, "--server", "http://127.0.0.1:9", "--traffic", "log.jsonl", *more]
 
 
 def pipe() -> list[str]:
@@ -355,6 +385,12 @@ ANSWERS: list[Case] = [
         nothing, "gate", "--save", "b.json", "run", "--candidate", "other")),
     ("`--concurrency` that is not a number", lambda: kept(
         nothing, "recommend", "run", "--concurrency", "many")),
+    ("`--slo` of no known time", lambda: kept(nothing, "recommend", "run", "--slo", "ttfb=1s")),
+    ("`--slo` of a run without an engine", lambda: kept(
+        nothing, "recommend", "run", "--slo", "ttft=300ms")),
+    ("`gate --server` with a draft", lambda: gated_on_a_server("--draft", "small")),
+    ("Times of a server without `--baseline-server`", lambda: gated_on_a_server(
+        "--max-drop", "speedup:5%")),
     ("`--max-memory` that is not a size", lambda: kept(
         nothing, "recommend", "run", "--max-memory", "lots")),
     ("A cost file with an unknown key", lambda: kept(
@@ -371,6 +407,23 @@ ENGINES: list[Case] = [
     ("`--restarts` of a running server", lambda: running("--restarts", "3")),
     ("`--baseline-server` beside `--engine`", lambda: served("--baseline-server", "http://h")),
     ("A flag of the decoder on an engine", lambda: served("--isolate")),
+    ("`--engine-command` without an engine", lambda: sweep("--engine-command", "x")),
+    ("`--baseline-server` without a server", lambda: sweep("--baseline-server", "http://h")),
+    ("`--tokenizer` without an engine", lambda: sweep("--tokenizer", "target")),
+    ("`--arrivals` without an engine", lambda: sweep("--arrivals", "log")),
+    ("`--replay engine` without an engine", lambda: sweep("--replay", "engine")),
+    ("An engine that cannot be started", lambda: served(engine="openai")),
+    ("`--replay engine` of a running server", lambda: running("--replay", "engine")),
+    ("`--replay engine` with llama.cpp", lambda: served("--replay", "engine", engine="llama.cpp")),
+    ("`--replay engine` at a quantization level", lambda: served(
+        "--replay", "engine", "--quant", "int8")),
+    ("`--responses log` on an engine", lambda: served("--responses", "log")),
+    ("`--target-quant` on an engine", lambda: served("--target-quant", "int8")),
+    ("`--k` of a running server", lambda: without_drafts(running("--k", "2,4"))),
+    ("Several loads beside `--arrivals`", lambda: served(
+        "--arrivals", "poisson:2", "--concurrency", "1,4")),
+    ("`--concurrency` beside `--arrivals` of a running server", lambda: running(
+        "--arrivals", "poisson:2", "--concurrency", "4")),
     ("`--arrivals poisson:0`", lambda: served("--arrivals", "poisson:0")),
     ("`--arrivals log` of a log without times", lambda: served("--arrivals", "log")),
     ("`--time-scale` without `--arrivals log`", lambda: served("--time-scale", "2")),
@@ -383,6 +436,9 @@ ENGINES: list[Case] = [
     ("`spec:` with a file that is not JSON", lambda: served(draft="spec:log.jsonl", log="{")),
     ("A way to draft that the engine does not have", lambda: served(
         draft="suffix", engine="sglang")),
+    ("`spec:` with a file that does not exist", lambda: served(draft="spec:none.json")),
+    ("`spec:` with another number of tokens", lambda: served(
+        draft="spec:log.jsonl", log='{"method": "ngram", "num_speculative_tokens": 9}')),
     ("A flag that draftbench sets, in `--engine-args`", lambda: served("--engine-args=--port 1")),
     ("A placeholder that is misspelt", lambda: served("--engine-command", "vllm {arg}")),
     ("A quote that stays open in `--engine-command`", lambda: served("--engine-command", "vllm '")),
@@ -391,9 +447,26 @@ ENGINES: list[Case] = [
     ("A server that does not get ready", lambda: served(
         "--engine-command", "sh -c 'sleep 60'", "--ready-timeout", "1")),
     ("A server's address that is none", lambda: running(server="host:8000")),
+    ("A server's address with a password", lambda: running(server="http://me:secret@h:1")),
+    ("A token that cannot be sent", unsendable_token),
+    ("What only an engine drafts, over a running server", lambda: answered(
+        "", "--drafts", "eagle3:./head")),
+    ("A server of another kind than `--engine`", lambda: answered("", "--engine", "sglang")),
+    ("The tokenizer of another model than the server's", lambda: answered(
+        "", "--tokenizer", "target")),
     ("A server that does not run", lambda: running(server="http://127.0.0.1:9")),
     ("A server that reads other token ids than were sent", lambda: answered("wrong ids")),
     ("A server that answers garbage", lambda: answered("garbage")),
+    ("A server that refuses the first request", lambda: answered("refuse")),
+    ("A server that breaks off its first answer", lambda: answered("half")),
+    ("A server that leads to another host", lambda: answered("redirect")),
+    ("A server without speculation beside a baseline", lambda: beside_plain("vllm", k=0)),
+    ("A server that does not tell whether it drafts", lambda: beside_plain("openai", k=4)),
+    ("Two servers of different models", lambda: beside_plain("vllm", k=4, model="org/other")),
+    ("More in flight than a server answers at a time", lambda: beside_plain(
+        "llama.cpp", "--concurrency", "4", k=4)),
+    ("Other threads than a run's servers were started with", lambda: [
+        *resumed_with_another_target(), "--threads", "2"]),
     ("Another target than a run's servers were started with", resumed_with_another_target),
     ("More tokens accepted than drafted, to import", lambda: imported(
         num_drafts=10, draft_tokens=40, accepted_tokens=41)),
