@@ -74,7 +74,13 @@ def export(
     from draftbench.export.configurations import configure, known_engine
     from draftbench.export.setting import setting_of
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import SCREEN_COLUMNS, counted, paragraph, plain
+    from draftbench.report.terminal.text import (
+        SCREEN_COLUMNS,
+        continued,
+        counted,
+        paragraph,
+        plain,
+    )
 
     engine = known_engine(engine)
     if about:
@@ -104,7 +110,8 @@ def export(
         named = configuration.command.replace(
             "FILE", "FILE" if piped else shlex.quote(output.output)
         )
-        note(plain(f"serve, with -o FILE: {named}" if piped else f"serve: {named}"))
+        label = "serve, with -o FILE:" if piped else "serve:"
+        note("\n".join(continued(plain(named), label, min(width(), SCREEN_COLUMNS))))
     costs = options.costs.caveats if options.costs else ()
     # Whose costs these are stands first: nothing of it was measured here.
     remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])

@@ -30,6 +30,7 @@ from draftbench.export.versions import Version, too_old, version_of
 from draftbench.models.engine_names import engine_called
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
+    EngineRules,
     llama_cpp_draft,
     llama_cpp_lengths,
     llama_cpp_lookup,
@@ -39,6 +40,7 @@ from draftbench.models.engine_rules import (
     shorter_context,
     tensorrt_llm_draft,
     tensorrt_llm_lookup,
+    too_short,
     transformers_draft,
     vllm_draft,
     vllm_lookup,
@@ -143,7 +145,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             "GPTQ or AWQ), name it with --draft and measure it; an unquantized draft is not the "
             "one recommended"
         )
-    to_do = list(differences)
+    to_do = [*differences, *_of_gguf(setting, rules)]
     if rules.sampling is not None:
         to_do.append(f"{_to_send(setting)}; otherwise {rules.sampling}")
     if setting.schedule and not written.scheduled:
@@ -180,19 +182,40 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     )
 
 
+def _of_gguf(setting: Setting, rules: EngineRules) -> Iterator[str]:
+    """Files that the engine does not take, or hardly."""
+    models = {"--target": setting.target, "--draft": setting.draft or ""}
+    files = {flag: name for flag, name in models.items() if name.endswith(".gguf")}
+    if files and rules.gguf:
+        names = " and ".join(f"`{name}`" for name in files.values())
+        was = "was" if len(files) == 1 else "were"
+        yield (
+            f"{rules.name} {rules.gguf}: give the checkpoint that {names} {was} made from with "
+            f"{' and '.join(files)}"
+        )
+
+
 def _of_paths(setting: Setting) -> Iterator[str]:
-    """Paths that only the machine that measured is known to have."""
+    """Paths of the run that only the machine that measured is known to have."""
     models = {"--target": setting.target, "--draft": setting.draft or ""}
     local = {
         flag: name
         for flag, name in models.items()
-        if name in (".", "..") or name.startswith(("~", "./", "../"))
+        if flag not in setting.given
+        and (name in (".", "..") or name.startswith(("~", "/", "./", "../")))
     }
     if local:
         names = " and ".join(f"`{name}`" for name in local.values())
         paths = "are paths" if len(local) > 1 else "is a path"
         flags = " and ".join(local)
         yield f"{names} {paths} on the machine that measured: give the server's with {flags}"
+
+
+def _match(setting: Setting, *, first: bool) -> str:
+    """Which match an engine's prompt lookup takes, beside the one that the run's took."""
+    takes, took = ("first" if each else "last" for each in (first, setting.first_match))
+    same = "as was measured" if takes == took else f"the run measured the {took}"
+    return f"takes the {takes} match in the prompt, {same}"
 
 
 def _check_drafting(drafts: Speculation, measured_on: str | None, engine: str) -> None:
@@ -260,11 +283,11 @@ def _vllm(setting: Setting, version: Version) -> _Written:
         raise too_old("vLLM", "0.10", "n-gram configurations of this form")
     shortest, longest = setting.lookup
     fields = vllm_lookup(longest, shortest, **lengths)
-    match = "vLLM before 0.32 takes the first match in the prompt, the run measured the last"
+    match = f"vLLM before 0.32 {_match(setting, first=True)}"
     if version >= versions.VLLM_NGRAM_RUNNER:
         match = (
-            "vLLM's default runner takes the last match in the prompt, as was measured; before "
-            "0.32, and with VLLM_USE_V2_MODEL_RUNNER=0, it is the first"
+            f"vLLM's default runner {_match(setting, first=False)}; before 0.32, and with "
+            "VLLM_USE_V2_MODEL_RUNNER=0, it is the first"
         )
     return _Written(json.dumps(fields), [*notes, match], None, scheduled, command)
 
@@ -391,9 +414,13 @@ def _llamacpp(setting: Setting, version: Version) -> _Written:
         if not renamed:
             lookup = [word.replace("-simple-size", "-size") for word in lookup]
         words += [*lookup, *([] if renamed else ["--draft-max", k])]
+        other = f"; it {_match(setting, first=False)}" if setting.first_match else ""
         notes.append(
-            f"llama.cpp looks up n-grams of one length: {shortest} tokens, the shortest of the run"
+            f"llama.cpp looks up n-grams of one length: {shortest} tokens, the shortest of the "
+            f"run{other}"
         )
+        if setting.k < shortest:
+            to_do.append(f"{too_short(shortest)}: with k = {setting.k} it drafts nothing")
         return _Written(shlex.join([*words, *more]), notes, None, to_do=to_do)
     file, mode = _gguf(setting.draft, setting.quant), DraftingMode.GREEDY
     if renamed:
@@ -460,8 +487,8 @@ def _tensorrt_llm(setting: Setting, version: Version) -> _Written:
     if setting.draft is None:
         fields = tensorrt_llm_lookup(setting.lookup[1], **lengths)
         notes.append(
-            "TensorRT-LLM looks up n-grams down to one token, and the run those of "
-            f"{setting.lookup[0]} or more; both take the last match"
+            "TensorRT-LLM looks up n-grams down to one token, the run down to "
+            f"{setting.lookup[0]}; it {_match(setting, first=False)}"
         )
     else:
         mode = DraftingMode.GREEDY
@@ -506,8 +533,8 @@ def _transformers(setting: Setting, version: Version) -> _Written:
         lookup = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size="
         arguments = f"{lookup}{setting.lookup[1]}"
         notes.append(
-            "transformers looks up n-grams down to one token and takes the first match; the run "
-            f"took the last, of {setting.lookup[0]} tokens or more"
+            "transformers looks up n-grams down to one token, the run down to "
+            f"{setting.lookup[0]}; it {_match(setting, first=True)}"
         )
     else:
         lines += [

@@ -46,7 +46,9 @@ class Setting:
     drafting mode makes no difference. `sampling` is what most requests ask for, `mixed` where
     others ask for something else, and `limit` the longest response in tokens. `vocabularies` and
     `contexts` are the sizes of target and draft. Revisions are those that the run measured;
-    `target` and `draft` come without. `load` is the largest number of concurrent requests that was
+    `target` and `draft` come without; `given` has the options that named them in place of the run.
+    `first_match` says that the run's prompt lookup took the first match, as vLLM does on a CPU, not
+    the last. `load` is the largest number of concurrent requests that was
     measured. `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it
     lacks. `differences` say how this is not what the run recommends. `survival` is to be played
     back: the share of rounds whose first 1, 2, … draft tokens were all accepted.
@@ -75,6 +77,8 @@ class Setting:
     survival: tuple[float, ...] = ()
     drafting: Speculation | None = None
     engine: str | None = None
+    given: tuple[str, ...] = ()
+    first_match: bool = False
 
     @property
     def longest(self) -> int:
@@ -157,6 +161,12 @@ def setting_of(
         differences=differences,
         drafting=drafting,
         engine=question.engine,
+        given=tuple(
+            flag for flag, name in (("--target", target), ("--draft", draft)) if name is not None
+        ),
+        first_match=question.engine == "vllm"
+        and question.servers == "started"
+        and not question.device.startswith("cuda"),
     )
     if not synthetic:
         return setting
@@ -220,15 +230,21 @@ def _drafting(pick: Configuration, manifest: Manifest, given: str | None) -> Spe
     prompt lookup.
 
     Raises:
-        UsageError: another model for a draft that has none, or an older run without its file.
+        UsageError: another model for a draft that has none, none for one that needs it, or an
+            older run without its file.
     """
     question = manifest.question
     named = {_short(spec): spec for spec in question.drafts} | {d: d for d in question.drafts}
     spec = named.get(pick.draft, pick.draft)
     kind, _, model = spec.partition(":")
-    alone = spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
+    bare = spec in _WITH_MODEL and spec in question.drafts
+    alone = bare or spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
     if question.engine is None or not alone:
         return None
+    if bare and given is None:
+        raise UsageError(
+            f"`{spec}` names no model", hint="give the one that the engine loads with --draft"
+        )
     if given is not None and kind not in _WITH_MODEL:
         raise UsageError(
             f"`{spec}` is no model that --draft could rename",

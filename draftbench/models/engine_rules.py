@@ -52,6 +52,7 @@ class EngineRules:
     rules: tuple[tuple[str, Standing, str], ...]
     option: Callable[[PairFacts, bool], str]  # what to pass to it; True: to take the pair at all
     refused: str = ""  # what it does with a pair that it refuses, where it starts all the same
+    gguf: str = ""  # what it makes of a .gguf file; empty where it takes one
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
@@ -264,6 +265,7 @@ ENGINE_RULES = {
         short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
         "(target: {})",
         own_draft="""--speculative-config '{"method":"mtp","num_speculative_tokens":1}'""",
+        gguf="reads .gguf files only experimentally, newer versions only with vllm-gguf-plugin",
         sources=(
             Source("fields of --speculative-config", "0.33.0 config/speculative.py", "0.32.0"),
             Source(
@@ -283,6 +285,7 @@ ENGINE_RULES = {
             Source("synthetic acceptance", "0.33.0 config/speculative.py; not in 0.19", "0.32.0"),
             Source("method mtp", "0.33.0 config/speculative.py", "0.32.0"),
             Source("generation_config.json", "0.32.0 config/model.py", ""),
+            Source(".gguf files", "documentation, features/quantization/gguf.md", ""),
         ),
     ),
     "sglang": EngineRules(
@@ -301,6 +304,7 @@ ENGINE_RULES = {
         "target's {}",
         own_draft="--speculative-algorithm NEXTN --speculative-num-steps 1 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
+        gguf="reads .gguf files, but whether as target or draft of STANDALONE was not tried",
         sources=(
             Source("flags of STANDALONE and NGRAM", "0.5.23 arg_groups/fields/spec.py", "0.5.23"),
             Source("equal vocabularies", "0.5.23 speculative/standalone_worker_v2.py", "0.5.23"),
@@ -310,6 +314,7 @@ ENGINE_RULES = {
             Source("the draft's context", "0.5.23 speculative/standalone_worker_v2.py", ""),
             Source("mean of synthetic acceptance", "0.5.23 speculative/spec_utils.py", ""),
             Source("NEXTN", "0.5.23 arg_groups/speculative_hook.py", "0.5.23"),
+            Source(".gguf files", "documentation, advanced_features/model_loading.md", ""),
         ),
     ),
     "llama.cpp": EngineRules(
@@ -361,6 +366,7 @@ ENGINE_RULES = {
         short_context="try a request beyond the draft's context of {} tokens, which was not tested "
         "(target: {})",
         own_draft="speculative_config: {decoding_type: MTP, max_draft_len: 1}",
+        gguf="loads Hugging Face checkpoints, not .gguf files",
         sources=(
             Source("Draft_Target, NGram and their fields", "00043967 llmapi/llm_args.py", ""),
             Source("draft_len_schedule", "00043967 llmapi/llm_args.py", ""),
@@ -369,6 +375,7 @@ ENGINE_RULES = {
             Source("before 1.3", "documentation of 1.0 to 1.2", ""),
             Source("no comparison of vocabularies", "speculative-decoding.md of 1.4.0rc1", ""),
             Source("MTP", "00043967 llmapi/llm_args.py", ""),
+            Source(".gguf files", "documentation, which lists no such format", ""),
         ),
     ),
     "transformers": EngineRules(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from draftbench.engines.commands import vllm_fields
+from draftbench.errors import UsageError
 from draftbench.export.setting import _drafting, schedule_of, setting_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -80,6 +82,37 @@ def test_a_setting_carries_the_schedule_of_its_run(run, answer):
     assert setting.longest == 6
     assert any("nothing was measured" in note for note in setting.notes)
     assert setting_of(answer((1, 2)), run).longest == 2
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_head_without_its_model_is_refused_until_it_is_given(make_run, kind):
+    """Known fault: its kind was exported as the name of a draft model."""
+    path = make_run(draft=kind, drafts=("ngram", kind), specs={kind: kind}, engine="vllm")
+    pick = Configuration(draft=kind, quant="none", k=3, concurrency=1)
+    manifest = RunFolder(Path(path)).manifest
+    with pytest.raises(UsageError, match=f"`{kind}` names no model") as caught:
+        _drafting(pick, manifest, None)
+    assert "--draft" in caught.value.hint
+    drafting = _drafting(pick, manifest, "org/head")
+    assert drafting is not None
+    assert vllm_fields(drafting)["model"] == "org/head"
+
+
+@pytest.mark.parametrize(
+    ("measured", "first"),
+    [
+        ({"engine": "vllm", "servers": "started", "device": "cpu"}, True),
+        ({"engine": "vllm", "servers": "started", "device": "cuda"}, False),
+        # Nothing is known of the machine that a given server runs on.
+        ({"engine": "vllm", "servers": "given", "device": "cpu"}, False),
+        ({"engine": "llama.cpp", "servers": "started", "device": "cpu"}, False),
+        ({}, False),
+    ],
+)
+def test_vllm_started_on_a_cpu_measured_the_first_match(run, answer, measured, first):
+    question = msgspec.structs.replace(run.manifest.question, **measured)
+    manifest = msgspec.structs.replace(run.manifest, question=question)
+    assert setting_of(answer((1, 2)), replace(run, manifest=manifest)).first_match == first
 
 
 def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(make_run):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
+
+_SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 # Text; a figure; one with the ends of its interval and a mark, which may be empty; None is unknown.
 Cell = str | Estimate | tuple[Estimate, str] | None
@@ -72,14 +75,23 @@ def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[
     """A command a line, so that each can be pasted; a long one is continued behind a backslash."""
     lines: list[str] = []
     for command in commands:
-        line = indent = "     " if lines else "next:"
-        for word in map(shlex.quote, shlex.split(command)):
-            if len(f"{line} {word} \\") > width and line != indent:
-                lines.append(f"{line} \\")
-                line = indent = "       "
-            line += f" {word}"
-        lines.append(line)
+        lines += continued(
+            shlex.join(shlex.split(command)), "     " if lines else "next:", width, "       "
+        )
     return lines
+
+
+def continued(command: str, label: str, width: int, indent: str = "   ") -> list[str]:
+    """A command behind its label, broken between its words, each line but the last ending in a
+    backslash, so that it can be pasted; what stands in quotes is one word.
+    """
+    lines, line = [], label
+    for word in _SHELL_WORD.findall(command):
+        if len(f"{line} {word} \\") > width and line not in (label, indent):
+            lines.append(f"{line} \\")
+            line = indent
+        line += f" {word}"
+    return [*lines, line]
 
 
 def plain(text: str) -> str:
