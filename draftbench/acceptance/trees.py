@@ -64,7 +64,8 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     if any(replay.accept and not replay.rank for _, replay in greedy):
         return ()
     trajectories = [trajectory for trajectory, _ in greedy]
-    requests = list(dict.fromkeys(trajectory.request for trajectory in trajectories))
+    # In an order of their own, so that no half follows the order of the traffic.
+    requests = sorted({trajectory.request for trajectory in trajectories})
     if len(requests) < 2:
         return ()
     halves = set(requests[::2]), set(requests[1::2])

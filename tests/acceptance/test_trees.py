@@ -147,3 +147,12 @@ def test_only_greedy_responses_of_model_drafts_have_trees() -> None:
     assert best_trees([ranked([0], request, **hot) for request in "abc"], 2) == ()
     found = [(trajectory(request, 2), lookup((1,), (1,), request=request)) for request in "abc"]
     assert best_trees(found, 2) == ()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (0, 2, 4, 1, 3, 5), (5, 1, 0, 2, 3, 4)])
+def test_the_order_of_the_requests_changes_no_figure_of_a_tree(order: tuple[int, ...]) -> None:
+    # As above: whatever stands between them, a half is always judged by the other's rank.
+    pairs = [ranked([i % 2] * 4, str(i), limit=9, draftable=9) for i in order]
+    (found,) = best_trees(pairs, 2, (2,))
+    assert found.tokens_per_round is not None
+    assert found.tokens_per_round.value == 1.0
