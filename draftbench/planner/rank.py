@@ -214,7 +214,8 @@ class Ranking:
             few = _normal(f"{alternative.candidate} decoded")
             return np.asarray(np.exp(spread + (time.error if time else 0.0) * few))
         # What rounds take beyond their passes is mostly the runner's: one draw for all.
-        off = np.array(self.errors_of(alternative) or (0.0,))
+        # By size: in the order of the candidates a draw would depend on it.
+        off = np.array(sorted(self.errors_of(alternative)) or (0.0,))
         drawn = (_generator("errors").random(RESAMPLES) * len(off)).astype(int)
         return np.asarray(self._redrawn(alternative) / (1 + off[drawn]) * np.exp(spread))
 

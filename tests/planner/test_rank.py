@@ -162,6 +162,13 @@ def test_what_was_not_decoded_is_ranked_by_what_such_predictions_would_be_on_ave
     assert found.regret == pytest.approx(0.5 * (1 - 40 / 24 / (2 / 1.1)), abs=0.002)
 
 
+def test_the_order_in_which_candidates_were_measured_changes_no_probability():
+    hoped, ran = option("a", [5.0] * 5), option("b", [6.0] * 5, measured=[6.0] * 5)
+    one, other = (Ranking([hoped, ran], doubt=TimeDoubt(e)) for e in ((0.1, 0.45), (0.45, 0.1)))
+    assert one.confidence(ran) == other.confidence(ran)
+    assert one.doubt(hoped) == other.doubt(hoped)
+
+
 def test_errors_that_made_predictions_too_low_are_no_credit():
     hoped, ran = option("a", [6.0] * 5), option("b", [5.0] * 5, measured=[5.0] * 5)
     assert Ranking([hoped, ran], doubt=TimeDoubt((-0.4,))).best is ran

@@ -72,7 +72,7 @@ def test_the_screen_of_a_kept_run(answers):
         "   qwen0.5:int8  3  1.65 (1.52–1.78)    0.88 ±0.03  3.20 ±0.16  0.30 ±0.01   771 MB",
         "   qwen0.5       3  1.46 (1.34–1.58)    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
         "   ngram         5  1.42 (1.25–1.65)             –  3.56 ±0.50  0.00 ±0.00     0 kB",
-        "   self          1  0.96 (0.86–1.05) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
+        "   self          1  0.96 (0.86–1.04) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
         "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only;",
         "  expected: over all requests; the headline's speed-up is cross-validated",
         "",
