@@ -52,7 +52,8 @@ ACCEPTED_PER_DRAFTED = Figure(
     name="accepted / drafted",
     symbol="accepted/drafted",
     formula="accepted / proposed tokens, at one k",
-    vllm="draft_acceptance_rate (bench: spec_decode_acceptance_rate, in percent)",
+    vllm="draft_acceptance_rate (bench: spec_decode_acceptance_rate, in percent), which "
+    "counts past the limit and the end",
     sglang="spec_accept_rate, whose drafted tokens no limit shortens",
     tensorrt_llm="num_accepted_tokens / num_draft_tokens",
     llama_cpp="draft_n_accepted / draft_n",
@@ -94,7 +95,7 @@ SURVIVAL = Figure(
     name="survival",
     symbol="s",
     formula="rounds that accepted their first i draft tokens / rounds that drafted",
-    vllm="num_accepted_tokens_per_pos / num_drafts",
+    vllm="num_accepted_tokens_per_pos / num_drafts, which count past the limit and the end",
     llama_cpp="acceptance per position",
 )
 

@@ -10,6 +10,7 @@ import pytest
 from scenes import replayed, trajectory
 
 from draftbench.acceptance import definitions as d
+from draftbench.acceptance.definitions import FIGURES
 from draftbench.acceptance.rounds import PositionLaw, Rounds, expected_rounds
 from draftbench.records import DraftingMode
 
@@ -181,3 +182,9 @@ def test_without_a_denominator_a_figure_is_unknown() -> None:
 def test_counts_of_other_responses_are_refused() -> None:
     with pytest.raises(ValueError, match="1 rows of counts for 2 responses"):
         d.tokens_per_round([trajectory("a"), trajectory("b")], rounds_of([0.5]))
+
+
+def test_every_figure_of_vllms_counters_says_that_these_count_past_the_end() -> None:
+    names = {figure.symbol: figure.vllm for figure in FIGURES if figure.vllm}
+    assert set(names) == {"accepted/drafted", "1+Σ Πh", "s"}
+    assert all("count" in name and " past " in name for name in names.values())
