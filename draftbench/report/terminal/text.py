@@ -18,6 +18,8 @@ from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
 
+# A dash alone is an unknown figure; a flag begins with a dash and is a word.
+_NUMBER = re.compile(r"[+−-]?\d|–")
 _SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 # Text; a figure; one with the ends of its interval and a mark, which may be empty; None is unknown.
@@ -123,7 +125,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def numeric(cells: Iterable[str]) -> bool:
     """Whether a column holds numbers, so that it is aligned right."""
-    return all(cell and (cell[0].isdigit() or cell[0] in "+-−–") and cell != "-" for cell in cells)
+    return all(_NUMBER.match(cell) for cell in cells)
 
 
 def paragraph(text: str, width: int, indent: str = "") -> str:

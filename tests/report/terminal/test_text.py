@@ -17,6 +17,14 @@ def test_a_table_without_a_head_has_no_line_for_it():
     assert columns(["", ""], [["a", "b"]]) == "a  b"
 
 
+def test_figures_are_aligned_right_and_flags_left():
+    rows = [("--k", "+0.5", "–"), ("--dtype", "-12", "3 MB")]
+    assert columns(("", "a", "b"), rows).splitlines()[1:] == [
+        "--k      +0.5     –",
+        "--dtype   -12  3 MB",
+    ]
+
+
 def test_a_cell_is_one_line_without_control_characters():
     assert columns(["x"], [["a\nb\x1b[2J"]]).splitlines() == ["x", "a b�[2J"]
     assert plain("a\x9b\u202eb") == "a��b"
