@@ -523,11 +523,15 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         if outputs.identical == outputs.requests:
             same = f"all {outputs.requests} answers" if outputs.requests > 1 else "the one answer"
         kinds = (
-            (outputs.near_ties, f"differ only at near ties{ties}"),
-            (outputs.faults, "differ where no near tie explains it"),
-            (outputs.unknown, "differ for an unknown cause"),
+            (outputs.near_ties, f"only at near ties{ties}"),
+            (outputs.faults, "where no near tie explains it"),
+            (outputs.unknown, "for an unknown cause"),
         )
-        differing = "".join(f", {count} {how}" for count, how in kinds if count)
+        differing = "".join(
+            f", {count} {'differs' if count == 1 else 'differ'} {how}"
+            for count, how in kinds
+            if count
+        )
         found.append(f"Output check at temperature 0: {same} identical to the target's{differing}.")
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)

@@ -450,8 +450,8 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
     notes = [
         f"Milliseconds; {waits.configuration}, {load}. A chunk is what one round delivers. "
         f"{covered}{unknown}",
-        f"The {waits.p99_ratio_of} of a request's time per output token is "
-        f"{waits.p99_ratio:.2f} times that without speculation.",
+        f"A request's time per output token ({waits.p99_ratio_of}) is {waits.p99_ratio:.2f} times "
+        "that without speculation.",
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
     head = ["", "speculation", "values", "p50", "p90", "p99", "max"]

@@ -109,12 +109,18 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
     if not rows:
         return None
     decoded = sum(not row.hollow for row in rows)
+    kinds = (
+        f"Filled points ({decoded} of {len(rows)}): the prediction, corrected by decoding some "
+        "requests. Hollow points: the prediction alone."
+    )
+    if decoded in (0, len(rows)):
+        how = "corrected by decoding some requests" if decoded else "predicted only"
+        kinds = f"Every point is {how}."
     return Chart(
         "speedup-by-candidate",
         "Each candidate at its best k",
-        f"Lines are 95% intervals over {answer.requests} requests. Filled points ({decoded} of "
-        f"{len(rows)}) are corrected by decoding some requests, hollow ones only predicted. Left "
-        "of 1× speculation is slower than decoding without it.",
+        f"Left of 1× speculation is slower than decoding without it. Lines: 95% intervals over "
+        f"{answer.requests} requests. {kinds}",
         bars(_SPEED_UP, rows, answer.min_speedup),
         candidates(answer),
     )
@@ -128,7 +134,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     measured = [(e, e.speedup_measured) for e in found if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     over = f"over {answer.requests} requests"
-    head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "prediction off by")
+    head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "off by")
     rows: list[list[Cell]] = []
     for e in found:
         error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"
@@ -145,8 +151,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             "tokens per round",
             tokens,
             [],
-            f"1 means the draft never helps, k + 1 that it is always right. Bands are 95% "
-            f"intervals {over}.",
+            f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}.",
         ),
         (
             "speedup-by-k",
@@ -154,7 +159,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             _SPEED_UP,
             predicted,
             measured,
-            f"Line and band: predicted, 95% intervals {over}."
+            f"Lines and bands: predicted, with 95% intervals {over}."
             + (f" Points: measured, {points}." if measured else " Nothing was decoded."),
         ),
     ):
@@ -218,8 +223,8 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     return Chart(
         "speedup-by-concurrency",
         "Speed-up by concurrency",
-        "The best candidate of each concurrency at its k. Lines are 95% intervals over "
-        f"{answer.requests} requests; hollow points are only predicted.",
+        "The best candidate and k at each concurrency. Upright lines: 95% intervals over "
+        f"{answer.requests} requests. Hollow points: predicted only.",
         plot,
         loads(answer),
     )
@@ -251,8 +256,8 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     return Chart(
         "tokens-per-round-by-group",
         f"Tokens per round by group: {drafts[0]}",
-        "In parentheses: how many requests. Lines are 95% intervals over the requests of a group; "
-        f"a group of fewer than {MIN_REQUESTS} has none. The table has all candidates.",
+        "In parentheses: how many requests. Lines: 95% intervals over the requests of a group; "
+        f"fewer than {MIN_REQUESTS} have none. “The numbers” has the other candidates too.",
         bars(label, drawn),
         Section("", ("by", "group", "requests", "candidate", label), rows),
     )

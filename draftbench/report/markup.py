@@ -13,7 +13,11 @@ from html import escape
 from draftbench.acceptance.intervals import Estimate
 from draftbench.report.terminal.text import Cell, Section, numeric, plain, shown
 
-_VOID = ("meta", "br")
+_VOID = ("meta", "br", "wbr")
+# So long a piece of code fits on a line of a phone.
+_UNBROKEN = 30
+_BREAKS = re.compile(r"(?<=[:/])(?=\w)")
+_INTERVAL = re.compile(r"(\([\d.]+–[\d.]+\))")
 _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 
 
@@ -44,16 +48,20 @@ def together(children: Iterable[str | None]) -> Html:
 
 
 def coded(text: str) -> Html:
-    """A sentence with what stands in backticks and every flag as code; a flag is not broken at its
-    hyphens.
+    """A sentence with what stands in backticks and every flag as code; a flag, with its value where
+    it has one, is not broken at its hyphens.
     """
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return _flags_coded(text)
     return together(
-        element("code", part) if at % 2 and not _FLAG.fullmatch(part) else _flags_coded(part)
+        element("code", part, class_=_flag(part)) if at % 2 else _flags_coded(part)
         for at, part in enumerate(parts)
     )
+
+
+def _flag(code: str) -> str | None:
+    return "flag" if _FLAG.match(code) and len(code) <= _UNBROKEN else None
 
 
 def _flags_coded(text: str) -> Html:
@@ -74,7 +82,8 @@ def folded(title: str, *parts: str | None) -> Html:
 
 def table(of: Section) -> Html:
     """A table that scrolls sideways by itself where it is wider than the page; words stand left,
-    numbers right. A column of arrows becomes a mark of its rows.
+    numbers right, and names may break behind `:` and `/`. A column of arrows becomes a mark of its
+    rows.
     """
     arrows = all(row[0] in ("→", "") for row in of.rows)
     head = of.head[1:] if arrows else of.head
@@ -88,7 +97,8 @@ def table(of: Section) -> Html:
     body = []
     for row, whole in zip(rows, of.rows, strict=True):
         cells = [
-            element("td", _cell(cell), class_=kind) for cell, kind in zip(row, kinds, strict=True)
+            element("td", _breaking(_cell(cell)) if kind else _cell(cell), class_=kind)
+            for cell, kind in zip(row, kinds, strict=True)
         ]
         body.append(element("tr", *cells, class_="chosen" if whole[0] == "→" else None))
     inner = [element("thead", element("tr", *top)), element("tbody", *body)]
@@ -96,13 +106,25 @@ def table(of: Section) -> Html:
     return element("div", element("table", *inner), **region)
 
 
+def _breaking(words: str) -> Html:
+    if isinstance(words, Html):
+        return words
+    first, *rest = _BREAKS.split(words)
+    return together([first, *(part for each in rest for part in (element("wbr"), each))])
+
+
 def _cell(cell: Cell) -> str:
     figure, mark = cell if isinstance(cell, tuple) else (cell, "")
     if not isinstance(figure, Estimate):
-        return shown(figure)
+        parts = _INTERVAL.split(shown(figure))
+        return together(map(_small, parts)) if len(parts) > 1 else parts[0]
     rounded = "<0.01" if 0 < figure.value < 0.005 else f"{figure.value:.2f}"
     interval = element("small", f"{figure.low:.2f}–{figure.high:.2f}")
     return together([data(figure, f"{rounded}{mark.strip()}"), " ", interval])
+
+
+def _small(part: str) -> str:
+    return element("small", part) if _INTERVAL.fullmatch(part) else part
 
 
 def data(estimate: Estimate, words: str) -> Html:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftbench.acceptance.breakdown import GROUPINGS
-from draftbench.acceptance.intervals import MIN_REQUESTS
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
@@ -137,7 +137,9 @@ def _lead(answer: Recommendation, leader: Evaluation | None) -> str:
     if answer.speedup_deciding is None:
         rests_on += "; too few requests to decide by"
     elif leader.corrected:
-        rests_on += "; cross-validated: chosen on some requests, evaluated on the others"
+        rests_on += (
+            "; cross-validated: draft and k are chosen on some requests and evaluated on the others"
+        )
     return " ".join([f"{rests_on[:1].upper()}{rests_on[1:]}.", *certainty(answer)])
 
 
@@ -191,9 +193,12 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
     speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
     faster = sum(speed is not None and speed.low > 1 for speed in speeds)
-    control = ", not counting the control" if len(drafts) < len(answer.by_candidate) else ""
-    count = f"{faster} of {counted(len(drafts), 'candidate')}{control}"
-    lead = f"Clearly faster than decoding without a draft: {count}."
+    control = ", not counting the control `self`," if len(drafts) < len(answer.by_candidate) else ""
+    many = f"{faster or 'None'} of {counted(len(drafts), 'candidate')}{control} "
+    many += "are" if faster > 1 else "is"
+    if len(drafts) == 1:
+        many = f"The one candidate{control} is" + ("" if faster else " not")
+    lead = f"{many} clearly faster than decoding without a draft."
     if chart is None:
         lead = _ONE if answer.requests < 2 else "No pass was timed, so no speed-up is known."
     return _section(
@@ -241,17 +246,17 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
         )
     chart = charts.get("speedup-by-concurrency")
     numbers = _titled(found) if found.rows else None
+    times = None
+    if waits:
+        title = "What a request waits for, measured"
+        listed = _titled(latency(waits, answer.engine, answer.arrivals))
+        times = folded(title, listed) if numbers else together([element("h3", title), listed])
     return _section(
         "load",
         "Load and latency",
         lead,
         _drawn(chart, beside=numbers) if chart else numbers,
-        folded(
-            "What a request waits for, measured",
-            _titled(latency(waits, answer.engine, answer.arrivals)),
-        )
-        if waits
-        else None,
+        times,
     )
 
 
@@ -259,8 +264,8 @@ def _segments(run: Run, charts: Mapping[str, Chart]) -> Html:
     chart = charts.get("tokens-per-round-by-group")
     if chart is None:
         lead = (
-            "All requests belong to one segment and one temperature; `--segment-by FIELD` of "
-            "`sweep` splits them."
+            "All requests belong to one segment and one temperature; sweep with "
+            "`--segment-by FIELD` to split them."
         )
         if not run.replays:
             lead = "Nothing was replayed, so acceptance is unknown."
@@ -270,9 +275,25 @@ def _segments(run: Run, charts: Mapping[str, Chart]) -> Html:
                 "needs, so nothing is drawn."
             )
         return _section("segments", "Segments", lead)
-    lead = "An average can hide segments where a draft performs poorly."
     numbers = folded("The numbers", table(chart.table))
-    return _section("segments", "Segments", lead, _drawn(chart), numbers)
+    return _section("segments", "Segments", _extremes(chart), _drawn(chart), numbers)
+
+
+def _extremes(chart: Chart) -> str:
+    """The worst and the best group of the draft that is drawn."""
+    found = [
+        (figure.value, name if by == "segment" else f"{by} {name}")
+        for by, name, _, draft, figure in chart.table.rows
+        if draft == chart.table.rows[0][3] and isinstance(figure, Estimate)
+    ]
+    (low, worst), (high, best) = min(found), max(found)
+    if worst == best:
+        return "An average can hide segments where a draft performs poorly."
+    what = str(chart.table.head[-1])
+    return (
+        f"{what[:1].upper()}{what[1:]}: from {low:.2f} ({worst}) to {high:.2f} ({best}). An "
+        "average over all requests hides that."
+    )
 
 
 def _method(name: str, run: Run, answer: Recommendation) -> Html:
