@@ -1,13 +1,12 @@
-"""How fast the decoder is against its peers: the same weights, prompts and threads, interleaved
-request by request.
+"""Times the built-in decoder against transformers and vLLM: the same weights, prompts and threads,
+request by request in turn.
 
     python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --recommended int4:3 \
         --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
-Every figure is the median over requests of a ratio of tokens per second, with the interval between
-two order statistics: the prompt included, or where it says so the tokens after the first. First
-against transformers, then against vLLM alone and vLLM speculating, loaded one after the other; what
-cannot run is named and the rest goes on.
+Every figure is a ratio of tokens per second: the median over requests, and the interval between two
+order statistics. The prompt counts, unless a column says "after 1st token". First against
+transformers, then against vLLM without and with speculation. What cannot run is named and skipped.
 
 vLLM's CPU build wants an environment of its own (3.4 GB; the extra packages that it names are for
 pictures and sound):
@@ -24,15 +23,18 @@ Its first start compiles for minutes and caches that: start it once before it co
 
 import argparse
 import gc
+import math
 import signal
+import statistics
 import sys
 import time
+from dataclasses import dataclass, field
 
 import msgspec
 import torch
-from bench_costs import measure_costs, resident_bytes
 from bench_peers import PeerError, Transformers, Vllm
-from bench_ratios import CONSOLE, Part, show
+from rich.console import Console
+from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
@@ -50,6 +52,80 @@ GENERATE, ASSISTED, PLAIN = "generate", "assisted", "draftbench"
 VLLM, VLLM_DRAFT = "vLLM", "vLLM speculating"
 # Tokens of context that vLLM is started with: part of what its compiler's cache goes by.
 ROOM = 1024
+CONSOLE = Console(width=138)
+
+
+@dataclass
+class Part:
+    """Speeds and texts of one comparison, by contestant, request by request."""
+
+    code: list[bool] = field(default_factory=list)
+    speeds: dict[str, list[float]] = field(default_factory=dict)
+    # Of the tokens after the first; None where there are none or nobody says when that came.
+    decoding: dict[str, list[float | None]] = field(default_factory=dict)
+    texts: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names) -> "Part":
+        """Nothing yet of these contestants."""
+        return cls([], *({name: [] for name in names} for _ in range(3)))
+
+    def add(self, name: str, tokens: list[int], seconds: float, first: float | None) -> None:
+        """One run of a contestant; `first` of its seconds went by until its first token."""
+        self.speeds[name].append(len(tokens) / seconds)
+        known = first is not None and len(tokens) > 1
+        self.decoding[name].append((len(tokens) - 1) / (seconds - first) if known else None)
+        self.texts[name].append(tokens)
+
+    def ratio(self, name: str, other: str, **only: bool) -> str | None:
+        """Median and interval of one contestant's speed over another's; None where one is
+        missing.
+        """
+        figures = median_ratio(self.ratios(name, other, **only))
+        return figures and "{:.2f} ({:.2f}–{:.2f})".format(*figures)
+
+    def ratios(
+        self, name: str, other: str, *, code: bool = False, decoding: bool = False
+    ) -> list[float]:
+        speeds = self.decoding if decoding else self.speeds
+        if name not in speeds or other not in speeds:
+            return []
+        both = zip(speeds[name], speeds[other], self.code, strict=True)
+        return [a / b for a, b, is_code in both if a and b and (is_code or not code)]
+
+
+def median_ratio(ratios: list[float]) -> tuple[float, float, float] | None:
+    """The median and the narrowest pair of order statistics around it with 90% coverage or more
+    (all there is, where so few requests cannot have that).
+    """
+    if not ratios:
+        return None
+    own, n, left = sorted(ratios), len(ratios), 0
+    outside = 0.5**n
+    while 1 - 2 * (outside + math.comb(n, left + 1) * 0.5**n) >= 0.9:
+        left += 1
+        outside += math.comb(n, left) * 0.5**n
+    return statistics.median(own), own[left], own[n - 1 - left]
+
+
+def show(title, part: Part, against: list[tuple[str, str]]):
+    """One comparison as a table; `against` are (column head, peer)."""
+    table = Table(title=f"{title}: {len(part.code)} requests")
+    for head in ("", "tok/s", *(head for head, _ in against), "same text"):
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    reference = part.texts[against[0][1]]
+    for name, speeds in part.speeds.items():
+        same = sum(a == b for a, b in zip(part.texts[name], reference, strict=True))
+        table.add_row(
+            name,
+            f"{statistics.median(speeds):.1f}",
+            *(
+                part.ratio(name, peer, code="code" in head, decoding="1st" in head) or "–"
+                for head, peer in against
+            ),
+            f"{same}/{len(speeds)}",
+        )
+    CONSOLE.print(table)
 
 
 def arguments() -> argparse.Namespace:
@@ -80,17 +156,15 @@ class Ours:
     def __init__(self, options, dtype):
         source, draft = ModelSource(options.target), ModelSource(options.draft)
         self.text = TextSide(source)
-        before = resident_bytes()
-        self.target, self.facts = build_runner(source, Build(dtype, "none", "cpu"), None)
-        self.grown = resident_bytes() - before
-        self.drafts, self.draft_facts = {}, {}
+        self.target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
+        self.drafts = {}
         for level in options.draft_quant.split(","):
             note(f"building the draft at {level}")
             build = Build(dtype, level, "cpu")
-            self.drafts[level], self.draft_facts[level] = build_runner(draft, build, draft.name)
+            self.drafts[level], _ = build_runner(draft, build, draft.name)
 
     def run(self, prompt, level=None, k=0):
-        """Output ids, seconds, those until the first token, and the decoder's own response."""
+        """Output ids, seconds, and those until the first token."""
         drafter = None
         if level is not None:
             runner = self.drafts[level]
@@ -99,7 +173,7 @@ class Ours:
         start = time.perf_counter()
         response = decode(task, self.target, drafter, k, HostClock())
         seconds = time.perf_counter() - start
-        return response.tokens, seconds, seconds - response.decode_seconds, response
+        return response.tokens, seconds, seconds - response.decode_seconds
 
     def prompts(self, options) -> list[tuple[Prompt, bool]]:
         """Greedy requests of the sources in turn, and whether they are of one for code."""
@@ -157,7 +231,7 @@ def ours_named(ours, options, levels):
     return found
 
 
-def against_transformers(ours, options, peer, prompts, costs) -> None:
+def against_transformers(ours, options, peer, prompts) -> None:
     contestants = {
         GENERATE: lambda p: peer.run(list(p.tokens), p.limit, assisted=False),
         ASSISTED: lambda p: peer.run(list(p.tokens), p.limit, assisted=True),
@@ -171,7 +245,7 @@ def against_transformers(ours, options, peer, prompts, costs) -> None:
         ("× assisted", ASSISTED),
         ("× on code", GENERATE),
     ]
-    show("Against transformers", part, columns, costs)
+    show("Against transformers", part, columns)
 
 
 def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> None:
@@ -199,19 +273,17 @@ def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> 
     finally:
         peer.close()
     title = f"Against {name}, k = {options.k}" if speculating else f"Against {name}"
-    show(title, part, [(f"× {name}", name)], None)
+    show(title, part, [(f"× {name}", name)])
 
 
-def load_transformers(options, dtype) -> tuple[Transformers, int]:
-    """The peer with its pages touched, and the bytes by which this process grew."""
-    before = resident_bytes()
+def load_transformers(options, dtype) -> Transformers:
+    """The peer, its pages touched."""
     target = ModelSource(options.target).load(dtype, "cpu")
     with torch.inference_mode():
         target(torch.zeros(1, 4, dtype=torch.long))
-    grown = resident_bytes() - before
     draft = ModelSource(options.draft).load(dtype, "cpu")
     ends = TextSide(ModelSource(options.target)).end_tokens
-    return Transformers(target, draft, ends, options.k), grown
+    return Transformers(target, draft, ends, options.k)
 
 
 def main() -> None:
@@ -220,10 +292,10 @@ def main() -> None:
     options = arguments()
     threads = set_threads(options.threads)
     dtype = getattr(torch, options.dtype) if options.dtype else default_dtype("cpu")
-    peer = loaded = None
+    peer = None
     if not options.only_vllm:
         note("loading transformers' models")
-        peer, loaded = load_transformers(options, dtype)
+        peer = load_transformers(options, dtype)
     note("building draftbench's runners")
     ours = Ours(options, dtype)
     prompts = ours.prompts(options)
@@ -232,17 +304,9 @@ def main() -> None:
         f"{len(prompts)} requests of {options.traffic}, at most {options.tokens} tokens, k = "
         f"{options.k}"
     )
-    note("timing passes")
-    costs = measure_costs(ours, prompts[0][0].tokens, options.k)
-    costs.show(CONSOLE)
-    CONSOLE.print(
-        f"memory of the target: {f'{loaded / 1e9:.2f} GB' if loaded else 'not measured'} as "
-        f"transformers loads it, {ours.grown / 1e9:.2f} GB packed "
-        f"({ours.facts.weight_bytes / 1e9:.2f} GB of weights)"
-    )
     if peer is not None:
         try:
-            against_transformers(ours, options, peer, prompts, costs)
+            against_transformers(ours, options, peer, prompts)
         # A peer that fails does not take the others with it.
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             CONSOLE.print(f"NOT RUN  transformers: {error}")

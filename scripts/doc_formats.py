@@ -3,9 +3,8 @@ the records themselves, so that the page cannot fall behind.
 
     python scripts/doc_formats.py > docs/formats.md
 
-What a record's docstring says of a field stands above its table. Other fields take their meaning
-from the comment at the end of their line, or from `doc_meanings`; one that has none of these stops
-the script.
+A field is explained by its record's docstring, by the comment at the end of its line, or by
+`doc_meanings`; one that has none of these stops the script.
 """
 
 from __future__ import annotations
@@ -49,6 +48,8 @@ from draftbench.run_folder.manifest import Manifest
 from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS
 from draftbench.traffic.suites import Suite
 
+# What `_meaning` says of a field that its record's docstring explains.
+IN_DOCSTRING = "in the docstring"
 OBSERVATIONS = typing.get_args(AnyObservation)
 PRIVATE_RECORDS = (PrivateText, PrivateDraft, PrivateStart)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
@@ -89,13 +90,13 @@ FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 
 def page() -> str:
     """The whole file."""
-    parts = [_head(), _traffic(), _run_folder()]
-    shown: set[type] = {Request, Manifest, *PRIVATE_RECORDS}
-    shown |= set(OBSERVATIONS)
+    shown: set[type] = set()
+    parts = [_traffic(shown), _run_folder(shown)]
     for title, words, roots in (*FILES, *COMMANDS):
         parts.append(_chapter(f"## {title}", words, roots, shown))
     parts.append(_other())
-    return "\n\n".join(parts) + "\n"
+    body = "\n\n".join(parts)
+    return f"{_head(body)}\n\n{body}\n"
 
 
 def unexplained() -> list[str]:
@@ -125,17 +126,22 @@ def _documented() -> list[type]:
     return _with_parts([*roots, Manifest, Request, *PRIVATE_RECORDS, *OBSERVATIONS])
 
 
-def _head() -> str:
+def _head(body: str) -> str:
+    """What holds for every chapter, and links to them."""
+    chapters = re.findall(r"^## (.+)$", body, re.MULTILINE)
+    anchors = [re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in chapters]
+    links = [f"[{name}](#{at})" for name, at in zip(chapters, anchors, strict=True)]
     return (
         "# Formats\n\n"
         "Written by `scripts/doc_formats.py` from the records in the code. Times are seconds, "
         "sizes bytes or tokens unless a name says otherwise; null is unknown, never 0. A figure is "
         "an `Estimate`: its value and the two ends of its 95% interval. Fields may be added; one "
-        "that is here keeps its name and meaning within a schema version."
+        "that is here keeps its name and meaning within a schema version. A record that several "
+        "chapters use stands in the first of them.\n\n" + " · ".join(links)
     )
 
 
-def _traffic() -> str:
+def _traffic(shown: set[type]) -> str:
     def places(names: tuple[str, ...]) -> str:
         return ", ".join(f"`{name}`" for name in names)
 
@@ -167,11 +173,11 @@ def _traffic() -> str:
         "prompts; the sweep says which was taken. (TGI is greedy unless a parameter makes it "
         "sample.) A plain prompt is read as it is; `--as-chat` "
         "makes it a user's message, as vLLM does with its custom data sets.\n\n"
-        + _chapter("### Request", "What a row becomes; no run folder holds it.", (Request,), set())
+        + _chapter("### Request", "What a row becomes; no run folder holds it.", (Request,), shown)
     )
 
 
-def _run_folder() -> str:
+def _run_folder(shown: set[type]) -> str:
     tree = "\n".join(
         [
             "RUN/",
@@ -183,7 +189,6 @@ def _run_folder() -> str:
             f"  {LOCK:<26}  held while a sweep writes",
         ]
     )
-    shown: set[type] = set()
     manifest = _chapter("### run.json", "", (Manifest,), shown)
     words = "One JSON object a line, each with its `kind`; append-only."
     lines = _chapter("### observations/", words, OBSERVATIONS, shown)
@@ -254,15 +259,21 @@ def _records_in(hint: object) -> list[type]:
 
 
 def _table_of(record: type) -> str:
-    rows = [
-        f"| `{name}` | {_type(hint)} | {_meaning(record, name)} |"
-        for name, hint in _fields(record).items()
-    ]
+    """The docstring, types of the fields that it explains, and a table of the others."""
     words = _words(record)
-    title = f"**{record.__name__}.** {words[0]}"
-    return "\n\n".join(
-        [title, *words[1:], "\n".join(["| field | type | |", "|---|---|---|", *rows])]
-    )
+    rows, explained = [], []
+    for name, hint in _fields(record).items():
+        meaning = _meaning(record, name)
+        if meaning == IN_DOCSTRING:
+            explained.append(f"`{name}` {_type(hint)}")
+        else:
+            rows.append(f"| `{name}` | {_type(hint)} | {meaning} |")
+    parts = [f"**{record.__name__}.** {words[0]}", *words[1:]]
+    if explained:
+        parts.append(f"Types: {'; '.join(explained)}.")
+    if rows:
+        parts.append("\n".join(["| field | type | |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts)
 
 
 def _words(record: type) -> list[str]:
@@ -280,7 +291,7 @@ def _meaning(record: type, name: str) -> str | None:
     text = " ".join(_words(record))
     stem = re.sub(r"_[a-z]+$", "_…", name)
     if re.search(rf"`{name}(\[[^`]*\])?`|`{re.escape(stem)}`|`…_{name.split('_')[-1]}`", text):
-        return "see above"
+        return IN_DOCSTRING
     return MEANING.get(name)
 
 

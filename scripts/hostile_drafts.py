@@ -1,5 +1,4 @@
-"""Sweep drafts that are broken or hostile, each in a process of its own, and print what a user is
-told of each.
+"""Sweeps broken and hostile drafts, each in its own process, and prints what a user reads of each.
 
     python scripts/hostile_drafts.py
 
@@ -19,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from silence import Silence
 
 import draftbench
 from draftbench.models.source import Trust
@@ -43,18 +44,6 @@ import torch
 torch.empty(1 << 30, dtype=torch.float32)
 """,
 }
-
-
-class Silence:
-    """Watches without a word."""
-
-    def stage(self, what: str, total: int) -> None: ...
-
-    def advance(self, units: int = 1) -> None: ...
-
-    def kept(self, records: object) -> None: ...
-
-    def note(self, text: str, *, always: bool = False) -> None: ...
 
 
 def bring_code(model: Path, program: str) -> None:
@@ -139,12 +128,12 @@ def main() -> int:
         found = read_run(folder)
     print("| draft | what the run says of it | hint |\n|---|---|---|")
     for failure in found.failures:
-        told = failure.reason.replace(f"{place}/", "")
-        print(f"| {failure.candidate} | {told} | {failure.hint} |")
+        reason = failure.reason.replace(f"{place}/", "")
+        print(f"| {failure.candidate} | {reason} | {failure.hint} |")
     measured = ", ".join(map(str, found.candidates))
     print(f"{len(found.failures)} failed; measured: {measured}")
-    told_of = {failure.candidate.draft for failure in found.failures}
-    good = found.candidates == (Candidate(draft="draft"),) and told_of == {*BROKEN, "foreign"}
+    failed = {failure.candidate.draft for failure in found.failures}
+    good = found.candidates == (Candidate(draft="draft"),) and failed == {*BROKEN, "foreign"}
     return 0 if good else 1
 
 

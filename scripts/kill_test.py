@@ -1,13 +1,13 @@
-"""Kill a sweep on the embedded models at random moments, go on with the same command, and compare
-the end with a sweep that nobody killed.
+"""Kills a sweep on the embedded models at random moments, resumes it with the same command, and
+compares the end with a sweep that was not killed.
 
     python scripts/kill_test.py --kills 100
     python scripts/kill_test.py --kills 200 --per-sweep 100 --requests 24 --longest 0.6 --lines 3
 
-Every third kill strikes inside a write, after a random part of the line. Half of them meet greedy
-sweeps, half sampled ones at temperature 0.7. The sweeps are forked from one process that has
-imported everything, so that the kills meet work and not imports. Prints the kills, the acknowledged
-records that were lost, and what differs at the end; leaves with 1 if anything does.
+Every third kill strikes inside a write, after a random part of the line. Half of the kills meet
+greedy sweeps, half sampled ones at temperature 0.7. The sweeps are forked from a process that has
+imported everything, so that kills meet work and not imports. Prints the kills, the acknowledged
+records that were lost, and what differs at the end; exits with 1 if anything was lost or differs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
 import torch
+from silence import Silence
 
 import draftbench
 import draftbench.run_folder.append_log as lines
@@ -44,18 +45,6 @@ trajectories.GROUP = 2
 MODELS = Path(draftbench.__file__).parent / "embedded"
 SHORTEST = 0.05
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
-
-
-class Silence:
-    """Watches without a word."""
-
-    def stage(self, what: str, total: int) -> None: ...
-
-    def advance(self, units: int = 1) -> None: ...
-
-    def kept(self, records: object) -> None: ...
-
-    def note(self, text: str, *, always: bool = False) -> None: ...
 
 
 def prepared_sweep(temperature: float, requests: int) -> Prepared:
@@ -78,15 +67,15 @@ def prepared_sweep(temperature: float, requests: int) -> Prepared:
 
 
 def acknowledge(pipe: int) -> None:
-    """In the child: tell the parent of every append that returned."""
+    """In the child: report every append that returned to the parent."""
     original = RunWriter.append
 
-    def told(self, records):
+    def reported(self, records):
         kept = list(records)
         original(self, kept)
         os.write(pipe, b"." * len(kept))
 
-    RunWriter.append = told
+    RunWriter.append = reported
 
 
 def die_inside_write(number: int, chance: random.Random) -> None:
@@ -130,8 +119,9 @@ class Kills:
 
 
 def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool, int]:
-    """Fork a sweep, and kill it where `kills` are given; (whether it ended by itself, records that
-    it was told are kept)."""
+    """Fork a sweep, and kill it if `kills` are given. Returns whether it ended by itself, and how
+    many records it reported as kept.
+    """
     chance = kills and kills.chance
     inside = chance is not None and chance.random() < 1 / 3
     number = chance.randint(1, kills.lines) if kills and chance else 0
@@ -156,15 +146,15 @@ def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool
         time.sleep(SHORTEST * (kills.longest / SHORTEST) ** chance.random())
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    with os.fdopen(reader, "rb") as told:
-        acknowledged = len(told.read())
+    with os.fdopen(reader, "rb") as reports:
+        acknowledged = len(reports.read())
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        sys.exit("a sweep failed instead of going on")
+        sys.exit("a sweep failed instead of resuming")
     return os.WIFEXITED(status), acknowledged
 
 
 def essence(out: Path) -> dict[str, object]:
-    """What must not depend on kills: everything but times."""
+    """Everything in a run but times, which is all that may depend on kills."""
     folder = RunFolder(out)
     found = read_run(folder)
     return {
