@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from draftbench.acceptance.rounds import Floats, Pairs, Rounds, model_pairs
+from draftbench.acceptance.rounds import Floats, Ints, Pairs, Rounds, model_pairs
 from draftbench.records import DraftingMode, Trajectory
 
 
@@ -251,27 +251,57 @@ def quotient(sums: Floats) -> Floats:
     return np.divide(numerator, denominator, out=value, where=denominator != 0)
 
 
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The requests that some responses answer: `rows` [responses] says which of them each does,
+    `weights` [requests] how often they occur in the traffic, `responses` [requests] how many each
+    has.
+    """
+
+    names: tuple[str, ...]
+    rows: Ints
+    weights: Floats
+    responses: Ints
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory]) -> Requests:
+        """Those of `trajectories`, in the order in which they first occur."""
+        index: dict[str, int] = {}
+        rows = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
+        weights = np.zeros(len(index))
+        weights[rows] = [trajectory.weight for trajectory in trajectories]
+        return cls(tuple(index), rows, weights, np.bincount(rows, minlength=len(index)))
+
+    def sample(
+        self, figure: Figure, columns: Floats, combine: Callable[[Floats], Floats] = quotient
+    ) -> Sample:
+        """Addends of every response [responses, m] → a figure, to which a request adds the mean of
+        its responses.
+
+        Raises:
+            ValueError: as many rows as responses are needed.
+        """
+        if len(columns) != len(self.rows):
+            raise ValueError(f"{len(columns)} rows of counts for {len(self.rows)} responses")
+        if len(self.names) < len(self.rows):
+            addends = np.zeros((len(self.names), columns.shape[1]))
+            np.add.at(addends, self.rows, columns)
+            columns = addends / self.responses[:, None]
+        return Sample(figure, self.names, self.weights, columns, combine)
+
+    def quotient(self, columns: Floats) -> Floats:
+        """The values [...] of ratios whose addends are `columns` [..., responses, 2]."""
+        return quotient((self.weights / self.responses)[self.rows] @ columns)
+
+
 def pooled(
     figure: Figure,
     trajectories: Sequence[Trajectory],
     columns: Floats,
     combine: Callable[[Floats], Floats] = quotient,
 ) -> Sample:
-    """Addends per response [responses, m] → a sample; a request is the mean of its responses.
-
-    Raises:
-        ValueError: as many rows as responses are needed.
-    """
-    if len(columns) != len(trajectories):
-        raise ValueError(f"{len(columns)} rows of counts for {len(trajectories)} responses")
-    index: dict[str, int] = {}
-    row = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
-    addends = np.zeros((len(index), columns.shape[1]))
-    np.add.at(addends, row, columns)
-    weights = np.zeros(len(index))
-    weights[row] = [trajectory.weight for trajectory in trajectories]
-    responses = np.bincount(row, minlength=len(index))[:, None]
-    return Sample(figure, tuple(index), weights, addends / responses, combine)
+    """Addends of every response [responses, m] → a figure (`Requests.sample`)."""
+    return Requests.of(trajectories).sample(figure, columns, combine)
 
 
 def _product_limit(sums: Floats) -> Floats:

@@ -243,7 +243,10 @@ class Evaluator:
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
         """The decision with so many active rows, among all candidates or the k's of one."""
         if (concurrency, only) not in self._decisions:
-            alternatives = self._of(concurrency, [only] if only else self.run.candidates)
+            # The target as its own draft is shown where it is asked for, and never chosen.
+            shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+            candidates = [c for c in self.run.candidates if shown or c.draft != SELF]
+            alternatives = self._of(concurrency, [only] if only else candidates)
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]
             traffic = self.run.manifest.traffic
             self._decisions[concurrency, only] = LoadDecision(

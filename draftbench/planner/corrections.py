@@ -42,7 +42,7 @@ def carried_over(
     low, rows, high = (each[0].predictor.batch for each in (fewer, alternatives, more))
     share = (rows - low) / (high - low)
     predictor = alternatives[0].predictor
-    bounds = [replace(predictor, costs=costs) for costs in predictor.bounds]
+    bounds = replace(predictor, costs=predictor.bounds)
     found = []
     for each in alternatives:
         if each.corrected:  # decoded here, though its passes were not timed
@@ -80,9 +80,14 @@ def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float
     return found
 
 
-def _bends(alternative: Alternative, bounds: Sequence[Predictor], by: Kind) -> list[float]:
+def _bends(alternative: Alternative, bounds: Predictor, by: Kind) -> list[float]:
     """What the prediction is off by if passes take the least or the most, or neither."""
-    predicted = alternative.speedup(by)
-    own = predicted.value if predicted else None
-    others = [predicted_by(predict(bound, alternative.k), by) for bound in bounds]
-    return [0.0, *(own / other.value - 1 for other in others if own and other and other.value)]
+    predicted, ends = alternative.speedup(by), predict(bounds, alternative.k)
+    seconds = ends.decoding
+    if by == "end_to_end" and seconds is not None:
+        seconds = None if ends.prefills is None else seconds + ends.prefills
+    value = predicted.value if predicted else None
+    if not value or seconds is None:
+        return [0.0]
+    speedups = ends.requests.quotient(seconds).tolist()
+    return [0.0, *(value / speedup - 1 for speedup in speedups if speedup)]

@@ -47,14 +47,14 @@ class PricedBatch:
     """A candidate's costs at one batch size, and what its rounds take beyond them. `served` are
     whole rounds of a serving engine, which tells no costs of passes. `note` says where costs are
     not simply timed: between which batch sizes they were interpolated, or why they are unknown.
-    `bounds` are what interpolated costs may be at the least and at the most.
+    `bounds` is the range in which interpolated costs lie, on a first axis of two.
     """
 
     costs: BlockCosts | None = None
     overheads: Overheads = field(default_factory=Overheads)
     note: str | None = None
     served: RoundCosts | None = None
-    bounds: tuple[BlockCosts, ...] = ()
+    bounds: BlockCosts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +98,9 @@ class CostSource:
                 return PricedBatch(note=f"{batch} rows at once were not timed, only {sizes}")
             # The run's own facts and failures say better why it has none.
             return PricedBatch(note=self.origin and f"{self.origin} has no times of it")
-        costs, *bounds = (
-            costs_between(self.blocks[candidate], batch, slower) for slower in (0.0, -1.0, 1.0)
-        )
+        costs, bounds = costs_between(self.blocks[candidate], batch) or (None, None)
         note = f"interpolated between {around[0]} and {around[1]} rows"
-        return PricedBatch(costs, note=note, bounds=tuple(filter(None, bounds)))
+        return PricedBatch(costs, note=note, bounds=bounds)
 
     def _not_served(self, candidate: Candidate) -> str | None:
         """Why an engine tells no costs of a candidate; None where no server drafted with it."""

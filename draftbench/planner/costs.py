@@ -75,6 +75,10 @@ class Surface:
         seconds: Floats = (1 - beyond) * shorter + beyond * longer
         return seconds
 
+    def along(self, contexts: Floats) -> PassesAlong:
+        """The passes of responses, each at its own context [responses]."""
+        return _along(self, contexts.tobytes())
+
     def covers(self, size: npt.ArrayLike, context: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Whether a pass lies within what was timed."""
         return _inside(self.sizes, size) & _inside(self.contexts, context)
@@ -116,8 +120,38 @@ class Surface:
         return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0)))
 
 
+@dataclass(frozen=True, eq=False)
+class PassesAlong:
+    """Seconds of one model's passes over `sizes` new tokens at the context of each response [...,
+    sizes, responses].
+    """
+
+    sizes: Ints
+    seconds: Floats
+
+    def over(self, size: npt.ArrayLike) -> Floats:
+        """Seconds of passes over as many tokens, by linear interpolation: [..., responses] of one
+        size, [..., n, responses] of several [n].
+        """
+        low, high, above = _neighbours(self.sizes, size)
+        above = above[..., None]
+        seconds: Floats = (1 - above) * self.seconds[..., low, :] + above * self.seconds[
+            ..., high, :
+        ]
+        return seconds
+
+
+# Asked for at every k.
+@lru_cache(maxsize=256)
+def _along(surface: Surface, contexts: bytes) -> PassesAlong:
+    return PassesAlong(surface.sizes, surface.at(surface.sizes[:, None], np.frombuffer(contexts)))
+
+
 def between(
-    by_rows: Mapping[int, Surface], rows: int, bend: float = 0.0, bend_of_steps: float = 0.0
+    by_rows: Mapping[int, Surface],
+    rows: int,
+    bend: npt.ArrayLike = 0.0,
+    bend_of_steps: npt.ArrayLike = 0.0,
 ) -> Surface | None:
     """The surface at a batch size that lies between two of those timed (`by_rows`), on the sizes
     and contexts that its neighbours both cover; None where there are none.
@@ -127,7 +161,8 @@ def between(
     for, then rise, whatever the tokens are of.
 
     Args:
-        bend: from -1, the least that those curves may take between their points, to 1, the most.
+        bend: from -1, the least that those curves may take between their points, to 1, the most;
+            of several [n] the samples and seconds of the surface begin with an axis of n.
         bend_of_steps: the same of passes over one token a row.
     """
     low, high = max(b for b in by_rows if b < rows), min(b for b in by_rows if b > rows)
@@ -138,12 +173,14 @@ def between(
         return None
     timed = tuple(by_rows.items())
     curves = [_token_curve(timed, context) for context in contexts.tolist()]
-    tokens, bends = np.outer((low, rows, high), sizes), np.where(sizes == 1, bend_of_steps, bend)
-    below, here, above = np.stack([curve.at(tokens, bends) for curve in curves], axis=-1)
+    tokens = np.outer((low, rows, high), sizes)
+    bends = np.where(sizes == 1, np.asarray(bend_of_steps)[..., None], np.asarray(bend)[..., None])
+    passes = np.stack([curve.at(tokens, bends[..., None, :]) for curve in curves], axis=-1)
+    below, here, above = np.moveaxis(passes, -3, 0)
     straight = np.full_like(here, (rows - low) / (high - low))
     share = np.divide(here - below, above - below, out=straight, where=above > below)
 
-    def mixed(one: Surface, other: Surface) -> Floats:
+    def mixed(one: Surface, other: Surface, share: Floats) -> Floats:
         grid = sizes[:, None], contexts[None, :]
         return (1 - share) * one.at(*grid) + share * other.at(*grid)
 
@@ -154,8 +191,9 @@ def between(
         by_process = each.samples.reshape(*each.samples.shape[:2], each.processes, -1)
         chosen = by_process[..., :processes, :repeats].reshape(*each.samples.shape[:2], -1)
         single.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
-    samples = np.moveaxis(mixed(*single), 0, -1)
-    return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more)), processes)
+    one, other = single
+    samples = np.moveaxis(mixed(one, other, share[..., None, :, :]), -3, -1)
+    return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more, share)), processes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,31 +431,37 @@ def _surface(samples: _Samples) -> Surface | None:
 
 
 def costs_between(
-    timed: Mapping[int, BlockCosts], rows: int, slower: float = 0.0
-) -> BlockCosts | None:
-    """Costs at a batch size between two timed ones; prefill, of one row at a time, as it is.
+    timed: Mapping[int, BlockCosts], rows: int
+) -> tuple[BlockCosts, BlockCosts] | None:
+    """Costs at a batch size between two timed ones, and the range in which they lie; prefill, of
+    one row at a time, as it is.
 
-    `slower` goes from -1, the fastest rounds beside the slowest plain decoding that the timed
-    points allow, to 1, the slowest rounds beside the fastest plain decoding.
+    The range begins with an axis of two: the fastest rounds beside the slowest plain decoding that
+    the timed points allow, and the slowest rounds beside the fastest plain decoding.
     """
+    slower = np.array([0.0, -1.0, 1.0])
 
-    def found(passes: str, step: float) -> Surface | None:
+    def surfaces(passes: str, steps: Floats) -> tuple[Surface, Surface] | tuple[None, None]:
         by_rows = {batch: getattr(costs, passes) for batch, costs in timed.items()}
-        return None if None in by_rows.values() else between(by_rows, rows, slower, step)
+        every = None if None in by_rows.values() else between(by_rows, rows, slower, steps)
+        if every is None:
+            return None, None
+        middle, ends = (
+            replace(every, samples=every.samples[at], seconds=every.seconds[at])
+            for at in (0, slice(1, None))
+        )
+        return middle, ends
 
-    target, draft = found("target", -slower), found("draft", slower)
-    proposal = found("proposal", slower)
-    if target is None or (draft is None and proposal is None):
-        return None
+    target, draft = surfaces("target", -slower), surfaces("draft", slower)
+    proposal = surfaces("proposal", slower)
     longest = min((each.longest for each in timed.values() if each.longest), default=None)
     first = next(iter(timed.values()))
-    return replace(first, target=target, draft=draft, proposal=proposal, longest=longest)
-
-
-def _both(passes: Surface, one: float, other: float, context: Floats) -> tuple[Floats, Floats]:
-    """Seconds of passes of two sizes, looked up together."""
-    seconds = passes.at([[one], [other]], context)
-    return seconds[..., 0, :], seconds[..., 1, :]
+    found = [
+        replace(first, target=passes, draft=drafting, proposal=looking, longest=longest)
+        for passes, drafting, looking in zip(target, draft, proposal, strict=True)
+        if passes is not None and (drafting or looking)
+    ]
+    return (found[0], found[1]) if found else None
 
 
 def context_of(trajectory: Trajectory) -> float:
@@ -437,28 +481,26 @@ def pass_seconds(
     """
     all_rounds = rounds.by_draft_length.sum(axis=1)
     widths = np.arange(rounds.k + 1)
+    target, drafting = costs.target.along(context), costs.draft or costs.proposal
+    assert drafting is not None
+    draft = drafting.along(context)
+    one = draft.over(1)
     if batch == 1:
-        verify = costs.target.at(widths + 1, context[:, None])
-        verifying: Floats = (rounds.by_draft_length * verify).sum(axis=-1)
+        verifying: Floats = (rounds.by_draft_length.T * target.over(widths + 1)).sum(axis=-2)
         if costs.draft is None:
-            assert costs.proposal is not None
-            return verifying + all_rounds * costs.proposal.at(1, context)
-        one, two = _both(costs.draft, 1, 2, context)
+            return verifying + all_rounds * one
         after_full = rounds.after_full[:, 1:].sum(axis=1)
-        return verifying + (rounds.proposed * one + after_full * (two - one))
+        return verifying + (rounds.proposed * one + after_full * (draft.over(2) - one))
     mass = np.ones(len(context)) if weights is None else weights
     lengths = mass @ rounds.by_draft_length
     total = lengths.sum()
     if total == 0:  # nothing is decoded
-        return all_rounds * costs.target.at(1, context)
+        return all_rounds * target.over(1)
     shares = lengths / total
-    each: Floats = costs.target.at(1 + shares @ widths, context)
+    verify = target.over(1 + shares @ widths)
     if costs.draft is None:
-        assert costs.proposal is not None
-        return all_rounds * (each + costs.proposal.at(1, context))
+        return all_rounds * (verify + one)
     after_full = (mass @ rounds.after_full[:, 1:]).sum() / total
     happens = 1 - np.cumsum(shares)[:-1] ** batch
-    first, later = _both(costs.draft, 1 + after_full, 1, context)
-    each = each + happens[0] * first
-    each = each + happens[1:].sum() * later
-    return all_rounds * each
+    drafts = happens[0] * draft.over(1 + after_full) + happens[1:].sum() * one
+    return all_rounds * (verify + drafts)

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample, pooled
+from draftbench.acceptance.definitions import Requests, Sample, pooled
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
     AnyReplay,
@@ -46,8 +46,8 @@ class Predictor:
     `batch` active rows.
 
     `costs` None is unknown, unless `served` has the whole rounds of an engine; `memory_bytes` is
-    the draft's. `note` says where costs are not simply timed, `bounds` are what interpolated ones
-    may be.
+    the draft's. `note` says where costs are not simply timed, `bounds` is the range in which
+    interpolated ones lie (`costs_between`).
     """
 
     candidate: Candidate
@@ -59,7 +59,7 @@ class Predictor:
     batch: int = 1
     note: str | None = None
     served: RoundCosts | None = None
-    bounds: tuple[BlockCosts, ...] = ()
+    bounds: BlockCosts | None = None
     # Those of a draft that has no replays, since only an engine runs it.
     counted: ServedRounds | None = None
     # The rounds by k, the same at every batch size.
@@ -124,6 +124,11 @@ class Predictor:
         return np.array([context_of(t) for t in self.trajectories])
 
     @cached_property
+    def requests(self) -> Requests:
+        """The request of every response."""
+        return Requests.of(self.trajectories)
+
+    @cached_property
     def weights(self) -> Floats:
         """How often every response occurs in the traffic [responses]."""
         return np.array([t.weight for t in self.trajectories])
@@ -132,7 +137,7 @@ class Predictor:
     def steps(self) -> Floats:
         """Seconds of a target step along every response [responses], at known costs."""
         assert self.costs is not None
-        return self.costs.target.at(1, self.contexts)
+        return self.costs.target.along(self.contexts).over(1)
 
     @cached_property
     def prefills(self) -> Floats | None:
@@ -151,7 +156,7 @@ class Predictor:
             own = costs.draft_prefill.at(prompts, 0)
         else:
             return None
-        return np.stack([plain, plain + own], axis=1)
+        return np.stack(np.broadcast_arrays(plain, plain + own), axis=-1)
 
     @cached_property
     def context(self) -> float:
@@ -165,11 +170,12 @@ class Predictor:
 class Prediction:
     """What one candidate at one k should do.
 
-    `decoding` and `prefills` [responses, 2] are the seconds that a response waits for, without and
-    with speculation; None at unknown cost.
+    `decoding` and `prefills` [..., responses, 2] are the seconds that a response waits for, without
+    and with speculation; None at unknown cost. A first axis is that of a range of costs.
     """
 
     trajectories: tuple[Trajectory, ...]
+    requests: Requests
     rounds: Rounds
     decoding: Floats | None
     prefills: Floats | None
@@ -188,7 +194,7 @@ class Prediction:
         if seconds is None:
             return None
         if only is None:
-            return pooled(SPEEDUP, self.trajectories, seconds)
+            return self.requests.sample(SPEEDUP, seconds)
         rows = [at for at, t in enumerate(self.trajectories) if t.key in only]
         return pooled(SPEEDUP, [self.trajectories[at] for at in rows], seconds[rows])
 
@@ -268,15 +274,14 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
             k's if None, or 0 where they are unknown.
     """
     rounds, costs = predictor.rounds(k), predictor.costs
+    decoding = prefills = None
     if predictor.served is not None:
         decoding = predictor.served.without(k).decoding(rounds)
-        return Prediction(predictor.trajectories, rounds, decoding, None)
-    if costs is None or k + 1 > (costs.longest or k + 1):
-        return Prediction(predictor.trajectories, rounds, None, None)
-    passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
-    beyond = beyond or _beyond(predictor, k)
-    decoding = _decoding(rounds, predictor.steps, passes, beyond)
-    return Prediction(predictor.trajectories, rounds, decoding, predictor.prefills)
+    elif costs is not None and k + 1 <= (costs.longest or k + 1):
+        passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
+        decoding = _decoding(rounds, predictor.steps, passes, beyond or _beyond(predictor, k))
+        prefills = predictor.prefills
+    return Prediction(predictor.trajectories, predictor.requests, rounds, decoding, prefills)
 
 
 def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:
