@@ -248,13 +248,19 @@ def baseline_of(
     concurrency: int | None = None,
 ) -> Baseline:
     """A run reduced to one candidate at one k, by default what it recommends; of a serving engine
-    at a load, by default its smallest.
+    at one load, by default the one that the recommendation is for.
+
+    Raises:
+        UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
     """
     from draftbench.gate.pin import make_baseline
     from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
 
     candidate = None if name is None else candidate_named(run, name)
+    asked = decision and decision.concurrency
+    if asked:
+        concurrency = asked[0]
     if candidate is None or k is None:
         answer = recommend(run, (decision or Decision()).options(run))
         if candidate is None:
@@ -262,16 +268,26 @@ def baseline_of(
         else:
             of_it = (e for e in answer.evaluations if e.candidate == candidate and e.best)
             picked = next((e.configuration for e in of_it), None)
-        ran = [each for each in answer.evaluations if each.requests_served]
-        if picked is None and len(ran) == 1 and candidate in (None, ran[0].candidate):
-            picked = ran[0].configuration  # all that a server drafts with
+        served = [e for e in answer.evaluations if e.requests_served]
+        if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
+            picked = served[0].configuration  # all that a server drafts with
         if picked is None:
             raise UsageError(
                 f"no k of `{name}` is known to be best" if name else "this run has no best draft",
                 hint="name one with --candidate and --k",
             )
         candidate, k = picked.candidate, k or picked.k
-    return make_baseline(run, candidate, k, RunFolder(folder).private_texts(), concurrency)
+        if decision is not None:
+            concurrency = picked.concurrency
+    baseline = make_baseline(run, candidate, k, RunFolder(folder).private_texts(), concurrency)
+    load = baseline.question.concurrency
+    if asked and load is not None and load != concurrency:
+        loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
+        raise UsageError(
+            f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
+            hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
+        )
+    return baseline
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:

@@ -216,6 +216,23 @@ def test_the_baselines_load_is_measured_and_another_is_refused_by_name(command, 
     assert "concurrency was 2, is 4" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("words", "load"), [([], 1), (["--concurrency", 4], 4), (["--candidate", "draft", "--k", 4], 1)]
+)
+def test_rounds_are_those_at_the_load_that_the_saved_k_is_the_best_for(
+    command, failing, tmp_path, words, load
+):
+    """Known fault: with --concurrency 4 k was that of 4 in flight, the rounds those of 1."""
+    with ScriptedServer("vllm") as plain:
+        file = save(command, tmp_path, "--baseline-server", plain.url, "--concurrency", "1,4")
+    assert command("gate", "--save", file, tmp_path / "run", *words).code == 0
+    assert json.loads(file.read_text())["question"]["concurrency"] == load
+    named = ["--candidate", "draft", "--k", 4, "--concurrency", 2]
+    said = failing(2, "gate", "--save", file, tmp_path / "run", *named)
+    assert "draft at k = 4 was not measured with 2 requests in flight" in said
+    assert "it was with 1, 4" in said
+
+
 def test_times_need_a_server_without_speculation_before_anything_is_asked(command, saved, tmp_path):
     with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
         outcome = gated(command, saved, tmp_path, server, "--max-drop", "speedup:5%")
