@@ -174,6 +174,7 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     """Only the baseline's own requests of the traffic."""
     from draftbench.gate.pair_requests import check_key, check_requests
     from draftbench.gate.pin import sampling_label
+    from draftbench.sweep.engine_preparation import arrivals_digest
 
     asked = {p.request.id: sampling_label(p.request.sampling) for p in prepared.prompts}
     check_key(baseline, prepared.manifest.key_id)
@@ -184,5 +185,8 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     others = len(prepared.prompts) - len(prompts)
     dropped = traffic.dropped | ({"not in the baseline": others} if others else {})
     traffic = msgspec.structs.replace(traffic, requests=len(prompts), dropped=dropped)
-    manifest = msgspec.structs.replace(prepared.manifest, traffic=traffic)
+    question = msgspec.structs.replace(
+        prepared.manifest.question, arrivals_digest=arrivals_digest(prepared.options, prompts)
+    )
+    manifest = msgspec.structs.replace(prepared.manifest, traffic=traffic, question=question)
     return replace(prepared, prompts=prompts, manifest=manifest)

@@ -24,7 +24,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
 # 5: of a serving engine its name, its load, and whether speculation changed the texts.
 # 6: how fast a log was sent, unknown in files before; the α of a server that tells positions.
-SCHEMA_VERSION = 6
+# 7: when requests came and how many were answered at once, unknown in files before.
+SCHEMA_VERSION = 7
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -49,9 +50,8 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     """What was asked; figures of different questions are not comparable.
 
     `key_id` names the key of the request hashes. A request's limit and stop strings are part of its
-    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. `concurrency`,
-    `arrivals` and `time_scale` are the load at which a serving engine counted rounds; a replay has
-    none.
+    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. The fields from
+    `concurrency` on are the load at which a serving engine counted rounds; a replay has none.
     """
 
     key_id: str
@@ -65,6 +65,8 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     concurrency: _Number | None = None  # requests in flight
     arrivals: str | None = None  # closed, log, or poisson:RATE
     time_scale: Positive | None = None  # times the log's own speed
+    arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
+    slots: _Number | None = None  # most requests answered at once, with arrivals; None: unknown
 
 
 class Speed(Record, frozen=True):

@@ -10,7 +10,7 @@ from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pair_requests import Pair, one_was_counted
+from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted
 from draftbench.gate.result import Change, Check, GateResult
 from draftbench.models.engine_names import STARTED
 from draftbench.planner.costs import MIN_PROCESSES
@@ -18,6 +18,10 @@ from draftbench.planner.costs import MIN_PROCESSES
 TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
+)
+OTHER_TIMES = (
+    "requests came at other times than in the baseline (another --seed, other timestamps in the "
+    "log, or not the same requests): acceptance differs by it only where the engine drafts by load"
 )
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
 
@@ -67,6 +71,7 @@ def notes_on(
         f"no alpha: {_no_alpha(old, new)}": (
             old.alpha_definition is None or old.alpha_definition != new.alpha_definition
         ),
+        OTHER_TIMES: came_at_other_times(old, new),
         timed: result.timed and fewest < MIN_PROCESSES,
         TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,

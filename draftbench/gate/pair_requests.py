@@ -30,7 +30,8 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
         now["definition of alpha"] = new.alpha_definition
     if before["arrivals"] == now["arrivals"] == "log":
         _check_time_scales(old, new)
-    for field in ("arrivals", "concurrency", "time_scale"):
+    before.pop("arrivals_digest")
+    for field in ("arrivals", "concurrency", "time_scale", "slots"):
         value = before.pop(field)
         if None not in (value, now[field]):  # a replay is of no load
             before[field] = value  # after the others, arrivals first: these have one concurrency
@@ -47,6 +48,12 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
                     hint="compare times on one machine, or gate on alpha and mean_accepted_length "
                     "only",
                 )
+        if came_at_other_times(old, new):
+            raise IncomparableError(
+                f"{metric} was measured while requests came at other times than in the baseline",
+                hint="send the same log or `--seed` as for the baseline, or gate on alpha and "
+                "mean_accepted_length only",
+            )
     by_id = {counts.id: counts for counts in new.requests}
     return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
 
@@ -61,6 +68,14 @@ def _check_time_scales(old: Baseline, new: Baseline) -> None:
             f"was {before}, is {now}",
             hint="an older draftbench kept one of the two: sweep again, and save a new baseline",
         )
+
+
+def came_at_other_times(old: Baseline, new: Baseline) -> bool:
+    """Whether requests of the same arrivals came at other moments: times depend on how many are in
+    flight together, accepted tokens do not.
+    """
+    before, now = old.question.arrivals_digest, new.question.arrivals_digest
+    return None not in (before, now) and before != now
 
 
 def one_was_counted(old: Baseline, new: Baseline) -> bool:

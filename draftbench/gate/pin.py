@@ -155,6 +155,8 @@ def make_baseline(
             concurrency=load,
             arrivals=None if load is None else question.arrivals,
             time_scale=question.time_scale if load and question.arrivals == "log" else None,
+            arrivals_digest=question.arrivals_digest if load else None,
+            slots=question.slots if load else None,
         ),
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,

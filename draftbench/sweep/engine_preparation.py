@@ -195,7 +195,6 @@ def _arrivals(
     asked = options.serving
     if asked is None or asked.arrivals == "closed":
         return None
-    times = arrival_times([(prompt, 0) for prompt in prompts], options)
     sent = len(prompts) * options.samples
     if asked.arrivals == "log" and sent < rows:
         watcher.note(
@@ -203,6 +202,19 @@ def _arrivals(
             f"{sent / rows:.0%} of its load (--time-scale {rows / sent:.3g} makes up for it)",
             always=True,
         )
+    return arrivals_digest(options, prompts)
+
+
+def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
+    """A keyed hash of when each request is sent, at the log's own speed; None in a closed loop.
+
+    Raises:
+        TrafficError: the log does not say when its requests came.
+    """
+    asked = options.serving
+    if asked is None or asked.arrivals == "closed":
+        return None
+    times = arrival_times([(prompt, 0) for prompt in prompts], options)
     at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
     return keyed_hash(options.traffic.key, repr(at).encode())
 

@@ -313,12 +313,12 @@ def test_every_answer_on_a_servers_run_names_whose_costs_it_goes_by(
     assert "note: costs are those of elsewhere 1.0" in " ".join(outcome.err.split())
 
 
-def logged(tmp_path):
-    """Twelve requests, one every .4 s."""
-    file = tmp_path / "log.jsonl"
+def logged(tmp_path, requests=12, gap=0.4):
+    """Requests, one every .4 s."""
+    file = tmp_path / f"{requests} {gap}.jsonl"
     rows = [
-        {"prompt": f"request {n}", "timestamp": 1_700_000_000 + 0.4 * n, "max_tokens": 24}
-        for n in range(12)
+        {"prompt": f"request {n}", "timestamp": 1_700_000_000 + gap * n, "max_tokens": 24}
+        for n in range(requests)
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
     return file
@@ -332,13 +332,18 @@ def test_a_log_is_sent_as_fast_as_for_the_baseline(command, tmp_path):
         load = ["--arrivals", "log", "--time-scale", 10]
         assert command("sweep", "--server", server.url, *words, *load, "--out", run).code == 0
         assert command("gate", "--save", file, run, "--candidate", "draft", "--k", 4).code == 0
-        gate = ["gate", "--baseline", file, "--server", server.url, *words]
+        gate = ["gate", "--baseline", file, "--server", server.url, "--temperature", 0]
+        faster = [*gate, "--traffic", logged(tmp_path, gap=0.3), "--out", tmp_path / "faster"]
+        assert "came at other times than in" in " ".join(command(*faster).out.split())
+        # The baseline's requests alone are sent, at its times.
+        gate += ["--traffic", logged(tmp_path, requests=14)]
         outcome = command(*gate, "--out", tmp_path / "new")
         assert outcome.code == 0, outcome.err
         sent = [
             row.sent for row in read_run(RunFolder(tmp_path / "new")).served if row.load == "open"
         ]
         assert max(sent) - min(sent) == pytest.approx(0.44, abs=0.3)
+        assert "at other times" not in " ".join(outcome.out.split())
         document = json.loads(file.read_text())
         assert document["question"].pop("time_scale") == 10
         file.write_text(json.dumps(document))

@@ -26,6 +26,12 @@ def test_caveats_name_few_and_missing_requests_and_a_missing_alpha(run):
     assert noted("no alpha", lookup, lookup)
 
 
+def test_arrivals_at_other_times_are_noted(run):
+    old, new = (run(arrivals="poisson:2", arrivals_digest=digest) for digest in ("a", "b"))
+    assert noted("requests came at other times than in the baseline", old, new)
+    assert not noted("at other times", old, old)
+
+
 def test_a_failure_says_where_to_look(run):
     old = run(tested={"draft": "small", "machine": "here", "torch": "2.12", "numpy": "2"})
     new = run(

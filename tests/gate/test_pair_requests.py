@@ -26,7 +26,8 @@ def test_another_question_is_refused_with_the_field(run, field, value):
 
 
 @pytest.mark.parametrize(
-    ("field", "before", "now"), [("concurrency", 4, 1), ("arrivals", "closed", "poisson:2")]
+    ("field", "before", "now"),
+    [("concurrency", 4, 1), ("arrivals", "closed", "poisson:2"), ("slots", 16, 4)],
 )
 def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
     run, field, before, now
@@ -52,6 +53,16 @@ def test_a_log_at_another_pace_or_an_unknown_one_is_another_load(run, before, no
     with pytest.raises(IncomparableError, match=told):
         pair_up(run(arrivals="log", time_scale=before), run(arrivals="log", time_scale=now), ())
     assert len(pair_up(run(arrivals="log", time_scale=before), run(), ())) == 40
+
+
+def test_times_of_requests_that_came_at_other_moments_are_refused(run):
+    """Known fault: another seed, or another log at the same pace, counted as the same load."""
+    old, new = (run(arrivals="poisson:2", arrivals_digest=digest) for digest in ("a", "b"))
+    with pytest.raises(IncomparableError, match="requests came at other times") as caught:
+        pair_up(old, new, [parse_limit("speedup:5%")])
+    assert "--seed" in caught.value.hint
+    for limits, later in [([], new), ([parse_limit("speedup:5%")], old)]:
+        assert len(pair_up(old, later, limits)) == 40
 
 
 def test_another_definition_of_alpha_is_refused(run):
