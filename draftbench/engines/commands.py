@@ -31,6 +31,7 @@ from draftbench.models.engine_rules import (
     vllm_lookup,
 )
 from draftbench.records import LOOKUP, DraftingMode
+from draftbench.run_folder.manifest import unpinned
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
@@ -261,10 +262,10 @@ def _split(flag: str, text: str) -> list[str]:
 
 def _revision(model: str, flag: str) -> tuple[str, list[str]]:
     """A model of the hub without `@revision`, and the flags that name it."""
-    name, at, revision = model.partition("@")
-    if not at or Path(model).exists():
+    name = unpinned(model)
+    if name == model or Path(model).exists():
         return model, []
-    return name, [flag, revision]
+    return name, [flag, model[len(name) + 1 :]]
 
 
 def _passed_through(drafts: Speculation) -> dict[str, Any]:
@@ -320,7 +321,7 @@ def vllm_fields(drafts: Speculation) -> dict[str, Any]:
         named["quantization"] = "fp8_per_channel"
     if drafts.mode is not DraftingMode.GREEDY:
         named["draft_sample_method"] = "probabilistic"
-    return {**vllm_draft(model), **named, **length}
+    return {**vllm_draft(model), **length, **named}
 
 
 def _lookup(drafts: Speculation) -> tuple[int, int]:

@@ -40,32 +40,25 @@ class NotRecommendedError(DraftbenchError):
 class Setting:
     """What to serve.
 
-    `draft` is None for prompt lookup, whose n-grams have `lookup` tokens, shortest and longest.
-    `drafting` is how an engine drafts that alone could run this draft, `engine` the one that ran.
-    `sampled` says whether any request of the traffic is sampled above temperature 0; at 0 the
-    drafting mode makes no difference. `sampling` is what most requests ask for, `mixed` where
-    others ask for something else, and `limit` the longest response in tokens. `vocabularies` and
-    `contexts` are the sizes of target and draft. Revisions are those that the run measured;
-    `target` and `draft` come without; `given` has the options that named them in place of the run.
-    `first_match` says that the run's prompt lookup took the first match, as vLLM does on a CPU, not
-    the last. `load` is the largest number of concurrent requests that was
-    measured. `schedule` has the draft lengths by load, empty where `k` serves all; `notes` what it
-    lacks. `differences` say how this is not what the run recommends. `survival` is to be played
-    back: the share of rounds whose first 1, 2, … draft tokens were all accepted.
+    `drafting` names the draft as the engine will find it, and `given` the options that named a
+    model in place of the run. `target` comes without its revision. `sampled` says whether any
+    request of the traffic is sampled above temperature 0; at 0 the drafting mode makes no
+    difference. `sampling` is what most requests ask for, `mixed` whether others ask for something
+    else, and `limit` the longest response in tokens. `vocabularies` and `contexts` are the sizes of
+    target and draft. `first_match` says that the run's prompt lookup took the first match, as vLLM
+    does on a CPU, not the last. `load` is the largest number of concurrent requests that was
+    measured. `schedule` has the draft lengths by load, empty where one length serves all; `notes`
+    say what it leaves open. `differences` say how this is not what the run recommends. `survival`,
+    the share of rounds whose first 1, 2, … draft tokens were all accepted, is to be played back.
     """
 
     target: str
     target_quant: str
-    draft: str | None
-    quant: str
-    k: int
-    mode: DraftingMode
+    drafting: Speculation
     sampled: bool
-    lookup: tuple[int, int]
     vocabularies: tuple[int, int] | None
     on_gpu: bool
     target_revision: str | None = None
-    draft_revision: str | None = None
     sampling: Sampling = field(default_factory=Sampling)
     mixed: bool = False
     limit: int = 128
@@ -75,10 +68,50 @@ class Setting:
     notes: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     survival: tuple[float, ...] = ()
-    drafting: Speculation | None = None
-    engine: str | None = None
+    engine: str | None = None  # that measured; None: the built-in decoder
     given: tuple[str, ...] = ()
     first_match: bool = False
+
+    @property
+    def method(self) -> str:
+        """How it drafts: `draft-model`, `ngram`, or one that only an engine runs."""
+        return self.drafting.method
+
+    @property
+    def k(self) -> int:
+        return self.drafting.k
+
+    @property
+    def mode(self) -> DraftingMode:
+        return self.drafting.mode
+
+    @property
+    def quant(self) -> str:
+        return self.drafting.quant
+
+    @property
+    def draft(self) -> str | None:
+        """The draft's weights, without their revision; None where it has none of its own."""
+        return self.drafting.model and unpinned(self.drafting.model)
+
+    @property
+    def draft_revision(self) -> str | None:
+        return self.drafting.model and _revision(self.drafting.model)
+
+    @property
+    def lookup(self) -> tuple[int, int]:
+        """Tokens of prompt lookup's n-grams, shortest and longest."""
+        longest, shortest = self.drafting.lookup or (0, 0)
+        return shortest, longest
+
+    @property
+    def bits(self) -> int | None:
+        """Bits of a level that engines read from a checkpoint, not quantize to while loading."""
+        return {"int8": 8, "int4": 4}.get(self.quant)
+
+    def drafting_at(self, k: int) -> Speculation:
+        """The same at another draft length."""
+        return replace(self.drafting, k=k)
 
     @property
     def longest(self) -> int:
@@ -117,13 +150,11 @@ def setting_of(
     pick, differences = _chosen(answer, candidate, force=force)
     question = run.manifest.question
     served = target or question.target
-    drafting = _drafting(pick, run.manifest, draft)
-    name = drafting.model if drafting else _draft_name(pick.draft, run.manifest, draft)
-    names = tuple(filter(None, (served, name)))
-    for each in names:
-        if not each.isprintable() or each.startswith("-"):
+    drafting = drafting_of(pick, run.manifest, draft)
+    for name in filter(None, (served, drafting.model)):
+        if not name.isprintable() or name.startswith("-"):
             raise UsageError(
-                f"the model name {each!r} cannot be written into a command",
+                f"the model name {name!r} cannot be written into a command",
                 hint="give another one with --target or --draft",
             )
     schedule: Schedule = ()
@@ -140,16 +171,11 @@ def setting_of(
     setting = Setting(
         target=unpinned(served),
         target_quant=question.target_quant,
-        draft=name and unpinned(name),
-        quant=pick.quant,
-        k=pick.k,
-        mode=question.mode,
+        drafting=drafting,
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
-        lookup=(question.lookup_shortest, question.lookup_longest),
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
         target_revision=_revision(served),
-        draft_revision=name and _revision(name),
         sampling=settings.most_common(1)[0][0] if settings else Sampling(),
         mixed=len(settings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
@@ -159,7 +185,6 @@ def setting_of(
         schedule=schedule,
         notes=notes,
         differences=differences,
-        drafting=drafting,
         engine=question.engine,
         given=tuple(
             flag for flag, name in (("--target", target), ("--draft", draft)) if name is not None
@@ -225,22 +250,27 @@ def _chosen(
     )
 
 
-def _drafting(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation | None:
-    """How the engine was started that alone could run a draft; None for a draft model and for
-    prompt lookup.
+def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
+    """How an engine drafts as the run did; `given` is what `--draft` calls the model.
 
     Raises:
-        UsageError: another model for a draft that has none, none for one that needs it, or an
-            older run without its file.
+        UsageError: another model for a draft that has none, none for one that needs it, or an older
+            run that does not record the draft's path or file.
     """
     question = manifest.question
     named = {_short(spec): spec for spec in question.drafts} | {d: d for d in question.drafts}
     spec = named.get(pick.draft, pick.draft)
     kind, _, model = spec.partition(":")
     bare = spec in _WITH_MODEL and spec in question.drafts
-    alone = bare or spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
-    if question.engine is None or not alone:
-        return None
+    of_an_engine = bare or spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
+    if pick.draft == LOOKUP:
+        if given is not None:
+            raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
+        lookup = question.lookup_longest, question.lookup_shortest
+        return speculation(LOOKUP, pick.k, lookup=lookup, mode=question.mode)
+    if question.engine is None or not of_an_engine:
+        path = given or _path(pick.draft, manifest)
+        return Speculation("draft-model", path, pick.k, quant=pick.quant, mode=question.mode)
     if bare and given is None:
         raise UsageError(
             f"`{spec}` names no model", hint="give the one that the engine loads with --draft"
@@ -252,7 +282,7 @@ def _drafting(pick: Configuration, manifest: Manifest, given: str | None) -> Spe
         )
     if kind != "spec":
         return speculation(f"{kind}:{given}" if given else spec, pick.k, mode=question.mode)
-    at = [each for each in question.drafts if each.startswith("spec:")].index(spec)
+    at = [draft for draft in question.drafts if draft.startswith("spec:")].index(spec)
     if at >= len(question.spec_files or ()):
         raise UsageError(
             f"the run does not record what `{spec}` held", hint="give the engine that file"
@@ -267,17 +297,13 @@ def _short(spec: str) -> str:
     return f"{kind}:{short_name(model)}" if model else spec
 
 
-def _draft_name(name: str, manifest: Manifest, given: str | None) -> str | None:
-    """What the engine loads: the path or hub id that the sweep was given; None for prompt lookup.
+def _path(name: str, manifest: Manifest) -> str:
+    """The path or hub id that the sweep was given for a draft.
 
     Raises:
-        UsageError: a draft for prompt lookup, or one that the run knows by its short name alone.
+        UsageError: the run knows it by its short name alone.
     """
-    if name == LOOKUP:
-        if given is not None:
-            raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
-        return None
-    spec = given or (manifest.specs or {}).get(name)
+    spec = (manifest.specs or {}).get(name)
     if spec is not None:
         return spec
     # An older run kept no names: only a spec that can be no other's is taken.

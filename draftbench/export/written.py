@@ -1,47 +1,44 @@
-"""Versions of engines: how they are written, and the first that has what an export writes."""
+"""What the writers of all engines share: an engine's version, and what is written for it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from draftbench.errors import UsageError
+from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
-_OLDEST, _NEWEST = (0, 0), (10**9, 0)
-# vLLM's first versions with what is written here, by its wheels on PyPI.
-VLLM_NGRAM, VLLM_DRAFT, VLLM_RATES, VLLM_SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
-VLLM_PER_CHANNEL = VLLM_SCHEDULE = (0, 24)
-VLLM_VOCABULARIES, VLLM_PARALLEL = (0, 25), (0, 26)
-# Its default runner, the second, serves draft models and n-grams from these on.
-VLLM_DRAFT_RUNNER, VLLM_NGRAM_RUNNER = (0, 31), (0, 32)
-# llama.cpp's version is its build; those between the old flags and the new ones were not seen.
-_OLD_BUILD, NEW_BUILD, RATES_BUILD, SAMPLING_BUILD = 8877, 9626, 10649, 11368
-RENAMING = {"before-rename": _OLDEST, "after-rename": (NEW_BUILD, 0)}
+NEWEST = (10**9, 0)
 
 
-def version_of(engine: str, version: str | None) -> Version:
-    """The version that is meant, the newest where none is given.
+@dataclass(frozen=True)
+class Written:
+    """The text for an engine, and the `command` that starts it with that text in FILE, where the
+    text is no command itself. `mode` is the one in which the engine will draft, None where it has
+    none; `scheduled` says that the text holds the draft lengths by load.
+    """
+
+    text: str
+    notes: list[str]
+    mode: DraftingMode | None
+    scheduled: bool = False
+    command: str | None = None
+    to_do: Sequence[str] = ()
+
+
+def version_of(text: str | None) -> Version:
+    """A version's first two numbers; the newest where none is given.
 
     Raises:
-        UsageError: it is none, or llama.cpp's flags are not known for it.
+        UsageError: it is no version.
     """
-    if version is None:
-        return _NEWEST
-    if engine == "llama.cpp":
-        build = re.fullmatch(r"b(\d{1,9})", version)
-        number = int(build[1]) if build else -1
-        if 0 <= number <= _OLD_BUILD or number >= NEW_BUILD:
-            return number, 0
-        if version not in RENAMING:
-            raise UsageError(
-                f"llama.cpp's flags are not known for `{version}`",
-                hint=f"give --engine-version {' or '.join(RENAMING)} (until April 2026, from May "
-                "on), or a build like b11368",
-            )
-        return RENAMING[version]
-    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", version)
+    if text is None:
+        return NEWEST
+    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?![0-9])", text)
     if not numbers:
-        raise UsageError(f"`{version}` is not a version", hint="for example 0.26 or 1.4.0rc1")
+        raise UsageError(f"`{text}` is not a version", hint="for example 0.26 or 1.4.0rc1")
     return int(numbers[1]), int(numbers[2])
 
 
@@ -49,3 +46,10 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
     return UsageError(
         f"{engine} before {oldest} has no {feature}", hint=f"use {engine} {oldest} or newer"
     )
+
+
+def match_taken(*, first: bool, measured_first: bool) -> str:
+    """Which match an engine's prompt lookup takes, and whether the run's took the same."""
+    takes, took = ("first" if is_first else "last" for is_first in (first, measured_first))
+    same = "as was measured" if takes == took else f"the run measured the {took}"
+    return f"takes the {takes} match in the prompt, {same}"

@@ -5,28 +5,26 @@ from __future__ import annotations
 import pytest
 import scenes
 
+from draftbench.engines.commands import speculation
 from draftbench.export.setting import Setting
-from draftbench.records import (
-    Candidate,
-    DraftingMode,
-)
+from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture
 def setting():
-    """A greedy Qwen pair at k = 4; changes by keyword."""
+    """A greedy Qwen pair at k = 4; changes by keyword, of the setting or of how it drafts. Without
+    a draft it looks up n-grams of 5 to 2 tokens.
+    """
 
-    def make(**changes):
+    def make(draft="Qwen/Qwen2.5-0.5B", **changes):
+        drafts = {name: changes.pop(name) for name in ("quant", "mode") if name in changes}
+        drafting = speculation(draft or "ngram", changes.pop("k", 4), lookup=(5, 2), **drafts)
         fields = {
             "target": "Qwen/Qwen2.5-1.5B",
             "target_quant": "none",
-            "draft": "Qwen/Qwen2.5-0.5B",
-            "quant": "none",
-            "k": 4,
-            "mode": DraftingMode.GREEDY,
+            "drafting": drafting,
             "sampled": False,
-            "lookup": (2, 5),
             "vocabularies": (151936, 151936),
             "on_gpu": False,
         }

@@ -33,7 +33,7 @@ SETTINGS = [
     {"mode": DraftingMode.SAMPLED, "sampled": True},
     {"draft": None, "load": 64},
     {"quant": "fp8", "load": 64},
-    {"target_revision": "a", "draft_revision": "b", "survival": (0.8, 0.5, 0.25, 0.05)},
+    {"draft": "org/d@b", "target_revision": "a", "survival": (0.8, 0.5, 0.25, 0.05)},
 ]
 
 

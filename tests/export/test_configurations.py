@@ -9,7 +9,6 @@ from importlib.resources import files
 import pytest
 import yaml
 
-from draftbench.engines.commands import speculation
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
 from draftbench.models.engine_rules import ENGINE_RULES
@@ -76,9 +75,7 @@ ENGINE_ONLY = [
 @pytest.mark.parametrize(("draft", "engine", "fields"), ENGINE_ONLY)
 def test_vllm_is_given_the_method_that_it_ran(setting, draft, engine, fields):
     """Known fault: {"method": "draft_model", "model": "suffix"} was exported."""
-    found = vllm(
-        setting(draft=None, vocabularies=None, drafting=speculation(draft, 4), engine=engine)
-    )
+    found = vllm(setting(draft, vocabularies=None, engine=engine))
     assert found == fields | {"num_speculative_tokens": 4}
 
 
@@ -113,10 +110,7 @@ def test_vllm_is_given_the_method_that_it_ran(setting, draft, engine, fields):
     ],
 )
 def test_other_engines_are_given_the_flags_and_fields_that_start_them(setting, draft, engine, text):
-    drafting = speculation(draft, 4)
-    asked = setting(
-        target="t.gguf", draft=None, vocabularies=None, drafting=drafting, engine=engine
-    )
+    asked = setting(draft, target="t.gguf", vocabularies=None, engine=engine)
     assert configure(asked, engine).text == text
 
 
@@ -128,7 +122,7 @@ def test_other_engines_are_given_the_flags_and_fields_that_start_them(setting, d
     ],
 )
 def test_an_engine_that_cannot_draft_so_is_one_error(setting, draft, engine, message, hint):
-    asked = setting(draft=None, vocabularies=None, drafting=speculation(draft, 4), engine="vllm")
+    asked = setting(draft, vocabularies=None, engine="vllm")
     with pytest.raises(UsageError) as caught:
         configure(asked, engine)
     assert message in caught.value.message
@@ -165,7 +159,7 @@ def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(setting):
     assert vllm(setting(quant="fp8"), "0.23")["quantization"] == "fp8"
     assert "one scale a matrix" in notes(setting(quant="fp8"), "vllm", "0.23")
     assert "quantization" not in vllm(setting(quant="int4"))
-    assert "make a 4-bit checkpoint of it" in notes(setting(quant="int4"), "vllm")
+    assert "make a 4-bit checkpoint of the draft" in notes(setting(quant="int4"), "vllm")
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
@@ -245,6 +239,12 @@ def test_llamacpp_after_the_renaming(setting):
     assert lookup["--spec-ngram-simple-size-m"] == "4"
 
 
+def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(setting):
+    """Known fault: `-BF16.gguf`, which reads as a flag."""
+    found = flags(setting(".", target=".."), "llamacpp")
+    assert (found["-m"], found["-md"]) == ("target-BF16.gguf", "draft-BF16.gguf")
+
+
 @pytest.mark.parametrize("version", [None, "before-rename"])
 @pytest.mark.parametrize("draft", ["d", None])
 def test_llama_server_is_asked_for_the_counters_that_a_gate_needs(setting, draft, version):
@@ -312,7 +312,7 @@ def test_a_pair_that_the_engine_refuses_is_not_written_for_it(setting, engine, s
 
 
 def test_engines_that_take_a_revision_are_given_it(setting):
-    pair = setting(target_revision="abc", draft_revision="v1")
+    pair = setting(draft="Qwen/Qwen2.5-0.5B@v1", target_revision="abc")
     assert vllm(pair)["revision"] == "v1"
     assert "vllm serve Qwen/Qwen2.5-1.5B --revision abc" in notes(pair, "vllm")
     found = flags(pair, "sglang")
@@ -499,6 +499,7 @@ LEAST = "Draft_Target drafts one token there"
         ("sglang", None, SHORT, "beyond the draft's context of 2048 tokens"),
         ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the machine that measured"),
         ("vllm", None, {"draft": "."}, "`.` is a path on the machine that measured"),
+        ("llamacpp", None, {"draft": "./d.gguf"}, "`./d.gguf` is a path on the machine"),
         ("vllm", None, {"target_quant": "int4"}, "serve the target at int4, as it was measured"),
         ("tensorrt-llm", None, LOADS, LEAST),
         ("tensorrt-llm", None, LOADS, "beyond 32 requests TensorRT-LLM drafts one token"),
@@ -531,6 +532,8 @@ def test_what_an_engine_does_in_its_own_way_is_said(setting, engine, version, ch
     [
         ("llamacpp", None, TWO_SIZES, ["152064 and 151936 entries"]),
         ("llamacpp", None, LOOKUP, ["match", "drafts nothing"]),
+        # Known fault: paths were named that the command, of files yet to be converted, lacks.
+        ("llamacpp", None, {"target": "./t", "draft": "/m/d"}, ["on the machine that measured"]),
         ("tensorrt-llm", None, {}, ["entries", LEAST, "beyond"]),
         ("vllm", None, {"contexts": (2048, 2048)}, ["2048"]),
         ("tensorrt-llm", None, {"schedule": SCHEDULE[:2]}, [LEAST]),

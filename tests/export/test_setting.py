@@ -10,7 +10,7 @@ import pytest
 
 from draftbench.engines.commands import vllm_fields
 from draftbench.errors import UsageError
-from draftbench.export.setting import _drafting, schedule_of, setting_of
+from draftbench.export.setting import drafting_of, schedule_of, setting_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.run_folder.folder import RunFolder
@@ -91,11 +91,9 @@ def test_a_head_without_its_model_is_refused_until_it_is_given(make_run, kind):
     pick = Configuration(draft=kind, quant="none", k=3, concurrency=1)
     manifest = RunFolder(Path(path)).manifest
     with pytest.raises(UsageError, match=f"`{kind}` names no model") as caught:
-        _drafting(pick, manifest, None)
+        drafting_of(pick, manifest, None)
     assert "--draft" in caught.value.hint
-    drafting = _drafting(pick, manifest, "org/head")
-    assert drafting is not None
-    assert vllm_fields(drafting)["model"] == "org/head"
+    assert vllm_fields(drafting_of(pick, manifest, "org/head"))["model"] == "org/head"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +120,5 @@ def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(mak
         spec_files=(held,),
     )  # fmt: skip
     pick = Configuration(draft="spec:s.json", quant="none", k=3, concurrency=1)
-    drafting = _drafting(pick, RunFolder(Path(path)).manifest, None)
-    assert drafting is not None
+    drafting = drafting_of(pick, RunFolder(Path(path)).manifest, None)
     assert vllm_fields(drafting) == {"method": "suffix", "num_speculative_tokens": 3}

@@ -73,15 +73,16 @@ def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
         setting(**pair, vocabularies=(152064, 151936)),
         setting(draft=None),
         setting(draft=None, schedule=SCHEDULE),
-        setting(**pair, draft_revision="main"),
         setting(**pair, survival=rates),
         setting(**pair, survival=(*rates, 0.04, 0.03), schedule=SCHEDULE),
     ]
     exported = [json.loads(configure(one, "vllm").text) for one in settings]
+    # A folder has no revision.
+    exported.append(exported[0] | {"revision": "main"})
     wrong = exported[0] | {"speculative_model": "d"}
     found = read_by_vllm([(pair["target"], fields) for fields in (*exported, wrong)])
     by_batch_size = [0, *[6] * 7, *[3] * 24, *[0] * 9]
-    assert found[:-1] == [4, by_batch_size, 4, 4, 4, 4, by_batch_size, 4, 4, by_batch_size]
+    assert found[:-1] == [4, by_batch_size, 4, 4, 4, 4, by_batch_size, 4, by_batch_size, 4]
     assert found[-1] != 4
 
 

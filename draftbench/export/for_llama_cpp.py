@@ -1,0 +1,139 @@
+"""For llama.cpp: the llama-server command, with the flags of its build. k is its `n-max`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import PurePath
+
+from draftbench.engines.commands import Speculation, llama_cpp_flags
+from draftbench.errors import UsageError
+from draftbench.export.setting import Setting
+from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
+from draftbench.models.engine_rules import ENGINE_RULES, too_short
+from draftbench.records import DraftingMode
+
+# The version is a build; those between the old flags and the new ones were not seen.
+_OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
+RENAMING = {"before-rename": (0, 0), "after-rename": (_NEW_BUILD, 0)}
+# The file of a level. int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in
+# parts.
+_FILES = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
+
+
+def build_of(text: str | None) -> Version:
+    """A build like b11368 as a version; the newest where none is given.
+
+    Raises:
+        UsageError: the flags of that build are not known.
+    """
+    if text is None:
+        return NEWEST
+    build = re.fullmatch(r"b(\d{1,9})", text)
+    number = int(build[1]) if build else -1
+    if 0 <= number <= _OLD_BUILD or number >= _NEW_BUILD:
+        return number, 0
+    if text not in RENAMING:
+        raise UsageError(
+            f"llama.cpp's flags are not known for `{text}`",
+            hint=f"give --engine-version {' or '.join(RENAMING)} (until April 2026, from May on), "
+            "or a build like b11368",
+        )
+    return RENAMING[text]
+
+
+def write(setting: Setting, version: Version) -> Written:
+    """The command for one build.
+
+    Raises:
+        UsageError: this build cannot draft so.
+    """
+    build, _ = version
+    renamed = build >= _NEW_BUILD
+    older = "flags of builds before their renaming in April 2026 (pull request 22397)"
+    notes, to_do = [ENGINE_RULES["llama.cpp"].form if renamed else older], []
+    words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
+    more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
+    notes.append("--metrics counts the rounds that `draftbench gate --server` judges")
+    if setting.survival:
+        if build < _RATES_BUILD:
+            raise too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
+        more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
+        notes.append(
+            f"builds before b{_RATES_BUILD} may not start with --spec-synth-rates (pull request "
+            "27711, August 2026; b10644 does not)"
+        )
+    if setting.load > 1:
+        to_do.append(
+            f"add -c N with {setting.load} times a request's tokens, or --kv-unified: "
+            f"-np {setting.load} divides the context among as many requests"
+        )
+    if setting.on_gpu and setting.method != "ngram":
+        more += ["-ngl", "99", "-ngld", "99"]
+    drafting, mode = setting.drafting, None
+    if setting.method == "ngram":
+        _of_lookup(setting, notes, to_do)
+    elif setting.method == "draft-model":
+        drafting, mode = _of_draft_model(setting, build, notes, to_do)
+    elif not renamed:
+        raise too_old("llama.cpp", f"b{_NEW_BUILD}", "flags as the run started it with")
+    flags = llama_cpp_flags(drafting)
+    if not renamed:
+        flags = _as_before_renaming(flags, setting)
+    return Written(shlex.join([*words, *flags, *more]), notes, mode, to_do=to_do)
+
+
+def _of_lookup(setting: Setting, notes: list[str], to_do: list[str]) -> None:
+    shortest, _ = setting.lookup
+    other = ""
+    if setting.first_match:
+        other = f"; it {match_taken(first=False, measured_first=True)}"
+    notes.append(
+        f"llama.cpp looks up n-grams of one length: {shortest} tokens, the shortest of the "
+        f"run{other}"
+    )
+    if setting.k < shortest:
+        to_do.append(f"{too_short(shortest)}: with k = {setting.k} it drafts nothing")
+
+
+def _of_draft_model(
+    setting: Setting, build: int, notes: list[str], to_do: list[str]
+) -> tuple[Speculation, DraftingMode]:
+    """How llama.cpp drafts with a file of the draft, and in which mode."""
+    draft = setting.draft or ""
+    mode = DraftingMode.GREEDY
+    # It reads temperature and seed of a request, not top-k or top-p.
+    if setting.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
+        mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
+        notes.append(
+            f"builds before b{_SAMPLING_BUILD} (October 2026) do not start with "
+            "--spec-draft-sampling: --engine-version after-rename writes for them"
+        )
+    if not setting.target.endswith(".gguf") or not draft.endswith(".gguf"):
+        to_do.append(
+            "convert the models to GGUF files of these names; other kernels were measured, so "
+            "measure again: `draftbench sweep --engine llama.cpp`"
+        )
+    if "int4" in (setting.quant, setting.target_quant):
+        notes.append(
+            "nearest to int4 is `llama-quantize --pure --output-tensor-type q4_1 IN OUT Q4_1`"
+        )
+    file = _file(draft, setting.quant, "draft")
+    return replace(setting.drafting, model=file, mode=mode), mode
+
+
+def _as_before_renaming(flags: list[str], setting: Setting) -> list[str]:
+    """The flags of builds up to April 2026."""
+    k = str(setting.k)
+    if setting.method == "ngram":
+        return [*(word.replace("-simple-size", "-size") for word in flags), "--draft-max", k]
+    return [*flags[:2], "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
+
+
+def _file(name: str, quant: str, side: str) -> str:
+    """A GGUF file as it is, or what a converted model would be called."""
+    if name.endswith(".gguf"):
+        return name
+    stem = PurePath(name.partition("@")[0]).name.strip(".") or side
+    return f"{stem}-{_FILES.get(quant, 'BF16')}.gguf"

@@ -1,0 +1,42 @@
+"""For SGLang: its launch command. k is its `num_steps`; `num_draft_tokens` is k + 1."""
+
+from __future__ import annotations
+
+import shlex
+
+from draftbench.engines.commands import sglang_flags
+from draftbench.export.setting import Setting
+from draftbench.export.written import Version, Written
+from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.records import DraftingMode
+
+# What SGLang sets --max-running-requests to as soon as it speculates.
+_REQUESTS = 48
+
+
+def write(setting: Setting, version: Version) -> Written:
+    """The command, the same for every version."""
+    words = ["python", "-m", "sglang.launch_server", "--model-path", setting.target]
+    if setting.survival:  # the target's token counts
+        words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
+    if setting.target_revision:
+        words += ["--revision", setting.target_revision]
+    if setting.load > _REQUESTS:
+        words += ["--max-running-requests", str(setting.load)]
+    words += sglang_flags(setting.drafting)
+    notes, to_do, mode = [ENGINE_RULES["sglang"].form], [], None
+    if setting.method == "ngram":
+        notes.append(
+            "SGLang looks up n-grams in the texts of all requests, and the run in those of one: "
+            "measure acceptance there"
+        )
+    elif setting.method == "draft-model":
+        mode = DraftingMode.GREEDY
+        if setting.bits:
+            to_do.append(
+                "with that checkpoint write its method, for example `awq`, in place of `unquant`"
+            )
+        notes.append("STANDALONE does not work with data-parallel attention")
+        if setting.schedule:
+            notes.append("`--speculative-adaptive` changes the draft length of EAGLE only")
+    return Written(shlex.join(words), notes, mode, to_do=to_do)

@@ -1,0 +1,76 @@
+"""For TensorRT-LLM: the YAML of `trtllm-serve TARGET --config`. k is its `max_draft_len`."""
+
+from __future__ import annotations
+
+import shlex
+
+from draftbench.engines.commands import tensorrt_llm_fields
+from draftbench.export.setting import Setting
+from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.records import DraftingMode
+
+
+def write(setting: Setting, version: Version) -> Written:
+    """The configuration for one version.
+
+    Raises:
+        UsageError: this version cannot draft so.
+    """
+    import yaml
+
+    notes, to_do = [ENGINE_RULES["tensorrt-llm"].form], []
+    older, steps = version < (1, 3), setting.schedule
+    if older and setting.method not in ("draft-model", "ngram"):
+        raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
+    # `max_draft_len` must be the length of the smallest batch, and is the longest.
+    scheduled = bool(steps) and steps[0][2] == setting.longest
+    fields = tensorrt_llm_fields(setting.drafting_at(setting.longest if scheduled else setting.k))
+    model = fields.pop("speculative_model", None)
+    if scheduled:
+        # Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).
+        fields["draft_len_schedule"] = {(first if older else last): k for first, last, k in steps}
+        if model is not None and any(k == 0 for _, _, k in steps):
+            to_do.append(
+                "serve loads with k = 0 from an instance without a draft: TensorRT-LLM's "
+                "Draft_Target drafts one token there"
+            )
+        if not older:
+            least = "nothing" if model is None else "one token"
+            notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
+    if model is not None:
+        fields["speculative_model"] = setting.draft
+    mode = None
+    if setting.method == "ngram":
+        notes.append(
+            "TensorRT-LLM looks up n-grams down to one token, the run down to "
+            f"{setting.lookup[0]}; it "
+            f"{match_taken(first=False, measured_first=setting.first_match)}"
+        )
+    elif setting.method == "draft-model":
+        mode = DraftingMode.GREEDY
+        if older:
+            fields["decoding_type"] = "DraftTarget"
+            fields["speculative_model_dir"] = fields.pop("speculative_model")
+            fields.pop("use_rejection_sampling", None)
+        elif "use_rejection_sampling" in fields:
+            mode = DraftingMode.SAMPLED
+            notes.append(
+                "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
+                "works with neither guided decoding nor context parallelism"
+            )
+        if setting.sizes:
+            to_do.append(
+                f"run `draftbench check`: the vocabularies have {setting.sizes} entries, and "
+                "TensorRT-LLM does not check that their ids agree"
+            )
+    document: dict[str, object] = {}
+    if setting.target_revision:
+        document["revision"] = setting.target_revision
+    # A draft model is part of the target's graph from 1.3 on.
+    if older or setting.method == "ngram":
+        document["disable_overlap_scheduler"] = True
+    document["speculative_config"] = fields
+    text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
+    command = f"trtllm-serve {shlex.quote(setting.target)} --config FILE"
+    return Written(text, notes, mode, scheduled, command, to_do)

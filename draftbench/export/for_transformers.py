@@ -1,0 +1,82 @@
+"""For transformers: a Python snippet. k is set on the draft as its `num_assistant_tokens`, since
+the draft's defaults would change it from round to round.
+"""
+
+from __future__ import annotations
+
+from draftbench.export.setting import Setting
+from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.models.engine_rules import ENGINE_RULES, transformers_draft
+from draftbench.records import DraftingMode
+
+
+def write(setting: Setting, version: Version) -> Written:
+    """The snippet, the same for every version.
+
+    Raises:
+        UsageError: the version is too old for it.
+    """
+    if version < (4, 45):
+        raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
+    notes = [ENGINE_RULES["transformers"].form]
+    loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
+    target = _from_pretrained(setting.target, setting.target_revision)
+    lines = [
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({target})",
+        f"target = AutoModelForCausalLM.from_pretrained({target}, {loading})",
+    ]
+    if setting.draft is None:
+        mode = None
+        shortest, longest = setting.lookup
+        arguments = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size={longest}"
+        notes.append(
+            f"transformers looks up n-grams down to one token, the run down to {shortest}; it "
+            f"{match_taken(first=True, measured_first=setting.first_match)}"
+        )
+    else:
+        mode = DraftingMode.SAMPLED
+        draft = _from_pretrained(setting.draft, setting.draft_revision)
+        lines += [
+            f"draft = AutoModelForCausalLM.from_pretrained({draft}, {loading})",
+            f"draft.generation_config.num_assistant_tokens = {setting.k}",
+            'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+            "draft.generation_config.assistant_confidence_threshold = 0.0",
+        ]
+        arguments = transformers_draft(two_tokenizers=setting.sizes is not None)
+        if setting.sizes:
+            lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
+            notes.append(
+                f"the vocabularies have {setting.sizes} entries: transformers treats them "
+                "as different and translates through text"
+            )
+    lines += [
+        # What is not written here, the checkpoint's generation_config decides.
+        f"settings = {{{', '.join(_generation(setting))}}}",
+        'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
+        f"output = target.generate(**inputs, **settings, {arguments})",
+    ]
+    to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
+    return Written("\n".join(lines), notes, mode, to_do=to_do)
+
+
+def _from_pretrained(name: str, revision: str | None) -> str:
+    """The arguments that load a model; of a .gguf file transformers takes folder and name apart."""
+    folder, _, file = name.rpartition("/")
+    if file.endswith(".gguf"):
+        return f"{folder or '.'!r}, gguf_file={file!r}"
+    return f"{name!r}, revision={revision!r}" if revision else repr(name)
+
+
+def _generation(setting: Setting) -> list[str]:
+    """The sampling and the length of the traffic, as keys and values of Python."""
+    asked = setting.sampling
+    settings: dict[str, object] = {"do_sample": asked.temperature > 0}
+    if asked.temperature > 0:
+        settings["temperature"] = asked.temperature
+        settings["top_k"] = asked.top_k or 0
+        settings["top_p"] = 1.0 if asked.top_p is None else asked.top_p
+        settings["min_p"] = asked.min_p or 0.0
+    settings |= {"repetition_penalty": 1.0, "max_new_tokens": setting.limit}
+    return [f'"{name}": {value!r}' for name, value in settings.items()]

@@ -1,0 +1,124 @@
+"""For vLLM: the JSON of `--speculative-config`. k is its `num_speculative_tokens`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from draftbench.engines.commands import vllm_fields
+from draftbench.errors import UsageError
+from draftbench.export.setting import Setting
+from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.records import DraftingMode
+
+# The first versions with what is written here, by vLLM's wheels on PyPI.
+_NGRAM, _DRAFT, _RATES, _SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
+_PER_CHANNEL = _SCHEDULE = (0, 24)
+_VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
+# The default runner, the second, serves draft models and n-grams from these on.
+_DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
+
+
+def write(setting: Setting, version: Version) -> Written:
+    """The configuration for one version.
+
+    Raises:
+        UsageError: this version cannot draft so.
+    """
+    words = ["vllm", "serve", setting.target]
+    if setting.target_revision:
+        words += ["--revision", setting.target_revision]
+    notes, to_do = [ENGINE_RULES["vllm"].form], []
+    scheduled = bool(setting.schedule) and version >= _SCHEDULE
+    fields = vllm_fields(setting.drafting_at(setting.longest if scheduled else setting.k))
+    if scheduled:
+        fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in setting.schedule]
+        notes += _of_schedule(setting, version)
+        if setting.draft and not setting.sizes and version >= _DRAFT_RUNNER:
+            to_do.append(
+                "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
+                f"{setting.longest} tokens at every load and verifies only the schedule's"
+            )
+    if setting.survival:
+        if version < _RATES:
+            raise too_old("vLLM", "0.21", "acceptance by position to play back")
+        fields["rejection_sample_method"] = "synthetic"
+        fields["synthetic_acceptance_rates"] = list(setting.survival)
+    mode = None
+    if setting.method == "ngram":
+        if version < _NGRAM:
+            raise too_old("vLLM", "0.10", "n-gram configurations of this form")
+        notes.append(_match(setting, version))
+    elif setting.method == "draft-model":
+        mode = _draft_model(setting, version, fields, notes)
+    command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
+    return Written(json.dumps(fields), notes, mode, scheduled, command, to_do)
+
+
+def _draft_model(
+    setting: Setting, version: Version, fields: dict[str, object], notes: list[str]
+) -> DraftingMode:
+    """Fits the fields of a draft model to the version, adds what to know of it, and gives the mode
+    in which it will draft.
+    """
+    if version < _DRAFT:
+        raise too_old("vLLM", "0.15", "draft models on its current engine")
+    greedy = setting.mode is DraftingMode.GREEDY
+    if setting.sizes:
+        if not greedy or version < _VOCABULARIES:
+            raise UsageError(
+                f"vLLM refuses this pair: its vocabularies have {setting.sizes} entries",
+                hint="from 0.25 it maps them where the draft is greedy; sweep with --mode greedy",
+            )
+        fields["use_heterogeneous_vocab"] = True
+        notes.append(
+            f"the vocabularies have {setting.sizes} entries: vLLM drafts only tokens that are in "
+            "both, and only on its older runner"
+        )
+    elif version >= _DRAFT_RUNNER:
+        notes.append(
+            "vLLM's default runner (0.31 to 0.33) runs a draft model without CUDA graphs, so that "
+            "a small draft costs more than was measured here"
+        )
+    # fp8_per_channel has one scale a row, as was measured.
+    if "quantization" in fields and version < _PER_CHANNEL:
+        fields["quantization"] = "fp8"
+        notes.append(
+            "fp8 has one scale a matrix in vLLM before 0.24, and one a row in the run: its "
+            "acceptance may differ"
+        )
+    if version < _SAMPLING:
+        fields.pop("draft_sample_method", None)
+        return DraftingMode.GREEDY
+    fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
+    return DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
+
+
+def _match(setting: Setting, version: Version) -> str:
+    """Which match prompt lookup takes; it depends on the runner."""
+    if version < _NGRAM_RUNNER:
+        return f"vLLM before 0.32 {match_taken(first=True, measured_first=setting.first_match)}"
+    taken = match_taken(first=False, measured_first=setting.first_match)
+    return (
+        f"vLLM's default runner {taken}; before 0.32, and with VLLM_USE_V2_MODEL_RUNNER=0, it is "
+        "the first"
+    )
+
+
+def _of_schedule(setting: Setting, version: Version) -> list[str]:
+    """What vLLM makes of draft lengths by load."""
+    parallel = "under data parallelism vLLM ignores the schedule: `num_speculative_tokens` holds"
+    if version < _PARALLEL:
+        parallel = "under data parallelism vLLM before 0.26 may hang with a schedule"
+    notes = [
+        f"beyond {setting.schedule[-1][1]} requests vLLM keeps the last draft length",
+        parallel,
+    ]
+    if any(k == 0 for _, _, k in setting.schedule):
+        notes.append(
+            "where the schedule drafts nothing, measure vLLM with and without it: 0.27 was slower "
+            "with it by 7% at 2 requests and 22% at 189 (gemma-4-31B, older runner; pull request "
+            "52087)"
+        )
+    return notes
