@@ -12,9 +12,9 @@ from draftbench.acceptance.breakdown import rounds_by_group
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import UsageError
-from draftbench.planner.recommendation import Evaluation, Recommendation
+from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
 from draftbench.records import SELF
-from draftbench.report.answer import candidates, loads
+from draftbench.report.answer import candidates, latency, loads
 from draftbench.report.plot import (
     SERIES,
     Plot,
@@ -28,6 +28,12 @@ from draftbench.report.terminal.text import Cell, Section, counted
 from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"
+_GREY = 5  # the number of that colour
+_WAITS = {
+    "time_per_output_token": "per output token",
+    "chunk_gap": "between chunks",
+    "time_to_first_token": "to first token",
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,9 @@ def charts_of(run: Run, answer: Recommendation) -> dict[str, Chart]:
         _by_candidate(answer),
         *_by_k(answer),
         _by_concurrency(run, answer),
+        _waits(answer),
         _by_group(run, answer),
+        _prediction_errors(answer),
     )
     return {chart.name: chart for chart in charts if chart is not None}
 
@@ -81,6 +89,11 @@ class Bar:
     hollow: bool = False
 
 
+def _height(rows: Sequence[object]) -> float:
+    """Units that rows with their axis take."""
+    return 44.0 + 34.0 * len(rows)
+
+
 def bars(label: str, rows: Sequence[Bar], asked: float | None = None) -> Plot:
     """Figures below one another; where a speed-up is `asked` for, it is marked, and so is what is
     slower than decoding without speculation.
@@ -89,7 +102,7 @@ def bars(label: str, rows: Sequence[Bar], asked: float | None = None) -> Plot:
     ends = [end for figure in known for end in (figure.low, figure.high)]
     axis = values_axis(label, [1.0, asked or 1.0, *ends])
     names = rows_axis([row.name for row in rows])
-    plot = Plot(axis, names, height=44.0 + 34.0 * len(rows), upright=True)
+    plot = Plot(axis, names, height=_height(rows), upright=True)
     if asked is not None:
         plot.slower(asked)
     for at, row in enumerate(rows):
@@ -227,6 +240,59 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
         f"{answer.requests} requests. Hollow points: predicted only.",
         plot,
         loads(answer),
+    )
+
+
+def _waits(answer: Recommendation) -> Chart | None:
+    """The median and the longest wait of each kind, without speculation and with it."""
+    waits = answer.latency
+    if waits is None:
+        return None
+    rows = [
+        Bar(f"{words}, {how}", _wait(side), colour)
+        for name, words in _WAITS.items()
+        if (before := getattr(waits.plain, name)) and (after := getattr(waits.speculative, name))
+        for how, side, colour in (("without", before, _GREY), ("with", after, 0))
+    ]
+    return Chart(
+        "latency",
+        "What a request waits for",
+        "Point: the median. Line: up to the longest wait. Grey: without speculation.",
+        bars("milliseconds", rows),
+        latency(waits, answer.engine, answer.arrivals),
+    )
+
+
+def _wait(of: Distribution) -> Estimate:
+    median, longest = 1000 * (of.p50 or of.largest), 1000 * of.largest
+    return Estimate(median, median, longest)
+
+
+def _prediction_errors(answer: Recommendation) -> Chart | None:
+    """How far the prediction was off for each configuration that was decoded."""
+    checked = answer.prediction_error.by_configuration if answer.prediction_error else ()
+    names = list(dict.fromkeys(str(each.candidate) for each in checked))
+    if not names:
+        return None
+    errors = [100 * each.error for each in checked]
+    label = "predicted speed-up over measured, less 1 (%)"
+    plot = Plot(
+        values_axis(label, [0.0, *errors]), rows_axis(names), height=_height(names), upright=True
+    )
+    plot.threshold(0.0)
+    for each, error in zip(checked, errors, strict=True):
+        plot.bar(Estimate(error, error, error), -names.index(str(each.candidate)), 0)
+    rows = [
+        [str(each.candidate), str(each.k), str(each.concurrency), f"{each.error:+.1%}"]
+        for each in checked
+    ]
+    return Chart(
+        "prediction-errors",
+        "Predictions against what was measured",
+        "A point for each configuration that was decoded, at every k and concurrency. Right of 0 "
+        "the prediction was too high.",
+        plot,
+        Section("", ("candidate", "k", "concurrency", "off by"), rows),
     )
 
 

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -28,7 +29,6 @@ from draftbench.report.answer import (
     crossover,
     failures,
     headline,
-    latency,
     loads,
     losers,
     named,
@@ -36,7 +36,7 @@ from draftbench.report.answer import (
     speed_ups,
 )
 from draftbench.report.charts import Bar, Chart, bars, charts_of
-from draftbench.report.markup import Html, coded, data, element, folded, items, table, together
+from draftbench.report.markup import Html, coded, data, element, folded, items, table
 from draftbench.report.plot import STYLE
 from draftbench.report.terminal.text import Section, counted
 from draftbench.run_folder.run import Run
@@ -86,8 +86,8 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         _candidates(answer, charts),
         _draft_length(answer, charts),
         _load(answer, charts),
-        _segments(run, charts),
-        _method(name, run, answer),
+        _segments(charts),
+        _method(name, run, answer, charts),
     )
     footer = (
         f"Measured by draftbench {run.manifest.draftbench}. This page loads nothing from a network."
@@ -213,25 +213,17 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
 
 def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     rounds, speeds = charts.get("tokens-per-round-by-k"), charts.get("speedup-by-k")
-    error = answer.prediction_error
     lead = "A larger k gains more tokens per round, but proposing and verifying them costs more. "
     if rounds is None:
         lead = _ONE if answer.requests < 2 else "Nothing was replayed, so acceptance is unknown."
     elif speeds is None:
         lead += "No pass was timed, so the speed-up at each k is unknown."
-    elif error is None:
-        lead += "Nothing was decoded, so these predictions are unchecked."
-    else:
-        lead += (
-            f"Predictions were off by {error.median:.1%} in the median and {error.worst:.1%} at "
-            f"worst over {error.configurations} measured configurations."
-        )
     numbers = folded("The numbers", table(rounds.table)) if rounds else None
     return _section("k", "Draft length k", lead, _drawn(rounds, speeds), numbers)
 
 
 def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    found, waits = loads(answer), answer.latency
+    found = loads(answer)
     less = "The more requests decode together, the more it costs to verify drafted tokens."
     lead = f"{less} {crossover(answer)}"
     if answer.arrivals:
@@ -246,35 +238,23 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
         )
     chart = charts.get("speedup-by-concurrency")
     numbers = _titled(found) if found.rows else None
-    times = None
-    if waits:
-        title = "What a request waits for, measured"
-        listed = _titled(latency(waits, answer.engine, answer.arrivals))
-        times = folded(title, listed) if numbers else together([element("h3", title), listed])
+    times = charts.get("latency")
+    waits = _drawn(times, beside=_titled(times.table)) if times else None
+    if times and numbers:
+        waits = folded(times.title, waits)
     return _section(
         "load",
         "Load and latency",
         lead,
         _drawn(chart, beside=numbers) if chart else numbers,
-        times,
+        waits,
     )
 
 
-def _segments(run: Run, charts: Mapping[str, Chart]) -> Html:
+def _segments(charts: Mapping[str, Chart]) -> Html | None:
     chart = charts.get("tokens-per-round-by-group")
     if chart is None:
-        lead = (
-            "All requests belong to one segment and one temperature; sweep with "
-            "`--segment-by FIELD` to split them."
-        )
-        if not run.replays:
-            lead = "Nothing was replayed, so acceptance is unknown."
-        elif any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()):
-            lead = (
-                f"No segment and no temperature has the {MIN_REQUESTS} requests that an interval "
-                "needs, so nothing is drawn."
-            )
-        return _section("segments", "Segments", lead)
+        return None
     numbers = folded("The numbers", table(chart.table))
     return _section("segments", "Segments", _extremes(chart), _drawn(chart), numbers)
 
@@ -296,16 +276,39 @@ def _extremes(chart: Chart) -> str:
     )
 
 
-def _method(name: str, run: Run, answer: Recommendation) -> Html:
-    """Caveats, checks and failures in the open; rules of thumb, how it was run, and the glossary
-    folded.
+def _why_no_segments(run: Run) -> str:
+    if not run.replays:
+        return "Nothing was replayed, so acceptance is unknown."
+    if any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()):
+        return (
+            f"No segment and no temperature has the {MIN_REQUESTS} requests that an interval "
+            "needs, so nothing is drawn."
+        )
+    return (
+        "All requests belong to one segment and one temperature; sweep with `--segment-by FIELD` "
+        "to split them."
+    )
+
+
+def _method(name: str, run: Run, answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
+    """Caveats, checks and failures beside the errors of predictions; rules of thumb, how it was
+    run, and the glossary folded.
     """
-    manifest = run.manifest
+    manifest, error = run.manifest, answer.prediction_error
+    lead = "Nothing was decoded, so the predictions are unchecked."
+    if error is not None:
+        lead = (
+            f"Predictions were off by {error.median:.1%} in the median and {error.worst:.1%} at "
+            f"worst over {error.configurations} measured configurations."
+        )
+    missing = failures(answer)
+    if "tokens-per-round-by-group" not in charts:
+        missing.append(_why_no_segments(run))
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     lists = {
         "Other caveats" if answer.decisive_caveats else "Caveats": caveats,
         "Checks": answer.checks,
-        "Not measured": failures(answer),
+        "Not measured": missing,
     }
     models = {
         f"model {facts.candidate or 'target'}": f"{facts.dtype}, {facts.parameters:,} parameters, "
@@ -326,15 +329,21 @@ def _method(name: str, run: Run, answer: Recommendation) -> Html:
         "request key": manifest.key_id,
         **{field.replace("_", " "): _words(value) for field, value in fields.items()},
     }
-    return _section(
-        "method",
-        "How this was measured",
-        "What limits these figures, how they were checked, and what ran.",
+    checked = charts.get("prediction-errors")
+    listed = element(
+        "div",
         *(
-            together([element("h3", title), items(lines)])
+            element("div", element("h3", title), items(lines))
             for title, lines in lists.items()
             if lines
         ),
+    )
+    return _section(
+        "method",
+        "How this was measured",
+        lead,
+        _drawn(checked, beside=listed) if checked else listed,
+        folded("The numbers", table(checked.table)) if checked else None,
         _folded_list("Rules of thumb", advice(answer)),
         folded("Command, models, machine, traffic and options", _terms(facts, "facts")),
         folded("Glossary", _terms(_GLOSSARY, "terms")),
@@ -346,10 +355,8 @@ def _folded_list(title: str, lines: Sequence[str]) -> Html | None:
 
 
 def _terms(pairs: Mapping[str, str], kind: str) -> Html:
-    entries = (
-        together([element("dt", term), element("dd", words)]) for term, words in pairs.items()
-    )
-    return element("dl", *entries, class_=kind)
+    entries = [(element("dt", term), element("dd", words)) for term, words in pairs.items()]
+    return element("dl", *chain.from_iterable(entries), class_=kind)
 
 
 def _words(value: object) -> str:

@@ -118,7 +118,7 @@ class Plot:
         room = 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
         top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
         wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)
-        self._height = height
+        self._height, self._upright = height, upright
         with _styled():
             self._figure = Figure(dpi=DPI)
             self.axes = axes = self._figure.add_axes((0, 0, 1, 1), frame_on=False)
@@ -163,11 +163,12 @@ class Plot:
         """
         self.axes.axvspan(self.axes.get_xlim()[0], 1, color=COLOURS["wash"], zorder=0)
         for value in {1.0, asked}:
-            self.axes.axvline(value, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
+            self.threshold(value)
 
     def threshold(self, at: float) -> None:
-        """A dashed line, such as at 1× where speculation neither wins nor loses."""
-        self.axes.axhline(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
+        """A dashed line across, such as at 1× where speculation neither wins nor loses."""
+        line = self.axes.axvline if self._upright else self.axes.axhline
+        line(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
     def ring(self, x: float, y: Estimate, words: str) -> None:
         """A circle around a point, and words above its interval."""

@@ -42,7 +42,9 @@ def test_a_whole_run_has_every_chart_with_its_numbers(whole):
         "tokens-per-round-by-k",
         "speedup-by-k",
         "speedup-by-concurrency",
+        "latency",
         "tokens-per-round-by-group",
+        "prediction-errors",
     ]
     for chart in whole.values():
         assert {len(row) for row in chart.table.rows} == {len(chart.table.head)}

@@ -102,7 +102,7 @@ def test_the_decision_stands_first_and_then_its_one_figure(run, read):
 
 def test_every_drawing_has_words_for_who_cannot_see_it(whole):
     drawings = [found for tag, found in Read(whole).tags if tag == "svg"]
-    assert len(drawings) == 6
+    assert len(drawings) == 8
     assert all(found["role"] == "img" and len(found["aria-label"]) > 40 for found in drawings)
 
 

@@ -17,7 +17,7 @@ def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, com
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err == f"wrote {out}\nwrote charts to {charts}\n"
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 4
+    assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 6
 
 
 def test_one_run_as_text_is_what_recommend_prints_and_draws_nothing(folder, monkeypatch, command):
