@@ -35,7 +35,7 @@ from draftbench.cli import (
     suites,
     sweep,
 )
-from draftbench.cli.help import add_command, help_of
+from draftbench.cli.help import Commands, add_command, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import cannot_write
 from draftbench.cli.signals import (
@@ -61,6 +61,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 app = typer.Typer(
     name="draftbench",
+    cls=Commands,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     # Two of these columns stay empty.
@@ -160,11 +161,10 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Find out whether speculative decoding pays for your traffic, and with which draft model.
+    """Does speculative decoding pay for your traffic, and with which draft model?
 
     draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl
     draftbench recommend results/runs/RUN
-    draftbench gate --baseline baselines/prod.json results/runs/RUN
     """
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import read
+from draftbench.cli.flags import flag, read
 from draftbench.cli.output import TextOutput, width
 
 
@@ -21,6 +21,9 @@ def compare(
         typer.Argument(help="More runs, to list the answers of all.", metavar="RUN"),
     ] = None,
     *,
+    everything: bool = flag(
+        False, "Show every figure and what differs in each setting.", names=("--all",)
+    ),
     output: TextOutput,
 ) -> int:
     """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
@@ -38,8 +41,10 @@ def compare(
     runs = [read(Path(name)) for name in names]
     # JSON holds everything that two runs differ in.
     if more or (output.style != "json" and why_unpaired(*runs)):
-        output.write(render_answers(side_by_side(names, runs), output.style, width()))
+        output.write(
+            render_answers(side_by_side(names, runs), output.style, width(), everything=everything)
+        )
     else:
         found = compare_runs((names[0], names[1]), runs[0], runs[1])
-        output.write(render(found, output.style, width()))
+        output.write(render(found, output.style, width(), everything=everything))
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from draftbench.cli.flags import DECISION, OUTPUT, SAFETY, with_flags
 
@@ -31,6 +31,16 @@ def help_of(command: Callable[..., object]) -> str:
     """A command's docstring; \\b keeps its example lines as they are."""
     text = inspect.cleandoc(command.__doc__ or "")
     return text.replace("\n\ndraftbench ", "\n\n\b\ndraftbench ")
+
+
+class Commands(TyperGroup):
+    """The program: what it is for and its commands on one screen, its few flags on a line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the names of the flags."""
+        self.format_commands(ctx, formatter)
+        names = [max(known.opts, key=len) for known in self.get_params(ctx)]
+        formatter.write(f"\nOptions: {', '.join(names)}\n")
 
 
 class Command(TyperCommand):

@@ -383,7 +383,7 @@ def schedule(answer: Recommendation) -> str | None:
         for level in answer.levels
         if level.choice and level.choice.candidate != answer.leader.candidate
     ]
-    but = f"; {', '.join(others)}, but an engine loads one draft" if others else ""
+    but = f"; {', '.join(others)}, but an engine loads only one draft" if others else ""
     return f"Best k with {name}: {', '.join(ks)}{but}"
 
 

@@ -12,7 +12,7 @@ def test_a_run_against_itself_exits_0(command, swept):
     folder, _ = swept
     outcome = command("compare", folder, folder)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "6 common requests; A has 6, B has 6" in outcome.out
+    assert "6 common requests; A has 6, B 6" in outcome.out
     assert "Differences" not in outcome.out
 
 
@@ -45,7 +45,9 @@ def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
 def test_a_run_that_is_named_twice_stands_beside_another(command, swept):
     outcome = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "Differences in the settings" in outcome.out
+    assert "different settings: --target" in outcome.out
+    everything = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories", "--all")
+    assert "Differences in the settings" in everything.out
 
 
 def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command):
@@ -55,7 +57,8 @@ def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command
     line = "no request is in both runs: only the answers of the two runs can be compared"
     assert line in outcome.out
     assert "B − A" not in outcome.out
-    assert [line for line in outcome.out.splitlines() if line.startswith(("A  b", "B  b"))]
+    answers = [line for line in outcome.out.splitlines() if line.startswith(("A  1 ", "B  1 "))]
+    assert ["stories15M" in line for line in answers] == [True, True]
 
 
 def test_one_run_is_not_enough(failing, swept):

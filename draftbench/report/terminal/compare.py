@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from draftbench.gate.ci import describe, describe_texts
-from draftbench.gate.compare import CandidateChange, Comparison, Difference, FigureChange
+from draftbench.gate.compare import Comparison, FigureChange
 from draftbench.gate.result import GateResult
 from draftbench.gate.side_by_side import SideBySide
-from draftbench.records import to_json
+from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import (
     Cell,
@@ -26,30 +26,58 @@ _LEGEND = (
     "shown. – is unknown; two k's are each run's best. S was measured in one process: another "
     "start can differ by more."
 )
+_SHORT_LEGEND = "B − A: 95% interval over the requests in both. S: speed-up while decoding."
+_ANSWERS_LEGEND = (
+    "Speed-up: the one that `recommend` prints first. ±: half of that run's 95% interval."
+)
+_MORE = "Every figure and every difference in the settings: the same command with --all."
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
 
 
-def render(comparison: Comparison, style: str, width: int) -> str:
-    """The comparison as table, json or markdown; `width` wraps the table's sentences."""
+def render(comparison: Comparison, style: str, width: int, *, everything: bool = False) -> str:
+    """The comparison as table (one screen, or everything), json or markdown; JSON and Markdown
+    always hold everything.
+    """
     if style == "json":
         return to_json(comparison)
+    everything = everything or style == "markdown"
     a, b = comparison.requests_a, comparison.requests_b
-    common = f"{_in_common(comparison.common_requests)}; A has {a}, B has {b}"
+    title = _title(
+        (comparison.a, comparison.b), f"{_in_common(comparison.common_requests)}; A has {a}, B {b}"
+    )
     notes = [] if comparison.candidates else ["no candidate is in both runs"]
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"only in {side}: {', '.join(only)}"] if only else []
-    changed = [
-        Section("Caveats", notes=comparison.caveats),
-        *map(_candidate, comparison.candidates),
-        Section("How to read this", notes=[*notes, _LEGEND]),
-        _differences("Differences in the settings", comparison.question, setting),
-        _differences("Differences in the models", comparison.models),
-        Section("Differences in the environment", notes=comparison.environment),
-    ]
-    sections = [section for section in changed if section.rows or section.notes]
-    title = Section(f"A: {comparison.a}\nB: {comparison.b}\n{common}")
-    return render_sections([title, *sections], style, width)
+    differences = {
+        "settings": [(setting(each.fact), each.a, each.b) for each in comparison.question],
+        "models": [(each.fact, each.a, each.b) for each in comparison.models],
+    }
+    if everything:
+        sections = [
+            Section("Caveats", notes=comparison.caveats),
+            *(_figures(c.candidate, c.figures) for c in comparison.candidates),
+            Section("How to read this", notes=[*notes, _LEGEND]),
+            *(_differences(f"Differences in the {name}", d) for name, d in differences.items()),
+            Section("Differences in the environment", notes=comparison.environment),
+        ]
+        return _joined([title, *sections], style, width)
+    for name, rows in differences.items():
+        notes += _different(name, [row[0] for row in rows])
+    notes += _different("environment", comparison.environment)
+    caveats = Section("Caveats", notes=comparison.caveats)
+    return _joined([title, caveats, _main_figures(comparison, notes)], style, width, "--all")
+
+
+def _joined(sections: Sequence[Section], style: str, width: int, rest: str = "") -> str:
+    """The title, and the sections that hold anything."""
+    known = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
+    return render_sections(known, style, width, rest)
+
+
+def _title(runs: Sequence[str], common: str) -> Section:
+    lines = [f"{chr(ord('A') + at)}: {run}" for at, run in enumerate(runs)]
+    return Section("\n".join([*lines, common]))
 
 
 def _in_common(requests: int | None) -> str:
@@ -58,23 +86,54 @@ def _in_common(requests: int | None) -> str:
     return "common requests: unknown, the runs hashed theirs with different keys"
 
 
-def _candidate(change: CandidateChange) -> Section:
+def _different(what: str, facts: Sequence[str]) -> list[str]:
+    """Names of what differs, without the explanations behind their commas."""
+    names = [fact.partition(",")[0] for fact in facts]
+    return [f"different {what}: {', '.join(names)}"] if names else []
+
+
+def _main_figures(comparison: Comparison, notes: Sequence[str]) -> Section:
+    """α, tokens per round and the measured speed-up of each draft where they can be compared: of
+    several k's the one that was fastest in A.
+    """
     rows: list[list[Cell]] = []
+    for change in comparison.candidates:
+        main: dict[str, FigureChange] = {}
+        for row in change.figures:
+            better = row.figure not in main or _of_a(row) > _of_a(main[row.figure])
+            if row.difference and row.figure != "c" and row.k_a == row.k_b and better:
+                main[row.figure] = row
+        if change.candidate != SELF:
+            rows += [[change.candidate, *_row(row)] for row in main.values()]
+    shown = [_SHORT_LEGEND] if rows else []
+    head = ["draft", "", "k", "A", "B", "B − A", "B is"]
+    return Section("What changed", head, rows, [*shown, *notes, _MORE])
+
+
+def _of_a(row: FigureChange) -> float:
+    return row.a.value if row.a else 0.0
+
+
+def _figures(candidate: str, figures: Sequence[FigureChange]) -> Section:
     obstacles: dict[str, list[str]] = {}
-    for row in change.figures:
-        ks = "–" if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
-        # Both ends: an interval leans to one side, which half of its width would hide.
-        ends = (
-            "–"
-            if row.difference is None
-            else (f"{row.difference.low:+.3f} … {row.difference.high:+.3f}")
-        )
-        rows.append([row.figure.replace(" per ", "/"), ks, row.a, row.b, ends, _reading(row)])
+    for row in figures:
         if row.obstacle:
-            name = row.figure if row.k_a is None else f"{row.figure} at k = {ks}"
+            name = row.figure if row.k_a is None else f"{row.figure} at k = {_ks(row)}"
             obstacles.setdefault(row.obstacle, []).append(name)
     notes = [f"{'; '.join(names)}: {why}" for why, names in obstacles.items()]
-    return Section(change.candidate, ["", "k", "A", "B", "B − A", "B is"], rows, notes)
+    return Section(candidate, ["", "k", "A", "B", "B − A", "B is"], list(map(_row, figures)), notes)
+
+
+def _row(row: FigureChange) -> list[Cell]:
+    # Both ends: an interval leans to one side, which half of its width would hide.
+    difference = row.difference and f"{row.difference.low:+.3f} … {row.difference.high:+.3f}"
+    return [row.figure.replace(" per ", "/"), _ks(row), row.a, row.b, difference, _reading(row)]
+
+
+def _ks(row: FigureChange) -> str:
+    if row.k_a is None:
+        return "–"
+    return ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
 
 
 def _reading(row: FigureChange) -> str:
@@ -92,46 +151,47 @@ def _reading(row: FigureChange) -> str:
     return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"
 
 
-def _differences(
-    title: str, differences: tuple[Difference, ...], name: Callable[[str], str] = str
-) -> Section:
-    rows = [[name(each.fact), each.a or "–", each.b or "–"] for each in differences]
+def _differences(title: str, differences: Sequence[tuple[str, str | None, str | None]]) -> Section:
+    rows = [[fact, a or "–", b or "–"] for fact, a, b in differences]
     if any(len(fact) + len(a) + len(b) > _WIDE for fact, a, b in rows):
         return Section(title, notes=[f"{fact}: {a} → {b}" for fact, a, b in rows])
     return Section(title, ["", "A", "B"], rows)
 
 
-def render_answers(found: SideBySide, style: str, width: int) -> str:
-    """The answers of several runs as table, json or markdown."""
+def render_answers(found: SideBySide, style: str, width: int, *, everything: bool = False) -> str:
+    """The answers of several runs as table (one screen, or everything), json or markdown."""
     if style == "json":
         return to_json(found)
+    everything = everything or style == "markdown"
     letters = {run: chr(ord("A") + at) for at, run in enumerate(found.runs)}
-    answers, best = list[list[Cell]](), list[list[Cell]]()
+    answers: list[list[Cell]] = []
     for each in found.answers:
-        begin = [letters[each.run], each.runner, each.load]
-        answers.append([*begin, DECISIONS[each.decision].lower(), str(each.requests)])
-        figures = (each.speedup_deciding, each.alpha, each.mean_accepted_length)
+        draft = each.draft and (each.draft if everything else shortened(each.draft, 20))
         k = None if each.k is None else str(each.k)
-        best.append([begin[0], begin[2], each.draft and shortened(each.draft, 30), k, *figures])
-    differing = [
-        [setting(each.fact), *(shortened(value or "–", 24) for value in each.values)]
-        for each in found.question
-    ]
-    columns = [letters[run] for run in found.runs]
-    common = _in_common(found.common_requests)
-    legend = (
-        "Deciding: the speed-up that `recommend` prints first, cross-validated. ± half a 95% "
-        "interval of that run; τ accepted length."
-    )
+        figures = (each.speedup_deciding, each.alpha, each.mean_accepted_length)
+        answer = DECISIONS[each.decision].lower()
+        answers.append([letters[each.run], each.load, answer, draft, k, *figures])
+    head = ["", "load", "answer", "best draft", "k", "speed-up ×", "α", "τ"]
+    runners = {each.run: f"{each.requests} requests, {each.runner}" for each in found.answers}
+    named = [f"{run} ({runners[run]})" if run in runners else run for run in found.runs]
+    facts = [setting(each.fact) for each in found.question]
     sections = [
-        Section("\n".join([*(f"{letter}: {run}" for run, letter in letters.items()), common])),
+        _title(named, _in_common(found.common_requests)),
+        Section("Answers", head, answers, [_ANSWERS_LEGEND]),
         Section("Caveats", notes=found.caveats),
-        Section("Answers", ["", "runner", "load", "answer", "requests"], answers),
-        Section("Best draft", ["", "load", "draft", "k", "deciding ×", "α", "τ"], best, [legend]),
-        Section("Differences in the settings", ["", *columns], differing),
     ]
-    sections = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
-    return render_sections(sections, style, width)
+    if everything:
+        rows = [
+            [fact, *(shortened(value or "–", 24) for value in each.values)]
+            for fact, each in zip(facts, found.question, strict=True)
+        ]
+        columns = ["", *(letters[run] for run in found.runs)]
+        sections.append(Section("Differences in the settings", columns, rows))
+        return _joined(sections, style, width)
+    without_lengths = [row[:-1] for row in answers]
+    notes = [_ANSWERS_LEGEND, *_different("settings", facts), _MORE]
+    sections[1] = Section("Answers", head[:-1], without_lengths, notes)
+    return _joined(sections, style, width, "--all")
 
 
 def verdict_text(result: GateResult, width: int) -> str:

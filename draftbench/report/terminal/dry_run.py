@@ -287,8 +287,20 @@ def render(plan: DryRun | EngineDryRun, style: str, width: int) -> str:
         rows, work, memory = _grid(plan, requests), _passes_as_table(plan), _memory(plan, most)
     else:
         rows, work, memory = _loads(plan, requests), _work_as_table(plan), _server_memory(plan)
-    sections = [Section("This sweep would measure", ("", ""), rows), work]
+    sections = [Section(_title(plan), ("", ""), rows), work]
     return render_sections([*sections, *([memory] if memory.rows else [])], style, width, _MORE)
+
+
+def _title(plan: DryRun | EngineDryRun) -> str:
+    if isinstance(plan, DryRun):
+        size = max((need.together for need in plan.memory), default=0)
+        return (
+            f"This sweep would take about {_about(plan.seconds)} and {format_size(size)} of memory"
+        )
+    if plan.most.seconds is None:
+        return "This sweep would measure"
+    least, most = plan.least.seconds, plan.most.seconds
+    return f"This sweep would take about {_about(least)} to {_about(most)}"
 
 
 def _grid(plan: DryRun, requests: str) -> list[tuple[str, str]]:
@@ -331,10 +343,10 @@ def _loads(plan: EngineDryRun, requests: str) -> list[tuple[str, str]]:
 def _passes_as_table(plan: DryRun) -> Section:
     rows = [(each.what, each.how_much, _about(each.seconds)) for each in plan.passes]
     notes = [
-        "Estimated without running anything, for a common machine that does nothing else: "
-        "responses reach their limit, and nothing is faster with a draft."
+        "Estimated without running anything, for a typical idle machine, as if every response "
+        "reached its limit and no draft saved time."
     ]
-    return Section(f"Work: about {_about(plan.seconds)}", ("", "", ""), rows, notes)
+    return Section("Work", ("", "", ""), rows, notes)
 
 
 def _work_as_table(plan: EngineDryRun) -> Section:
@@ -352,7 +364,7 @@ def _work_as_table(plan: EngineDryRun) -> Section:
     if plan.most.seconds is not None:
         notes.append(
             f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
-            "are read as fast as on a common machine, and nothing is faster with a draft."
+            "are read as fast as on a typical machine, and no draft saves time."
         )
     if plan.arrivals != "closed" and plan.least.seconds is not None:
         if plan.most.seconds is None:
@@ -378,10 +390,9 @@ def _memory(plan: DryRun, most: int | None) -> Section:
         notes.insert(0, f"and {len(largest) - len(rows)} more that need less: {_MORE}")
     if twice:
         notes.append("Held twice: for passes over several tokens; not with --one-layout.")
-    title = f"Memory: up to {format_size(largest[0].together)}" if largest else "Memory"
     second_layout = ("held twice",) if twice else ()
     head = ("draft", "target", "draft weights", *second_layout, "cache", "total")
-    return Section(title, head, rows, notes)
+    return Section("Memory", head, rows, notes)
 
 
 def _server_memory(plan: EngineDryRun) -> Section:

@@ -26,13 +26,15 @@ def render(table: Table, style: str, width: int) -> str:
         ]
         for row in table.rows
     ]
-    notes = ["No k is faster than plain decoding: do not speculate."]
+    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
+    given += "" if table.verify_ratio == 1 else f", v = {table.verify_ratio:g}"
+    title = f"Do not speculate: no k is faster than decoding without a draft ({given})"
     if table.best_k:
-        notes = [
-            f"Best k = {table.best_k}: {table.best_speedup:.2f}×; it breaks even at "
-            f"α = {table.best_break_even_alpha:.2f}."
-        ]
-    row = table.misleading
+        title = (
+            f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); it pays from "
+            f"α = {table.best_break_even_alpha:.2f} on"
+        )
+    notes, row = [], table.misleading
     if row.speedup_if_cost_were_the_whole_pass > row.speedup:
         notes.append(
             f"Dividing by 1 + c would promise {row.speedup_if_cost_were_the_whole_pass:.2f}× at "
@@ -42,8 +44,6 @@ def render(table: Table, style: str, width: int) -> str:
         f"Estimated: {BASIS}.",
         "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
     ]
-    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
-    given += "" if table.verify_ratio == 1 else f", v = {table.verify_ratio:g}"
     head = ["", "k", "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
-    section = Section(f"{given}, in closed form", head, rows, notes)
+    section = Section(title, head, rows, notes)
     return render_sections([section], style, width)

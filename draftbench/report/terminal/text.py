@@ -131,7 +131,11 @@ def numeric(cells: Iterable[str]) -> bool:
 def paragraph(text: str, width: int, indent: str = "") -> str:
     """Wrapped to the terminal; continued lines are indented further."""
     return textwrap.fill(
-        plain(text), max(width, 40), initial_indent=indent, subsequent_indent=indent + "  "
+        plain(text),
+        max(width, 40),
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_on_hyphens=False,
     )
 
 

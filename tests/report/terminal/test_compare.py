@@ -151,7 +151,7 @@ def test_other_keys_cannot_be_paired(hand, made, run_a):
     found = compared(run_a, hand.run(made(), key_id="other"))
     assert "DRAFTBENCH_KEY" in found.caveats[0]
     assert found.common_requests is None
-    told = " ".join(render(found, "table", 88).split())
+    told = " ".join(render(found, "table", 88, everything=True).split())
     assert "common requests: unknown, the runs hashed theirs with different keys; A has 6" in told
     assert "key of the hashes key other" in told
     assert [(c.fact, c.a, c.b) for c in found.question] == [("key_id", "key", "other")]
@@ -257,7 +257,7 @@ def test_what_the_gate_refuses_to_pair_has_no_compared_speed_up(hand, made, run_
 def test_what_was_asked_and_loaded_otherwise_is_listed(hand, changed, run_a):
     found = compared(run_a, hand.run(changed("ModelFacts", fingerprint="g"), ks=(1, 2, 3)))
     assert [(c.fact, c.a, c.b) for c in found.question] == [("ks", "1, 2", "1, 2, 3")]
-    assert "--k 1, 2 1, 2, 3" in " ".join(render(found, "table", 80).split())
+    assert "--k 1, 2 1, 2, 3" in " ".join(render(found, "markdown", 80).replace("|", "").split())
     assert [(c.fact, c.a, c.b) for c in found.models] == [("small fingerprint", "", "g")]
 
 
@@ -280,12 +280,25 @@ def test_prompt_lookup_is_compared_within_the_smaller_window(hand, made):
 
 def test_each_format_holds_the_comparison(run_a, run_b):
     found = compared(run_a, run_b)
-    table = render(found, "table", 80)
+    table = render(found, "table", 80, everything=True)
     assert max(map(len, table.splitlines())) <= 80
     assert "-1.000 … +0.000  no difference shown" in table
     figure = json.loads(render(found, "json", 80))["candidates"][0]["figures"][0]
     assert figure["difference"]["value"] == -0.5
     assert "### small\n\n|  | k | A | B |" in render(found, "markdown", 80)
+
+
+def test_one_screen_has_the_figures_that_can_be_compared(run_a, run_b):
+    lines = render(compared(run_a, run_b), "table", 88).splitlines()
+    rows = [line.split()[:3] for line in lines if line.startswith("small  ")]
+    assert rows == [["small", "α", "–"], ["small", "tokens/round", "2"], ["small", "S", "measured"]]
+
+
+def test_one_screen_names_what_differs_without_its_values(hand, changed, run_a):
+    other = hand.run(changed("ModelFacts", fingerprint="g"), ks=(1, 2, 3))
+    shown = render(compared(run_a, other), "table", 88)
+    assert "  different settings: --k\n  different models: small fingerprint\n" in shown
+    assert "1, 2, 3" not in shown
 
 
 def test_without_replays_the_rounds_that_engines_counted_are_paired():

@@ -79,7 +79,7 @@ def test_the_screen_of_a_kept_run(answers):
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.65× expected against 1.99×, 3.16 tokens per",
         "  round at the cost of 1.91 target steps.",
         "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 5, undecided",
-        "  from 6; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads one draft",
+        "  from 6; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",
