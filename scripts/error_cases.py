@@ -1,7 +1,7 @@
-"""Everything that can be shown to go wrong in a few seconds, as commands with what leads to them.
+"""Command lines that end in an error within a few seconds, for docs/errors.md.
 
-A case is what was done, in words, and a function that does it in an empty folder, the working
-directory, and returns the command line.
+A case is a few words and a function that prepares an empty working directory and returns the
+command line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def served(*more: str, engine: str = "vllm", **changes: str) -> list[str]:
 
 
 def running(*more: str, server: str = "http://127.0.0.1:9") -> list[str]:
-    """The same on a server that is said to run."""
+    """The same on a server that runs, or so the command line says."""
     return [*sweep(), "--server", server, *more]
 
 
@@ -59,9 +59,9 @@ def beside_plain(engine: str, *more: str, k: int, model: str = "org/target") -> 
     """A server that drafts k tokens a round, beside one of the same engine that does not."""
     from engines.scripted_server import ScriptedServer
 
-    told = {"engine": engine, "counts": engine != "openai"}
-    server = ScriptedServer(k=k, accepts=(1,), model=model, **told).__enter__()
-    plain = ScriptedServer(**told).__enter__()
+    kind = {"engine": engine, "counts": engine != "openai"}
+    server = ScriptedServer(k=k, accepts=(1,), model=model, **kind).__enter__()
+    plain = ScriptedServer(**kind).__enter__()
     words_of = ("--tokenizer", "target") if engine == "openai" else ()
     more = ("--baseline-server", plain.url, *words_of, *more)
     words = running("--k", "1-8", *more, server=server.url)
@@ -75,13 +75,13 @@ def answered(fault: str, *more: str) -> list[str]:
     faults = dict.fromkeys(range(99), fault) if fault else {}
     server = ScriptedServer(k=4, faults=faults).__enter__()
     words = running(*more, server=server.url)
-    del words[1:3]  # the target, which a server tells
+    del words[1:3]  # the target: the server names it
     return words
 
 
 def resumed_with_another_target() -> list[str]:
-    """A sweep on an engine again, whose target's files are others than its servers were started
-    with; that they were is written by hand.
+    """A resumed sweep on an engine whose target's files changed since its servers were started;
+    that start is a record written by hand.
     """
     from draftbench.cli import main
     from draftbench.records import EngineFacts
@@ -111,7 +111,7 @@ def resumed_with_another_target() -> list[str]:
 
 
 def imported(**counts: Any) -> list[str]:
-    """A result of vllm bench serve that counts so."""
+    """A result of vllm bench serve with these counts."""
     record = {f"spec_decode_{name}": value for name, value in counts.items()}
     Path("bench.json").write_text(json.dumps(record))
     return ["import", "bench.json"]

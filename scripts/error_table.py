@@ -1,8 +1,7 @@
-"""Provoke every error that can be provoked through the command line, and write down what a user
-sees.
+"""Provokes every error that a command line can provoke, and writes down what a user sees.
 
     python scripts/error_table.py            # writes docs/errors.md
-    python scripts/error_table.py --check    # leaves with 1 if that is not what it says
+    python scripts/error_table.py --check    # exits with 1 if the page is out of date
 
 Each case runs in a folder of its own. Paths of this machine are cut out of the texts.
 """
@@ -50,8 +49,8 @@ LIBRARIES = frozenset(
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a case came to: `out` is stdout, `error` and `hint` the last two lines of stderr."""
+class Outcome:
+    """What a case printed: `out` is stdout, `error` and `hint` the last two lines of stderr."""
 
     topic: str
     done: str
@@ -61,7 +60,7 @@ class Told:
     hint: str
 
 
-def provoke() -> Iterator[Told]:
+def provoke() -> Iterator[Outcome]:
     """Every case in a new folder, one after the other."""
     for topic, cases in TOPICS.items():
         for done, prepare in cases:
@@ -73,12 +72,12 @@ def provoke() -> Iterator[Told]:
                 next((line for line in reversed(lines) if line.startswith(word)), "")
                 for word in ("error: ", "hint: ")
             )
-            yield Told(topic, done, code, out, error, hint)
+            yield Outcome(topic, done, code, out, error, hint)
 
 
 @contextlib.contextmanager
 def _at(place: Path) -> Iterator[None]:
-    """In this folder, with this environment afterwards."""
+    """Work in this folder; restore folder and environment afterwards."""
     before, environment = Path.cwd(), dict(os.environ)
     os.environ["DRAFTBENCH_KEY"] = "the key of the error table"
     os.chdir(place)
@@ -110,20 +109,20 @@ def _portable(text: str, place: str) -> str:
     return re.sub(r"\b[0-9a-f]{16}\b", "0123456789abcdef", text)
 
 
-def page(found: list[Told]) -> str:
+def page(outcomes: list[Outcome]) -> str:
     """The table as Markdown, a section for each topic."""
     parts = [HEAD]
     for topic in TOPICS:
         parts.append(f"\n## {topic}\n\n| case | code | error | hint |\n|---|---:|---|---|\n")
-        for told in found:
-            if told.topic == topic:
-                parts.append(row(told))
+        for outcome in outcomes:
+            if outcome.topic == topic:
+                parts.append(row(outcome))
     return "".join(parts)
 
 
-def row(told: Told) -> str:
+def row(outcome: Outcome) -> str:
     """A line of the table."""
-    cells = (told.done, str(told.code), _cell(told.error), _cell(told.hint))
+    cells = (outcome.done, str(outcome.code), _cell(outcome.error), _cell(outcome.hint))
     return "| " + " | ".join(cells) + " |\n"
 
 
@@ -136,13 +135,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    found = list(provoke())
-    text = page(found)
+    outcomes = list(provoke())
+    text = page(outcomes)
     if asked.check:
         return int(text != PAGE.read_text())
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(text)
-    print(f"{len(found)} errors in {PAGE.name}")
+    print(f"{len(outcomes)} errors in {PAGE.name}")
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Give every reader bytes that nobody meant it to read, and count what it does with them.
+"""Gives every reader of files spoiled bytes, and counts what it does with them.
 
     python scripts/fuzz_readers.py --examples 2000
 
 A good file is cut, spliced and spoiled value by value, or replaced by noise (hypothesis makes the
 cases). A reader may take what it gets, or refuse it as draftbench's own error with a hint. Anything
 else is a fault: another exception, an exit code of 70, or more than ten seconds of computing.
-Prints a row for each reader and every kind of fault; leaves with 1 if there was one.
+Prints a row for each reader and every kind of fault; exits with 1 if there was one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def fuzz(reader: Reader, examples: int, folder: Path) -> Tally:
         suppress_health_check=list(HealthCheck),
     )
     @given(st.one_of(cases, packed, packed, st.binary(max_size=200)))
-    def each(data: bytes) -> None:
+    def read(data: bytes) -> None:
         tally.examples += 1
         began = time.process_time()
         try:
@@ -148,14 +148,14 @@ def fuzz(reader: Reader, examples: int, folder: Path) -> Tally:
         if took > SLOW:
             tally.faults[f"took {took:.0f} s"] += 1
 
-    each()
+    read()
     return tally
 
 
 def _place(error: BaseException) -> str:
     """Kind of an exception and where in draftbench it left."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if "draftbench/" in f.filename]
-    where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
+    ours = [f for f in traceback.extract_tb(error.__traceback__) if "draftbench/" in f.filename]
+    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
     return f"{type(error).__name__} at {where}: {str(error)[:80]!r}"
 
 
@@ -177,8 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = (tally.examples, tally.refused, tally.faults.total(), f"{tally.slowest:.2f}")
         print(f"| {name} | " + " | ".join(map(str, figures)) + f" | {memory} |", flush=True)
         faults[name] = tally.faults
-    for name, found in faults.items():
-        for what, count in found.most_common():
+    for name, kinds in faults.items():
+        for what, count in kinds.most_common():
             print(f"{name}: {count} × {what}")
     return 1 if any(faults.values()) else 0
 

@@ -1,11 +1,11 @@
-"""Read traffic files of 1,000 and of 100,000 requests, and print what the reading took.
+"""Reads traffic files of 1,000 and of 100,000 requests, and prints seconds and memory.
 
     python scripts/load_traffic.py --rows 1000 100000
 
 Rows hold 10 kB of text, so 100,000 of them are 1 GB. Each file is read in a process of its own,
-whose peak memory is printed less what it had before. A sample of 64 is taken: it must hold every
-segment, weigh as many rows as the file has, and not depend on the order of the rows. Leaves with 1
-if it is not so, or if a file took more than 200 MB.
+whose peak memory is printed, less what it had before. The sample of 64 must hold every segment,
+weigh as many rows as the file has, and not depend on the order of the rows. Exits with 1 if it does
+not, or if a file took more than 200 MB.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ def read(source: str) -> None:
     importlib.import_module("pyarrow.parquet")
     before = peak_kilobytes()
     began = time.perf_counter()
-    found = load(TrafficQuery(source, SAMPLE, 0, None, None, None, False, b"key"))
+    sample = load(TrafficQuery(source, SAMPLE, 0, None, None, None, False, b"key"))
     seconds = time.perf_counter() - began
     peak = peak_kilobytes()
-    ids = sorted(request.id for request in found.requests)
+    ids = sorted(request.id for request in sample.requests)
     facts = {
         "seconds": round(seconds, 1),
         "megabytes": round((peak - before) / 1024),
-        "rows": found.rows,
+        "rows": sample.rows,
         "requests": len(ids),
-        "segments": len({request.segment for request in found.requests}),
-        "weight": round(sum(request.weight for request in found.requests), 3),
+        "segments": len({request.segment for request in sample.requests}),
+        "weight": round(sum(request.weight for request in sample.requests), 3),
         "sample": hashlib.sha256("".join(ids).encode()).hexdigest()[:8],
     }
     sys.stdout.write(json.dumps(facts))
@@ -100,14 +100,14 @@ def measure(kind: str, count: int, *, backwards: bool = False) -> dict[str, obje
         size = sum(file.stat().st_size for file in files)
         source = f"hf:{path}" if kind.startswith("hf") else str(path)
         child = [sys.executable, __file__, "--read", source]
-        told = subprocess.run(child, capture_output=True, text=True, check=True).stdout
-        return {"size": size, **json.loads(told)}
+        printed = subprocess.run(child, capture_output=True, text=True, check=True).stdout
+        return {"size": size, **json.loads(printed)}
 
 
-def exact(found: dict[str, object], count: int) -> bool:
+def exact(facts: dict[str, object], count: int) -> bool:
     """Whether the sample is what it should be."""
     expected = {"rows": count, "requests": SAMPLE, "segments": SEGMENTS, "weight": float(count)}
-    return all(found[name] == value for name, value in expected.items())
+    return all(facts[name] == value for name, value in expected.items())
 
 
 def main() -> int:
@@ -125,14 +125,14 @@ def main() -> int:
     for count in asked.rows:
         samples = {str(measure("jsonl", count, backwards=True)["sample"])}
         for kind in asked.kinds:
-            found = measure(kind, count)
-            samples.add(str(found["sample"]))
-            good = exact(found, count) and len(samples) == 1
-            bad += not good or int(str(found["megabytes"])) > MOST_MEGABYTES
-            size = int(str(found["size"])) / 1e6
-            shown = [kind, count, f"{size:.0f}", found["seconds"], found["megabytes"]]
+            facts = measure(kind, count)
+            samples.add(str(facts["sample"]))
+            good = exact(facts, count) and len(samples) == 1
+            bad += not good or int(str(facts["megabytes"])) > MOST_MEGABYTES
+            size = int(str(facts["size"])) / 1e6
+            shown = [kind, count, f"{size:.0f}", facts["seconds"], facts["megabytes"]]
             print("| " + " | ".join(map(str, shown)), end="")
-            print(f" | {found['sample']} | {'yes' if good else 'NO'} |", flush=True)
+            print(f" | {facts['sample']} | {'yes' if good else 'NO'} |", flush=True)
     return 1 if bad else 0
 
 

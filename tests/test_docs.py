@@ -7,9 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
+import doc_formats as formats
 import pytest
 
 from draftbench.cli import main
@@ -43,13 +43,6 @@ def _here(monkeypatch):
     monkeypatch.setenv("COLUMNS", "88")
 
 
-@pytest.fixture(scope="module")
-def formats():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
-        return import_module("doc_formats")
-
-
 def keys(value) -> set[str]:
     """All keys somewhere in a JSON value, those of free objects included."""
     if isinstance(value, list):
@@ -59,11 +52,11 @@ def keys(value) -> set[str]:
     return set()
 
 
-def test_the_page_of_formats_is_what_the_script_writes(formats):
+def test_the_page_of_formats_is_what_the_script_writes():
     assert (ROOT / "docs/formats.md").read_text() == formats.page()
 
 
-def test_every_field_has_a_meaning_and_every_meaning_a_field(formats):
+def test_every_field_has_a_meaning_and_every_meaning_a_field():
     assert formats.unexplained() == []
     assert formats.unused() == []
 

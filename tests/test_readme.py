@@ -39,6 +39,12 @@ def test_it_fits_thirty_seconds():
     assert len(README.splitlines()) <= 130
 
 
+def test_the_changelog_can_be_read():
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert len(lines) <= 200
+    assert max(map(len, lines)) <= 160
+
+
 def test_it_is_installed_from_a_checkout_since_no_index_has_it():
     pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
     taken = [what for page in pages for what in re.findall(r"pip install (\S*draftbench\S*)", page)]

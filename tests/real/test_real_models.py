@@ -3,11 +3,10 @@
 Needs the folder that `DRAFTBENCH_MODELS` names; skipped without it.
 """
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
+import check_greedy
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 
 pytestmark = pytest.mark.real
-CHECK = Path(__file__).parents[2] / "scripts" / "check_greedy.py"
 REQUESTS, TOKENS, K = 3, 64, 4
 
 
@@ -38,17 +36,7 @@ def model():
     return find
 
 
-@pytest.fixture
-def check_greedy(monkeypatch):
-    """`scripts/check_greedy.py` as a module."""
-    spec = importlib.util.spec_from_file_location("check_greedy", CHECK)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "check_greedy", module)  # dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_greedy_speculation_writes_what_transformers_writes(model, check_greedy):
+def test_greedy_speculation_writes_what_transformers_writes(model):
     """The int4 copy and the first half of the layers must reject in every request, or no cache was
     rolled back.
     """
