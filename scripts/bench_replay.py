@@ -1,13 +1,13 @@
-"""What a grid of drafts × k costs by replay and by decoding, and how far the two disagree, on the
+"""Times a grid of drafts × k by replay and by decoding, and counts where the two disagree, on the
 same requests at temperature 0.
 
     python scripts/bench_replay.py --target ./qwen1.5 --drafts ./qwen0.5:none ./qwen0.5:int8
     ./qwen0.5:int4 --traffic prod.jsonl
 
-Prints seconds for the target's responses (both need them), for replay of all drafts (every k at
-once) and for decoding every cell; the ratios without and with the responses; and, per cell, rounds,
-proposed and accepted tokens by replay against the decoder's. A request that left the target's own
-output at a near tie is compared up to there.
+Prints the seconds of the target's responses (both need them), of replaying all drafts (every k at
+once) and of decoding every configuration; their ratio without and with the responses; and how often
+rounds, proposed and accepted tokens are the same by replay as in the decoder, or differ at a near
+tie.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
     responses = time.perf_counter() - start
     tie = NEAR_TIE_MARGIN[options.dtype]
     replay_seconds = decode_seconds = 0.0
-    cells = exact = parted = wrong = 0
+    cells = exact = ties = wrong = 0
     for spec in options.drafts:
         path, _, level = spec.partition(":")
         draft, _ = build_runner(ModelSource(path), Build(dtype, level or "none", "cpu"), path)
@@ -106,11 +106,11 @@ def main() -> None:
                         by_k[k].accepted,
                     )
                 )
-                position = parting(replays[row], scored.tokens, response, prompt.limit, k)
+                position = first_difference(replays[row], scored.tokens, response, prompt.limit, k)
                 if predicted == counted(response):
                     exact += 1
                 elif position is not None and near_tie(replays[row], trajectory, position, tie):
-                    parted += 1
+                    ties += 1
                 else:
                     wrong += 1
                     print(f"{spec} k={k} request {row}: {predicted} by replay, {counted(response)}")
@@ -122,23 +122,27 @@ def main() -> None:
     print(f"ratio without the responses         {decode_seconds / replay_seconds:8.1f} ×")
     both = (decode_seconds + responses) / (replay_seconds + responses)
     print(f"ratio with the responses            {both:8.1f} ×")
-    print(f"cells × requests: {cells}, equal counts {exact}, near ties {parted}, otherwise {wrong}")
+    print(f"cells × requests: {cells}, equal counts {exact}, near ties {ties}, others {wrong}")
 
 
-def parting(replay, own, response, limit, k) -> int | None:
-    """The first output position at which the run left what the replay says, or None."""
-    start, found = 1, []
+def first_difference(replay, target_tokens, response, limit, k) -> int | None:
+    """The first output position at which decoding differs from the replay, or None."""
+    start, differences = 1, []
     for proposed, accepted in zip(response.proposed, response.accepted, strict=True):
         drafted = min(k, limit - start - 1)
         hits = 0
-        while hits < drafted and start + hits < len(own) and replay.accept[start + hits - 1]:
+        while (
+            hits < drafted and start + hits < len(target_tokens) and replay.accept[start + hits - 1]
+        ):
             hits += 1
         if (drafted, hits) != (proposed, accepted):
-            found.append(start + min(hits, accepted))
+            differences.append(start + min(hits, accepted))
             break
         start += hits + 1
-    differing = [i for i, (a, b) in enumerate(zip(response.tokens, own, strict=False)) if a != b]
-    return min(found + differing[:1], default=None)
+    differing = [
+        i for i, (a, b) in enumerate(zip(response.tokens, target_tokens, strict=False)) if a != b
+    ]
+    return min(differences + differing[:1], default=None)
 
 
 def near_tie(replay, trajectory, position, tie) -> bool:

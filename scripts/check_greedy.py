@@ -1,13 +1,12 @@
-"""A target and drafts → whether greedy speculation writes, token by token, what transformers' own
-`generate` writes.
+"""Checks that greedy speculation writes, token by token, what transformers' `generate` writes.
 
     python scripts/check_greedy.py TARGET [--draft DIR ...] [--traffic FILE]
 
-The target runs in float32. Besides the drafts given it is checked with itself, with its own int4
-copy, with the first half of its layers and with prompt lookup. Only a request's first difference is
-looked at: a near tie where transformers' two best logits lie within 0.001, a fault otherwise.
-"Rejecting" counts the requests in which at least one proposal was rejected, without which no cache
-was rolled back. Exits 1 on a fault.
+The target runs in float32. Besides the drafts given it is checked with itself, with its int4 copy,
+with the first half of its layers and with prompt lookup. The first difference of a request is a
+near tie if transformers' two best logits lie within 0.001 there, and a fault otherwise. "Rejecting"
+counts the requests in which a proposal was rejected: without one no cache was rolled back. Exits
+with 1 on a fault.
 """
 
 from __future__ import annotations
@@ -72,16 +71,16 @@ class Tally:
         if position is None:
             self.equal += 1
             return
-        known = position < len(reference.margins)
-        if known and reference.margins[position] <= NEAR_TIE_MARGIN["float32"]:
+        has_margin = position < len(reference.margins)
+        if has_margin and reference.margins[position] <= NEAR_TIE_MARGIN["float32"]:
             self.ties += 1
             return
-        margin = f"{reference.margins[position]:.4f}" if known else "none, one ended"
+        margin = f"{reference.margins[position]:.4f}" if has_margin else "none, one ended"
         self.faults.append(f"request {index}, token {position}, margin {margin}")
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two sequences differ; the shorter's length where one goes on."""
+    """The first position at which two sequences differ, perhaps the end of the shorter one."""
     if list(one) == list(other):
         return None
     pairs = enumerate(zip(one, other, strict=False))

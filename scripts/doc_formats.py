@@ -10,6 +10,7 @@ A field is explained by its record's docstring, by the comment at the end of its
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import types
@@ -244,6 +245,7 @@ def _with_parts(roots: typing.Iterable[type]) -> list[type]:
     return list(found)
 
 
+@functools.cache
 def _fields(record: type) -> dict[str, object]:
     hints = typing.get_type_hints(record)
     if dataclasses.is_dataclass(record):
@@ -276,6 +278,7 @@ def _table_of(record: type) -> str:
     return "\n\n".join(parts)
 
 
+@functools.cache
 def _words(record: type) -> list[str]:
     """A docstring's paragraphs, each on one line."""
     text = inspect.cleandoc(record.__doc__ or "")
@@ -295,6 +298,7 @@ def _meaning(record: type, name: str) -> str | None:
     return MEANING.get(name)
 
 
+@functools.cache
 def _comments(record: type) -> dict[str, str]:
     """What stands at the end of the lines of a record's fields."""
     found = re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(record), re.MULTILINE)
