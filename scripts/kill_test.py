@@ -33,6 +33,7 @@ from silence import Silence
 import draftbench
 import draftbench.run_folder.append_log as lines
 from draftbench.measure import trajectories
+from draftbench.measure.step_costs import LEAST_TURNS
 from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
 from draftbench.run_folder.folder import RunFolder, RunWriter
@@ -166,9 +167,11 @@ def essence(out: Path) -> dict[str, object]:
             (d.block, d.batch, d.request, d.repeat, d.k, d.proposed, d.accepted, d.cut, d.digest)
             for d in found.decodes
         ),
+        # How often a pass is timed depends on noise: timing stops by itself.
         "cost points": Counter(
-            (p.block, p.batch, p.candidate, p.what, p.new_tokens, p.context, len(p.seconds))
+            (p.block, p.batch, p.candidate, p.what, p.new_tokens, p.context)
             for p in found.costs
+            if len(p.seconds) >= LEAST_TURNS
         ),
         "figures": {
             tuple(getattr(c, name) for name in ACCEPTANCE) for c in recommend(found).evaluations
