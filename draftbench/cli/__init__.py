@@ -37,7 +37,7 @@ from draftbench.cli import (
 )
 from draftbench.cli.help import Commands, add_command, help_of
 from draftbench.cli.invocation import called_with
-from draftbench.cli.output import cannot_write
+from draftbench.cli.output import FULL, cannot_write
 from draftbench.cli.signals import (
     TerminatedError,
     catch_sigterm,
@@ -56,8 +56,7 @@ from draftbench.safe_files import without_controls
 
 _AGAIN = "nothing is lost; run the command again"
 _HELP = {"-h", "--help", "--version"}
-_UNKNOWN_COMMAND = re.compile("No such command '(.*?)'")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_UNKNOWN_COMMAND = re.compile("no such command `(.*?)`")
 
 app = typer.Typer(
     name="draftbench",
@@ -114,7 +113,7 @@ def _in_words(error: Exception, words: Sequence[str]) -> DraftbenchError:
         name = f"{str(error.filename)[:40]}…"
         return UsageError(f"`{name}` is too long for a path or a name", hint="shorten it")
     # Whoever writes a file reports its errors: this was stdout, of any command.
-    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+    if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         return cannot_write("stdout", error)
     return DraftbenchError(
         f"internal error ({type(error).__name__})",
@@ -127,7 +126,8 @@ def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
     context: typer.Context | None = getattr(error, "ctx", None)
     known = {command.__name__.rstrip("_") for command in COMMANDS}
     path = context.command_path if context else " ".join(["draftbench", *known & {*words[:1]}])
-    message, meant = error.format_message(), ""
+    message, meant = error.format_message().rstrip("."), ""
+    message = f"{message[:1].lower()}{message[1:]}".replace("'", "`")
     names = getattr(context and context.command, "commands", {})
     if unknown := _UNKNOWN_COMMAND.match(message):
         message = f"`{path}` has no command `{unknown[1]}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from draftbench.safe_files import write_whole
 FORMATS = ("table", "json", "markdown", "csv")
 # Of results that are no grid of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 QUIET = in_output(False, "Print only the device, the result and errors.", names=("--quiet", "-q"))
 
@@ -113,7 +115,8 @@ def write_result(text: str, output: str | Path = "-") -> None:
 
 def cannot_write(where: str, error: OSError) -> UsageError:
     """The error for a result that could not be written."""
+    room = "free some space or " if error.errno in FULL else ""
     return UsageError(
         f"cannot write to `{where}`: {error.strerror}",
-        hint="free some space or name another file with --output; nothing measured is lost",
+        hint=f"{room}name another file; nothing measured is lost",
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -238,7 +236,7 @@ def sweep(
 
     from draftbench.models.source import Trust
     from draftbench.report.terminal.progress import TerminalWatcher
-    from draftbench.sweep import SweepOptions
+    from draftbench.sweep import SweepOptions, prepare
 
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
     if batch is not None:
@@ -266,7 +264,14 @@ def sweep(
         **vars(settings) | {"batches": settings.batches or (1,)},
     )
     if dry_run:
-        return _dry_run(options, watcher, output)
+        from draftbench.cli.dry_run import dry_run_of
+        from draftbench.report.terminal.dry_run import render
+
+        with watcher:
+            prepared = prepare(options, as_called(), watcher)
+            describe(prepared, watcher)
+        output.write(render(dry_run_of(prepared), output.style, width()))
+        return 0
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     code, answer = run_sweep(options, out, as_called(), watcher, output)
     first = beside_baseline(as_called(), out) if answer.settled_by == "baseline" else []
@@ -380,82 +385,3 @@ def next_commands(watcher: TerminalWatcher, *commands: str) -> None:
     from draftbench.report.terminal.text import command_lines
 
     watcher.note("\n" + "\n".join(command_lines(commands)))
-
-
-def _dry_run(options: SweepOptions, watcher: TerminalWatcher, output: Output) -> int:
-    """Say what the sweep would do, its models counted from their configurations; load no weights
-    and leave nothing behind.
-    """
-    from draftbench.measure.teacher import TOKENS_AT_ONCE
-    from draftbench.measure.trajectories import GROUP
-    from draftbench.models.check import check_models, memory_here
-    from draftbench.report.terminal.dry_run import Plan, dry_run, render
-    from draftbench.sweep import prepare
-    from draftbench.sweep.work import work_of
-
-    with watcher:
-        prepared = prepare(options, as_called(), watcher)
-        describe(prepared, watcher)
-    if prepared.serving is not None:
-        output.write(_engine_dry_run(prepared, output))
-        return 0
-    drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
-    checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)
-    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, checked.pairs, strict=True)}
-    longest = max(map(sum, prepared.prompt_tokens))
-    plan = Plan(
-        candidates=prepared.candidates,
-        prompts=prepared.prompt_tokens,
-        target=checked.target,
-        sheets=sheets,
-        work=work_of(prepared, checked.target, sheets),
-        # Cells are decoded in turns, so that the caches of all are open at once; before them those
-        # of step times are, at two contexts.
-        caches=1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay"),
-        scored_together=min(GROUP * longest, max(TOKENS_AT_ONCE, longest)),
-        one_layout=options.one_layout,
-    )
-    output.write(render(dry_run(prepared.manifest, plan), output.style, width()))
-    return 0
-
-
-def _engine_dry_run(prepared: Prepared, output: Output) -> str:
-    """The servers that a sweep would start, counted; none is."""
-    from draftbench.errors import ModelError
-    from draftbench.models.check import engine_sheet
-    from draftbench.models.source import ModelSource
-    from draftbench.report.terminal.dry_run import EnginePlan, engine_dry_run, render
-    from draftbench.sweep.arms import ALONE, arrival_times, closing, loads_of
-
-    options, serving = prepared.options, prepared.serving
-    assert serving is not None
-    sheet, sheets = None, {}
-    if options.target:
-        with contextlib.suppress(ModelError):  # what cannot be counted here an engine may serve
-            sheet = engine_sheet(ModelSource(options.target, options.trust), serving.dtype)
-            drafts = prepared.drafts.items()
-            sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
-    served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
-    every = options.measure == "all"
-    span = None
-    if serving.options.arrivals != "closed":
-        asked = list(product(prepared.prompts, range(options.samples)))
-        span = max(arrival_times(asked, options).values())
-    plan = EnginePlan(
-        candidates=prepared.candidates,
-        served=served,
-        fewest=len(options.ks) if every else int(options.measure == "best"),
-        restarts=options.turns,
-        in_flight=options.in_flight,
-        plain=0 if serving.server else 1 + len(closing(serving, options)),
-        prompts=prepared.prompt_tokens,
-        measured=min(options.measure_requests, len(prepared.prompts)),
-        target=sheet,
-        sheets=sheets,
-        running=serving.server is not None,
-        span=span,
-        # The one that drafts and its baseline, once each.
-        visits=2 if serving.baseline and options.measure in ("best", "all") else 0,
-        under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
-    )
-    return render(engine_dry_run(prepared.manifest, plan), output.style, width())

@@ -5,44 +5,18 @@ they write, beside a grid that starts every k of every draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
 import msgspec
 
-from draftbench.memory import BYTES_A_SECOND, format_size
-from draftbench.models.check_result import ModelSheet
-from draftbench.records import LOOKUP, SELF, Candidate, to_json
+from draftbench.memory import format_size
+from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, render_sections, shortened
-from draftbench.run_folder.manifest import Manifest
 
 # Of a server, from the command to the first answer, beside reading the weights; of vLLM on two
 # cores.
-_START_SECONDS = 30.0
-# Drafters of an engine that are no model.
-_WITHOUT_WEIGHTS = (LOOKUP, "suffix")
+START_SECONDS = 30.0
 # Rows of memory, and columns of the names of drafts.
 _MOST_ROWS, _NAMES = 3, 76
 _MORE = "--format markdown"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep would do: `prompts` are (prompt tokens, most output tokens) of every request,
-    `sheets` the drafts' by name, `work` (what is done, to how much, in how many seconds). Where
-    several requests decode together they have so many `caches` each, and `scored_together` is how
-    many tokens of cache the target's responses take side by side. With `one_layout` weights are
-    held once.
-    """
-
-    candidates: Sequence[Candidate]
-    prompts: Sequence[tuple[int, int]]
-    target: ModelSheet
-    sheets: Mapping[str, ModelSheet]
-    work: Sequence[tuple[str, str, float]]
-    caches: int
-    scored_together: int = 0
-    one_layout: bool = False
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -90,87 +64,6 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[Need, ...]
 
 
-def dry_run(manifest: Manifest, plan: Plan) -> DryRun:
-    question = manifest.question
-    passes = tuple(Pass(*each) for each in plan.work)
-    batch = max(question.batches)
-    rows = batch * plan.caches if batch > 1 else 0
-    tokens = max(max(map(sum, plan.prompts)) * max(rows, 1), plan.scored_together)
-    return DryRun(
-        target=question.target,
-        target_quant=question.target_quant,
-        dtype=question.dtype,
-        device=question.device,
-        threads=manifest.environment.threads,
-        candidates=tuple(map(str, plan.candidates)),
-        ks=question.ks,
-        batches=question.batches,
-        mode=question.mode.value,
-        requests=len(plan.prompts),
-        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
-        samples=question.samples,
-        passes=passes,
-        seconds=sum(each.seconds for each in passes),
-        cache_tokens=tokens,
-        memory=tuple(_need(manifest, plan, candidate, tokens) for candidate in plan.candidates),
-    )
-
-
-def _need(manifest: Manifest, plan: Plan, candidate: Candidate, tokens: int) -> Need:
-    level = manifest.question.target_quant
-    target = plan.target.bytes_at(level)
-    sheet, draft = plan.sheets.get(candidate.draft), _weights(plan, candidate, target)
-    if candidate.draft == SELF:
-        sheet, draft = plan.target, 0
-    cache = tokens * (plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0))
-    twice = plan.target.second_layout_at(level)
-    if sheet and draft:
-        twice += sheet.second_layout_at(candidate.quant)
-    twice = 0 if plan.one_layout else twice
-    return Need(
-        candidate=str(candidate),
-        target_weights=target,
-        draft_weights=draft,
-        second_layout=twice,
-        cache=cache,
-        together=target + draft + twice + cache,
-    )
-
-
-def _weights(plan: Plan, candidate: Candidate, target: int) -> int:
-    """Bytes that one pass of the candidate reads."""
-    if candidate.draft in (LOOKUP, SELF):
-        return 0 if candidate.draft == LOOKUP else target
-    return plan.sheets[candidate.draft].bytes_at(candidate.quant)
-
-
-@dataclass(frozen=True)
-class EnginePlan:
-    """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
-    `measured` of which each speculating server answers at every load, or all of them over `span`
-    seconds where they are sent at their times of arrival. `served` are the candidates for which
-    servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the starts
-    without a draft; `sheets` the drafts' by name. `under_load` tells whether the server that writes
-    the responses answers at the loads too, `visits` how often servers do that run already. Without
-    `target`, or on such servers, memory is unknown, and of times what arrivals take at least.
-    """
-
-    candidates: Sequence[Candidate]
-    served: Sequence[Candidate]
-    fewest: int
-    restarts: int
-    in_flight: int  # most requests that a server is to answer at once
-    plain: int
-    prompts: Sequence[tuple[int, int]]
-    measured: int
-    target: ModelSheet | None
-    sheets: Mapping[str, ModelSheet]
-    running: bool  # servers of the user's
-    visits: int = 0
-    under_load: bool = True
-    span: float | None = None  # from the first request sent to the last
-
-
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Servers started, tokens that they write, and seconds that it takes; None where unknown."""
 
@@ -209,70 +102,6 @@ class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
     most: Work
     grid: Work
     memory: tuple[EngineNeed, ...]
-
-
-def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
-    question, every = manifest.question, len(manifest.question.ks)
-    plain, drafts = plan.plain, len(plan.served)
-    return EngineDryRun(
-        engine=question.engine or "",
-        target=question.target,
-        candidates=tuple(map(str, plan.candidates)),
-        ks=question.ks,
-        loads=question.batches,
-        arrivals=question.arrivals,
-        slots=question.slots,
-        requests=len(plan.prompts),
-        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
-        samples=question.samples,
-        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts, least=True),
-        most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
-        grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
-        memory=tuple(_needs(plan, plan.in_flight)),
-    )
-
-
-def _work(
-    manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
-) -> Work:
-    """The first plain server writes every response; all others answer the measured requests."""
-    question, starts = manifest.question, plain + drafting
-    written = sum(limit for _, limit in plan.prompts) * question.samples
-    one = written / max(1, len(plan.prompts) * question.samples)
-    # (tokens at one load, that load), by visits.
-    if plan.span is None:
-        visit = [(plan.measured * one, load) for load in question.batches]
-        first = [each for each in visit if each[1] > 1]  # one by one it is written
-    else:
-        visit = first = [(written, plan.in_flight)]
-    first = first if plan.under_load else []
-    visits = [*first, *visit * (plan.visits if plan.running else max(starts - 1, 0))]
-    # Whatever servers are, the last request is sent when it comes.
-    seconds = len(visits) * plan.span + starts * _START_SECONDS if plan.span and least else None
-    if plan.target is not None and not plan.running:
-        rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
-        step = plan.target.bytes_at("none") / rate
-        # The last request is answered after it came, however fast the others were.
-        arriving = 0.0 if plan.span is None else plan.span + one * step
-        seconds = starts * (_START_SECONDS + step) + written * step
-        seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
-    tokens = written + sum(tokens for tokens, _ in visits)
-    return Work(starts=starts, tokens=round(tokens), seconds=seconds)
-
-
-def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
-    if plan.target is None or plan.running:
-        return
-    tokens = max(map(sum, plan.prompts)) * load
-    for candidate in plan.served:
-        sheet, known = plan.sheets.get(candidate.draft), candidate.draft in _WITHOUT_WEIGHTS
-        by_token = plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
-        yield EngineNeed(
-            candidate=str(candidate),
-            target_weights=plan.target.bytes_at("none"),
-            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0 if known else None,
-            cache=tokens * by_token if sheet or known else None,
-        )
 
 
 def render(plan: DryRun | EngineDryRun, style: str, width: int) -> str:
@@ -363,7 +192,7 @@ def _work_as_table(plan: EngineDryRun) -> Section:
         )
     if plan.most.seconds is not None:
         notes.append(
-            f"Estimated without running anything: a start takes {_START_SECONDS:.0f} s, weights "
+            f"Estimated without running anything: a start takes {START_SECONDS:.0f} s, weights "
             "are read as fast as on a typical machine, and no draft saves time."
         )
     if plan.arrivals != "closed" and plan.least.seconds is not None:

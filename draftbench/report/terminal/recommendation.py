@@ -110,7 +110,12 @@ def render(
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
     def two_lines(text: str) -> str:
         return textwrap.fill(
-            plain(text), max(width, 40), subsequent_indent="  ", max_lines=2, placeholder=_CUT
+            plain(text),
+            max(width, 40),
+            subsequent_indent="  ",
+            max_lines=2 if width > SCREEN_COLUMNS / 2 else 4,
+            placeholder=_CUT,
+            break_on_hyphens=False,
         )
 
     def joined(*blocks: list[str]) -> str:

@@ -17,6 +17,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
+# Sentences are no longer than can be read, however wide the terminal is.
+_NARROWEST, _WIDEST = 40, 100
 
 # A dash alone is an unknown figure; a flag begins with a dash and is a word.
 _NUMBER = re.compile(r"[+−-]?\d|–")
@@ -132,7 +134,7 @@ def paragraph(text: str, width: int, indent: str = "") -> str:
     """Wrapped to the terminal; continued lines are indented further."""
     return textwrap.fill(
         plain(text),
-        max(width, 40),
+        max(_NARROWEST, min(width, _WIDEST)),
         initial_indent=indent,
         subsequent_indent=indent + "  ",
         break_on_hyphens=False,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
-from scenes import sheet
+from scenes import manifest, query, sheet
 
+from draftbench.cli.dry_run import EnginePlan, built_in_dry_run, engine_dry_run
 from draftbench.records import Candidate
-from draftbench.report.terminal.dry_run import (
-    EnginePlan,
-    Plan,
-    dry_run,
-    engine_dry_run,
-    render,
-)
+from draftbench.report.terminal.dry_run import render
+from draftbench.sweep.options import SweepOptions
 
 
 def counted(name, size):
@@ -24,26 +21,29 @@ def counted(name, size):
 
 
 @pytest.fixture
-def planned(hand):
-    """planned(**changes): 2 GB and 1 GB; ten requests of 60 tokens and at most 40 to write; three
-    k's measured.
+def planned(tmp_path):
+    """planned(candidates, **options): 2 GB and 1 GB; ten requests of 60 tokens and at most 40 to
+    write, of which four decode together; three k's measured. Scored side by side they take 1600
+    tokens of cache.
     """
+    standard = [
+        Candidate(draft="small"),
+        Candidate(draft="small", quant="int4"),
+        Candidate(draft="ngram"),
+        Candidate(draft="self"),
+    ]
 
-    def make(**changes):
-        fields = {
-            "candidates": [
-                Candidate(draft="small"),
-                Candidate(draft="small", quant="int4"),
-                Candidate(draft="ngram"),
-                Candidate(draft="self"),
-            ],
-            "prompts": [(60, 40)] * 10,
-            "target": counted("big", 2_000_000_000),
-            "sheets": {"small": counted("small", 1_000_000_000)},
-            "work": [("target writes", "at most 400 tokens", 40.0), ("decoding", "much", 640.0)],
-            "caches": 4,
-        }
-        return dry_run(hand.manifest(batches=(1, 4)), Plan(**fields | changes))
+    def make(candidates=standard, **options):
+        asked = {"drafts": ("small",), "ks": (1, 2, 3), "batches": (1, 4)} | options
+        prepared = SimpleNamespace(
+            options=SweepOptions("big", traffic=query(tmp_path), **asked),
+            candidates=candidates,
+            prompt_tokens=[(60, 40)] * 10,
+            manifest=manifest(ks=asked["ks"], batches=asked["batches"]),
+        )
+        sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
+        sheets = {name: sheets[name] for name in sheets if name not in ("ngram", "self")}
+        return built_in_dry_run(prepared, counted("big", 2_000_000_000), sheets)
 
     return make
 
@@ -51,14 +51,7 @@ def planned(hand):
 @pytest.fixture
 def many(planned):
     """many(name, count): a plan of drafts with numbers behind their name."""
-
-    def make(name, count):
-        candidates = [Candidate(draft=f"{name}-{n:02}") for n in range(count)]
-        sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
-        work = [(f"kind {n}", "much", 100.0) for n in range(6)]
-        return planned(candidates=candidates, sheets=sheets, work=work)
-
-    return make
+    return lambda name, count: planned([Candidate(draft=f"{name}-{n:02}") for n in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -72,10 +65,9 @@ def many(planned):
         # Prompt lookup takes nothing, the self draft a second cache.
         "ngram 2 GB 0 kB 2 GB 1.6 GB 5.6 GB",
         "self 2 GB 0 kB 2 GB 3.2 GB 7.2 GB",
-        "This sweep would take about 11 min and 9.2 GB of memory",
-        "target writes at most 400 tokens 40 s",
-        "decoding much 11 min",
-        "grid k = 1, 2; concurrency 1, 4; greedy drafting",
+        # A step takes .1 s: 50 of 8 rows, each 1.7 times as long, and 600 tokens at a tenth of it.
+        "target writes at most 400 tokens 15 s",
+        "grid k = 1–3; concurrency 1, 4; greedy drafting",
     ],
 )
 def test_memory_follows_from_sizes_and_work_is_listed(planned, line):
@@ -83,21 +75,21 @@ def test_memory_follows_from_sizes_and_work_is_listed(planned, line):
     assert line in [" ".join(shown.split()) for shown in text.splitlines()]
 
 
-@pytest.mark.parametrize(("caches", "tokens"), [(4, 4 * 100 * 4), (2, 4 * 100 * 2), (0, 100)])
-def test_every_cell_of_the_largest_batch_has_a_cache_of_its_own(planned, caches, tokens):
-    found = planned(caches=caches)
-    assert found.cache_tokens == tokens
-    assert found.memory[0].cache == tokens * 2_000_000
+@pytest.mark.parametrize(
+    ("measure", "tokens"), [("best", 16 * 4 * 100), ("none", 16 * 2 * 100), ("replay", 1600)]
+)
+def test_every_cell_of_the_largest_batch_has_its_caches(planned, measure, tokens):
+    """Three k's and the baseline; where nothing is decoded, step times at two contexts."""
+    plan = planned(measure=measure, batches=(1, 16))
+    assert plan.cache_tokens == tokens
+    assert plan.memory[0].cache == tokens * 2_000_000
 
 
 def test_json_has_seconds_and_bytes_as_numbers(planned):
     data = json.loads(render(planned(), "json", 120))
-    assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2])
-    assert data["passes"][0] == {
-        "what": "target writes",
-        "how_much": "at most 400 tokens",
-        "seconds": pytest.approx(40.0),
-    }
+    assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2, 3])
+    assert data["passes"][1]["how_much"] == "at most 400 tokens"
+    assert data["seconds"] == pytest.approx(sum(each["seconds"] for each in data["passes"]))
     assert data["memory"][1] == {
         "candidate": "small:int4",
         "target_weights": 2_000_000_000,
@@ -125,6 +117,8 @@ def test_it_fits_one_screen(many, name):
     lines = render(many(name, 12), "table", 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
+    assert lines[0].startswith("This sweep would take about ")
+    assert lines[0].endswith(" and 9.2 GB of memory")
     assert "  and 9 more that need less: --format markdown" in lines
     assert "  Held twice: for passes over several tokens; not with --one-layout." in lines
     assert not [line for line in lines if line.startswith("…")]
@@ -140,7 +134,7 @@ def test_candidates_are_named_as_far_as_they_fit(many):
 
 
 @pytest.fixture
-def on_an_engine(hand):
+def on_an_engine():
     """A target whose step takes .1 s on a CPU, ten requests of at most 40 tokens, four of which are
     measured in a closed loop; the plain server is started twice and the draft's once, 30.1 s each.
     """
@@ -160,7 +154,7 @@ def on_an_engine(hand):
             running=False,
             span=span,
         )
-        return engine_dry_run(hand.manifest(engine="vllm", arrivals=arrivals, **changes), plan)
+        return engine_dry_run(manifest(engine="vllm", arrivals=arrivals, **changes), plan)
 
     return make
 

@@ -1,0 +1,243 @@
+"""What a prepared sweep would do, counted before any weight is loaded or any server started."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from draftbench.errors import ModelError
+from draftbench.measure.teacher import TOKENS_AT_ONCE
+from draftbench.measure.trajectories import GROUP
+from draftbench.memory import BYTES_A_SECOND
+from draftbench.models.check import check_models, engine_sheet, memory_here
+from draftbench.models.check_result import ModelSheet
+from draftbench.models.source import ModelSource
+from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.report.terminal.dry_run import (
+    START_SECONDS,
+    DryRun,
+    EngineDryRun,
+    EngineNeed,
+    Need,
+    Pass,
+    Work,
+)
+from draftbench.run_folder.manifest import Manifest
+from draftbench.sweep import Prepared
+from draftbench.sweep.arms import ALONE, arrival_times, closing, loads_of
+from draftbench.sweep.work import work_of
+
+# Drafters of an engine that are no model.
+_WITHOUT_WEIGHTS = (LOOKUP, "suffix")
+
+
+def dry_run_of(prepared: Prepared) -> DryRun | EngineDryRun:
+    """The grid, work and memory of a sweep; models are counted from their configurations.
+
+    Raises:
+        ModelError: a model of the built-in decoder cannot be counted.
+    """
+    if prepared.serving is not None:
+        return engine_dry_run(prepared.manifest, _engine_plan(prepared))
+    drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
+    checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)
+    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, checked.pairs, strict=True)}
+    return built_in_dry_run(prepared, checked.target, sheets)
+
+
+def built_in_dry_run(
+    prepared: Prepared, target: ModelSheet, sheets: Mapping[str, ModelSheet]
+) -> DryRun:
+    """What a sweep with the built-in decoder takes; `sheets` are the drafts' by name."""
+    manifest, prompts = prepared.manifest, prepared.prompt_tokens
+    question = manifest.question
+    passes = tuple(Pass(*each) for each in work_of(prepared, target, sheets))
+    tokens = _cache_tokens(prepared)
+    return DryRun(
+        target=question.target,
+        target_quant=question.target_quant,
+        dtype=question.dtype,
+        device=question.device,
+        threads=manifest.environment.threads,
+        candidates=tuple(map(str, prepared.candidates)),
+        ks=question.ks,
+        batches=question.batches,
+        mode=question.mode.value,
+        requests=len(prompts),
+        prompt_tokens=sum(tokens for tokens, _ in prompts),
+        samples=question.samples,
+        passes=passes,
+        seconds=sum(each.seconds for each in passes),
+        cache_tokens=tokens,
+        memory=tuple(
+            _need(prepared, candidate, target, sheets.get(candidate.draft), tokens)
+            for candidate in prepared.candidates
+        ),
+    )
+
+
+def _cache_tokens(prepared: Prepared) -> int:
+    """Positions that the caches hold at once, for the longest requests.
+
+    Cells are decoded in turns, so that the caches of all are open at once; before them those of
+    step times are, at two contexts. The target's responses are scored side by side.
+    """
+    options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
+    batch = max(prepared.manifest.question.batches)
+    caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
+    rows = batch * caches if batch > 1 else 0
+    return max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
+
+
+def _need(
+    prepared: Prepared,
+    candidate: Candidate,
+    target: ModelSheet,
+    sheet: ModelSheet | None,
+    tokens: int,
+) -> Need:
+    """Prompt lookup takes nothing; the target as its own draft takes a second cache."""
+    level = prepared.manifest.question.target_quant
+    weights, draft, twice = target.bytes_at(level), 0, target.second_layout_at(level)
+    if sheet is not None:
+        draft = sheet.bytes_at(candidate.quant)
+        twice += sheet.second_layout_at(candidate.quant)
+    drafting = target if candidate.draft == SELF else sheet
+    by_token = target.kv_bytes_per_token + (drafting.kv_bytes_per_token if drafting else 0)
+    twice = 0 if prepared.options.one_layout else twice
+    return Need(
+        candidate=str(candidate),
+        target_weights=weights,
+        draft_weights=draft,
+        second_layout=twice,
+        cache=tokens * by_token,
+        together=weights + draft + twice + tokens * by_token,
+    )
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
+    `measured` of which each speculating server answers at every load, or all of them over `span`
+    seconds where they are sent at their times of arrival. `served` are the candidates for which
+    servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the starts
+    without a draft; `sheets` the drafts' by name. `under_load` tells whether the server that writes
+    the responses answers at the loads too, `visits` how often servers do that run already. Without
+    `target`, or on such servers, memory is unknown, and of times what arrivals take at least.
+    """
+
+    candidates: Sequence[Candidate]
+    served: Sequence[Candidate]
+    fewest: int
+    restarts: int
+    in_flight: int  # most requests that a server is to answer at once
+    plain: int
+    prompts: Sequence[tuple[int, int]]
+    measured: int
+    target: ModelSheet | None
+    sheets: Mapping[str, ModelSheet]
+    running: bool  # servers of the user's
+    visits: int = 0
+    under_load: bool = True
+    span: float | None = None  # from the first request sent to the last
+
+
+def _engine_plan(prepared: Prepared) -> EnginePlan:
+    """The servers that a sweep would start, and what they would be asked."""
+    options, serving = prepared.options, prepared.serving
+    assert serving is not None
+    sheet, sheets = None, {}
+    if options.target:
+        with contextlib.suppress(ModelError):  # what cannot be counted here an engine may serve
+            sheet = engine_sheet(ModelSource(options.target, options.trust), serving.dtype)
+            drafts = prepared.drafts.items()
+            sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
+    served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
+    every = options.measure == "all"
+    span = None
+    if serving.options.arrivals != "closed":
+        asked = list(product(prepared.prompts, range(options.samples)))
+        span = max(arrival_times(asked, options).values())
+    return EnginePlan(
+        candidates=prepared.candidates,
+        served=served,
+        fewest=len(options.ks) if every else int(options.measure == "best"),
+        restarts=options.turns,
+        in_flight=options.in_flight,
+        plain=0 if serving.server else 1 + len(closing(serving, options)),
+        prompts=prepared.prompt_tokens,
+        measured=min(options.measure_requests, len(prepared.prompts)),
+        target=sheet,
+        sheets=sheets,
+        running=serving.server is not None,
+        span=span,
+        # The one that drafts and its baseline, once each.
+        visits=2 if serving.baseline and options.measure in ("best", "all") else 0,
+        under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
+    )
+
+
+def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
+    question, every = manifest.question, len(manifest.question.ks)
+    plain, drafts = plan.plain, len(plan.served)
+    return EngineDryRun(
+        engine=question.engine or "",
+        target=question.target,
+        candidates=tuple(map(str, plan.candidates)),
+        ks=question.ks,
+        loads=question.batches,
+        arrivals=question.arrivals,
+        slots=question.slots,
+        requests=len(plan.prompts),
+        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
+        samples=question.samples,
+        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts, least=True),
+        most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
+        grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
+        memory=tuple(_needs(plan, plan.in_flight)),
+    )
+
+
+def _work(
+    manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
+) -> Work:
+    """The first plain server writes every response; all others answer the measured requests."""
+    question, starts = manifest.question, plain + drafting
+    written = sum(limit for _, limit in plan.prompts) * question.samples
+    one = written / max(1, len(plan.prompts) * question.samples)
+    # (tokens at one load, that load), by visits.
+    if plan.span is None:
+        visit = [(plan.measured * one, load) for load in question.batches]
+        first = [each for each in visit if each[1] > 1]  # one by one it is written
+    else:
+        visit = first = [(written, plan.in_flight)]
+    first = first if plan.under_load else []
+    visits = [*first, *visit * (plan.visits if plan.running else max(starts - 1, 0))]
+    # Whatever servers are, the last request is sent when it comes.
+    seconds = len(visits) * plan.span + starts * START_SECONDS if plan.span and least else None
+    if plan.target is not None and not plan.running:
+        rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
+        step = plan.target.bytes_at("none") / rate
+        # The last request is answered after it came, however fast the others were.
+        arriving = 0.0 if plan.span is None else plan.span + one * step
+        seconds = starts * (START_SECONDS + step) + written * step
+        seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
+    tokens = written + sum(tokens for tokens, _ in visits)
+    return Work(starts=starts, tokens=round(tokens), seconds=seconds)
+
+
+def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
+    if plan.target is None or plan.running:
+        return
+    tokens = max(map(sum, plan.prompts)) * load
+    for candidate in plan.served:
+        sheet, known = plan.sheets.get(candidate.draft), candidate.draft in _WITHOUT_WEIGHTS
+        by_token = plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
+        yield EngineNeed(
+            candidate=str(candidate),
+            target_weights=plan.target.bytes_at("none"),
+            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0 if known else None,
+            cache=tokens * by_token if sheet or known else None,
+        )
