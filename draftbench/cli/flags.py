@@ -93,18 +93,18 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     flags: dict[str, Field[Any]] = {}
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
-    for known in inspect.signature(command, eval_str=True).parameters.values():
-        own: dict[str, tuple[Field[Any], Any]] = {}
-        group = known.annotation
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        declarations: dict[str, tuple[Field[Any], Any]] = {}
+        group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
-            groups[known.name] = group
+            groups[parameter.name] = group
             hints = get_type_hints(group)
-            own = {each.name: (each, hints[each.name]) for each in fields(group)}
-        elif isinstance(known.default, Field):
-            own = {known.name: (known.default, known.annotation)}
+            declarations = {each.name: (each, hints[each.name]) for each in fields(group)}
+        elif isinstance(parameter.default, Field):
+            declarations = {parameter.name: (parameter.default, parameter.annotation)}
         else:
-            parameters.append(known.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        for name, (declared, kind) in own.items():
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        for name, (declared, kind) in declarations.items():
             flags[name] = declared
             parameters.append(_parameter(name, declared, kind))
 
@@ -313,9 +313,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a command that decides is asked: the same flags for all of them, so that one run cannot
-    get two answers.
-    """
+    """The flags of every command that decides, so that one run cannot get two answers."""
 
     min_speedup: float = in_decision(
         1.0, "The smallest speed-up worth speculating for.", "S", min=0.0
@@ -362,11 +360,11 @@ class Decision:
     )
 
     def words(self) -> list[str]:
-        """The same as they were typed, for a command that must give the same answer."""
+        """These flags as they were typed, to repeat in a suggested command."""
         return words_of({f"--{name.replace('_', '-')}" for name in vars(self)})
 
     def options(self, run: Run) -> DecisionOptions:
-        """The same as the planner takes it, with the costs read for this run's candidates.
+        """These flags for the planner; --costs is read for this run's candidates.
 
         Raises:
             UsageError: nothing was measured, or `--costs` has times of none of the drafts.
@@ -406,10 +404,10 @@ def read(folder: Path) -> Run:
 
 
 def require_measured(run: Run) -> Run:
-    """The same run, if any candidate was measured.
+    """The run itself.
 
     Raises:
-        UsageError: none was.
+        UsageError: no candidate was measured.
     """
     if not run.candidates:
         raise UsageError(

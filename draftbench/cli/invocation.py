@@ -47,9 +47,9 @@ def words_of(flags: Collection[str]) -> list[str]:
     return found
 
 
-def beside_baseline(called: str, out: Path) -> list[str]:
-    """A sweep of a running server again, beside the same server without speculation, whose address
-    is to be put in; nothing where something else was called.
+def with_baseline_server(called: str, out: Path) -> list[str]:
+    """The same sweep of a running server with `--baseline-server URL`; empty where `called` is no
+    sweep.
     """
     _, *words = _without("--out", shlex.split(called))
     if words[:1] != ["sweep"]:

@@ -45,7 +45,7 @@ def suggest(
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
-    """Hold every row against the models' own files, as far as these can be had."""
+    """Check every known pair against the files of its models, where these can be read."""
     from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
@@ -94,7 +94,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
-    """What the target carries itself, by its configuration or, where that is not read, its name."""
+    """The draft inside the target, by its configuration or, where that is not read, its name."""
     from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 
     try:
@@ -104,8 +104,8 @@ def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
 
 
 def _unreadable(model: ModelSource) -> str | None:
-    """Why its configuration or its tokenizer cannot be had; in the same words for all that is
-    merely not here.
+    """Why its configuration or tokenizer cannot be read; the same sentence for every model that is
+    not in the cache.
     """
     from draftbench.hub import hub_answers
 

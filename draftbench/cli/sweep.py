@@ -36,7 +36,7 @@ from draftbench.cli.flags import (
     require_measured,
     traffic_flag,
 )
-from draftbench.cli.invocation import as_called, beside_baseline, command
+from draftbench.cli.invocation import as_called, command, with_baseline_server
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.serving import ServingFlags, refuse_beside, with_slots
 from draftbench.cli.signals import how_to_resume, kept_in
@@ -274,7 +274,7 @@ def sweep(
         return 0
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     code, answer = run_sweep(options, out, as_called(), watcher, output)
-    first = beside_baseline(as_called(), out) if answer.settled_by == "baseline" else []
+    first = with_baseline_server(as_called(), out) if answer.settled_by == "baseline" else []
     page = command("report", str(out), "--html", str(out / "report.html"))
     next_commands(watcher, *first, command("recommend", str(out), "--all"), page)
     return code

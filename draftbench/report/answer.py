@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -79,7 +81,7 @@ def reasons(answer: Recommendation) -> list[str]:
 
 
 def to_settle(answer: Recommendation) -> str | None:
-    """What to do about an open decision."""
+    """The next sweep, where the decision is open."""
     larger = answer.larger_sweep
     if answer.settled_by == "baseline":
         return "Next: the same sweep with --baseline-server URL, in another --out."
@@ -110,8 +112,8 @@ def _size(answer: Recommendation, larger: LargerSweep) -> str:
 
 
 def provisional(answer: Recommendation) -> str | None:
-    """Why a longer or quieter run could decide otherwise; None where nothing speaks for that, and
-    where no speed is known.
+    """Why a longer or quieter run could change the decision; None where nothing suggests that or no
+    speed is known.
     """
     doubts = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
     return f"Provisional: {'; '.join(doubts)}." if doubts and answer.leader else None
@@ -125,17 +127,19 @@ def speed_up(answer: Recommendation) -> str:
         text = unknown[0] if unknown else "no candidate's speed is known"
         return f"{text[:1].upper()}{text[1:]}."
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
-    speed = "unknown (too few requests to decide by)" if deciding is None else times(deciding)
+    speed = (
+        "unknown (too few requests to decide by)" if deciding is None else speedup_text(deciding)
+    )
     return f"{subject} {speed}, {basis(answer, leader)}"
 
 
-def times(speed: Estimate) -> str:
+def speedup_text(speed: Estimate) -> str:
     """A speed-up with its interval's two ends."""
     return with_ends(speed, "×")
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
-    """What the deciding speed-up covers, and the one that was asked for."""
+    """What the deciding speed-up rests on, and the minimum that was asked for."""
     requests, decoded = counted(answer.requests, "request"), leader.requests_measured
     if not decoded:
         rests_on = f"predicted for {requests}"
@@ -194,41 +198,57 @@ def limits_kept(answer: Recommendation) -> list[str]:
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:
     """Each candidate at its best k, names of at most `longest` characters."""
-    best = [(each, answer.ranked_by(each)) for each in answer.by_candidate]
-    starred = any(speed and not each.corrected for each, speed in best)
-    rows: list[list[Cell]] = []
-    for each, speed in best:
+    starred = any(answer.ranked_by(e) and not e.corrected for e in answer.by_candidate)
+
+    def speed(each: Evaluation) -> Cell:
+        ranked = answer.ranked_by(each)
         mark = "*" if not each.corrected else " " if starred else ""
-        k, length = ("–", None) if each.any_k else (str(each.k), each.mean_accepted_length)
-        figures = (each.alpha, length, each.draft_cost_ratio)
-        name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
-        marked = (speed, mark) if speed else None
-        rows.append([arrow, shortened(name, longest), k, marked, *figures, _memory(each)])
-    head = ["", "draft", "k", "expected ×", "α", "τ", "c", "memory"]
-    head, rows = _known_columns(head, rows)
+        return (ranked, mark) if ranked else None
+
+    head, rows = _best_of_each(
+        answer,
+        {
+            "expected ×": speed,
+            "α": lambda each: each.alpha,
+            "τ": lambda each: each.mean_accepted_length,
+            "c": lambda each: each.draft_cost_ratio,
+        },
+        longest,
+    )
     legend = "τ accepted length" if "τ" in head else "α acceptance rate"
     legend += "; c draft step / target step" if "c" in head else ""
     legend += "; * predicted only" if starred else ""
     return Section("", head, rows, [legend + _two_figures(answer)])
 
 
-def _two_figures(answer: Recommendation) -> str:
-    """Why the leader's row has another speed-up than the headline; empty where it has the same."""
-    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
-    expected = answer.ranked_by(leader) if leader else None
-    if expected is None or deciding is None or times(expected) == times(deciding):
-        return ""
-    return "; expected: over all requests; the headline's speed-up is cross-validated"
-
-
-def _known_columns(head: list[str], rows: list[list[Cell]]) -> tuple[list[str], list[list[Cell]]]:
-    """Without the columns in which nothing is known, as c and memory of an engine's models."""
+def _best_of_each(
+    answer: Recommendation, figures: Mapping[str, Callable[[Evaluation], Cell]], longest: int = 200
+) -> tuple[list[str], list[list[Cell]]]:
+    """Head and rows of a table with a candidate a row, an arrow before the choice; columns in which
+    nothing is known, as c and memory of an engine's models, are left out. Where no k was chosen
+    only α belongs to a candidate.
+    """
+    rows: list[list[Cell]] = []
+    for each in answer.by_candidate:
+        arrow = "→" if each.configuration == answer.choice else ""
+        name, k = shortened(str(each.candidate), longest), "–" if each.any_k else str(each.k)
+        shown = [
+            None if each.any_k and figure != "α" else of(each) for figure, of in figures.items()
+        ]
+        memory = None if each.memory_bytes is None else format_size(each.memory_bytes)
+        rows.append([arrow, name, k, *shown, memory])
+    head = ["", "draft", "k", *figures, "memory"]
     known = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
     return [head[at] for at in known], [[row[at] for at in known] for row in rows]
 
 
-def _memory(each: Evaluation) -> str | None:
-    return None if each.memory_bytes is None else format_size(each.memory_bytes)
+def _two_figures(answer: Recommendation) -> str:
+    """Why the leader's row has another speed-up than the headline; empty where it has the same."""
+    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
+    expected = answer.ranked_by(leader) if leader else None
+    if expected is None or deciding is None or speedup_text(expected) == speedup_text(deciding):
+        return ""
+    return "; expected: over all requests; the headline's speed-up is cross-validated"
 
 
 def every_section(answer: Recommendation) -> list[Section]:
@@ -236,7 +256,7 @@ def every_section(answer: Recommendation) -> list[Section]:
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
-    found = [
+    sections = [
         speed_ups(answer),
         _every_figure(answer),
         by_load,
@@ -249,7 +269,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
         Section("Rules of thumb", notes=advice(answer)),
     ]
-    return [section for section in found if section.rows or section.notes]
+    return [section for section in sections if section.rows or section.notes]
 
 
 def speed_ups(answer: Recommendation) -> Section:
@@ -285,7 +305,9 @@ def speed_ups(answer: Recommendation) -> Section:
         ("expected, end to end", leader.speedup_end_to_end_expected, "prefills included"),
         ("predicted, end to end", leader.speedup_end_to_end, "prefills included"),
     ]
-    known = [[name, times(value), covers] for name, value, covers in rows if value is not None]
+    known = [
+        [name, speedup_text(value), covers] for name, value, covers in rows if value is not None
+    ]
     return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))
 
 
@@ -299,14 +321,7 @@ def _every_figure(answer: Recommendation) -> Section:
         "measured ×": "speedup_measured",
         "expected ×": "speedup_expected",
     }
-    rows: list[list[Cell]] = []
-    for each in answer.by_candidate:
-        figures: list[Cell] = [getattr(each, field) for field in fields.values()]
-        name, arrow = str(each.candidate), "→" if each.configuration == answer.choice else ""
-        if each.any_k:
-            figures[1:] = [None] * (len(fields) - 1)
-        rows.append([arrow, name, "–" if each.any_k else str(each.k), *figures, _memory(each)])
-    head, rows = _known_columns(["", "draft", "k", *fields, "memory"], rows)
+    head, rows = _best_of_each(answer, {name: attrgetter(f) for name, f in fields.items()})
     legend = " ".join(
         _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
         for column, meaning in _LEGEND.items()
@@ -364,8 +379,8 @@ def loads(answer: Recommendation) -> Section:
 
 
 def schedule(answer: Recommendation) -> str | None:
-    """From which concurrency on which k with the leader's draft, since an engine loads one; and
-    where the answer is another one.
+    """The best k of the leader's draft from each concurrency on, and where another draft is the
+    answer: an engine loads only one.
     """
     if len(answer.schedule) < 2 or answer.leader is None:
         return None

@@ -40,7 +40,7 @@ def test_no_arguments_are_a_call_for_help(command):
             "did you mean `--all`? `draftbench recommend -h` lists all flags",
         ),
         (["check", "-z"], "`draftbench check` has no flag `-z`", "`draftbench check -h` lists all"),
-        (["sweep", "--k"], "Option '--k' requires", "`draftbench sweep -h` lists all flags"),
+        (["sweep", "--k"], "option `--k` requires", "`draftbench sweep -h` lists all flags"),
     ],
 )
 def test_an_unknown_word_is_named_with_the_one_that_was_probably_meant(failing, words, error, hint):
@@ -61,11 +61,11 @@ def test_a_report_without_a_page_names_the_flag_that_writes_one(command):
 
 
 def test_a_missing_flag(failing):
-    assert "'--traffic'" in failing(2, "sweep", "--target", "x", "--drafts", "d")
+    assert "missing option `--traffic`" in failing(2, "sweep", "--target", "x", "--drafts", "d")
 
 
 def test_a_number_below_its_least(sweep):
-    assert "'--threads': Input should be greater than or equal to 1" in sweep("--threads", "0")
+    assert "`--threads`: Input should be greater than or equal to 1" in sweep("--threads", "0")
 
 
 def test_a_missing_traffic_file(sweep, tmp_path):

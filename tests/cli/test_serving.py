@@ -582,7 +582,7 @@ def test_of_a_black_box_the_speed_is_measured_and_nothing_said_of_its_acceptance
     kinds = [caveat["kind"] for caveat in answer["caveats"]]
     assert "untold-rounds" in kinds
     assert not {"suspected-fault", "impossible"} & set(kinds)
-    assert "the server tells nothing of its drafting" in joined(command("acceptance", out).out)
+    assert "the server does not report its drafting" in joined(command("acceptance", out).out)
     assert "tells nothing of its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
 
 

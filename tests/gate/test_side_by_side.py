@@ -10,7 +10,7 @@ from scenes import SMALL, facts, manifest, replay, served, trajectory
 from draftbench.gate.compare import compare_runs
 from draftbench.gate.side_by_side import side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
-from draftbench.report.answer import speed_ups, times
+from draftbench.report.answer import speed_ups, speedup_text
 from draftbench.report.terminal.compare import render_answers
 from draftbench.run_folder.run import run_of
 
@@ -114,9 +114,9 @@ def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
     answer = recommend(runs[1])
     answers = side_by_side(["a", "b", "c"], runs)
     assert answers.answers[1].speedup_deciding == answer.speedup_deciding
-    assert "deciding ×" in render_answers(answers, "table", 100)
+    assert "speed-up ×" in render_answers(answers, "table", 100)
     rows = {row[0]: row[1] for row in speed_ups(answer).rows}
-    assert rows["deciding, cross-validated"] == times(answer.speedup_deciding)
+    assert rows["deciding, cross-validated"] == speedup_text(answer.speedup_deciding)
 
 
 def test_settings_are_told_of_every_run():
@@ -138,7 +138,10 @@ def test_runs_of_other_requests_are_said_to_be():
 
 def test_the_table_has_a_letter_for_every_run():
     text = render_answers(side_by_side(["one", "two"], [decoder_run(), engine_run()]), "table", 100)
-    assert text.startswith("A: one\nB: two\n6 common requests\n")
+    assert text.startswith(
+        "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 common"
+    )
     rows = [line.split() for line in text.splitlines()]
-    assert ["B", "vllm", "1", "in", "flight", "speculate", "6"] in rows
-    assert ["B", "1", "in", "flight", "small", "1", "2.00"] in [row[:7] for row in rows]
+    assert ["B", "1", "in", "flight", "speculate", "small", "1", "2.00"] in [
+        row[:8] for row in rows
+    ]

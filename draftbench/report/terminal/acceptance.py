@@ -45,7 +45,7 @@ _PREDICTED = (
     "predicted, not measured: at k's that the engine did not run with, from how often it accepted "
     "each position at the largest"
 )
-_ALIKE = "as if that were alike at all positions, of which the engine tells nothing"
+_ALIKE = "as if every position were accepted alike, since the engine does not report positions"
 _SHORT_LEGEND = (
     "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
     "last position. ± half a 95% interval. `--all` shows"
@@ -62,7 +62,7 @@ _TREES = (
 )
 _USUAL_K = 4
 # One screen: candidates that get a row, drafts that get a column, and rows of both tables together.
-_MOST_CANDIDATES, _MOST_COLUMNS, _MOST_ROWS = 8, 4, 15
+_MOST_CANDIDATES, _MOST_COLUMNS, _MOST_ROWS = 7, 4, 14
 _SCREEN_GROUPS = ("segment", "temperature", "third")
 
 
@@ -203,18 +203,23 @@ def _findings(report: AcceptanceReport) -> list[str]:
 
 
 def _counted(c: CandidateAcceptance) -> str:
-    """Where the figures of a candidate that was not replayed are from."""
+    """Where the figures come from if a candidate was not replayed."""
     if c.requests >= MIN_REQUESTS and all(each.pooled is None for each in c.at_each_k):
-        return "not known: it was not replayed, and the server tells nothing of its drafting"
-    known = [_COUNTED, *([_PREDICTED] if c.predicted else [])]
-    return ", ".join(["; ".join(known), *([_ALIKE] if c.predicted and not c.hazards else [])])
+        return "unknown: it was not replayed, and the server does not report its drafting"
+    if not c.predicted:
+        return _COUNTED
+    alike = "" if c.hazards else f", {_ALIKE}"
+    return f"{_COUNTED}; {_PREDICTED}{alike}"
 
 
 def _few(
     candidates: Sequence[CandidateAcceptance], segments: Iterable[tuple[str, float]]
 ) -> list[str]:
-    """Whether all requests, or those of a segment, are too few or too unequal, of the candidate
-    with the fewest; `segments` are those shown, with their requests of equal length.
+    """A note where requests are too few or too unequal in length for a tight interval, counted for
+    the candidate with the fewest.
+
+    Args:
+        segments: the names of those shown, and to how many requests of equal length they amount.
     """
     fewest = min(candidates, key=lambda c: c.equal_requests, default=None)
     if fewest and fewest.equal_requests < FEW_REQUESTS:
@@ -222,7 +227,7 @@ def _few(
         if any(c.requests > fewest.requests for c in candidates):
             have = f"{fewest.candidate} has {fewest.requests}"
         equal = round(fewest.equal_requests)
-        unequal = f", of lengths so unequal that they say as much as {equal}"
+        unequal = f", of lengths so unequal that they count as {equal}"
         return [f"{_FEW}: {have}{unequal if equal != fewest.requests else ''}"]
     least: dict[str, float] = {}
     for name, count in segments:

@@ -28,7 +28,7 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
 
 
 def own_draft_section(target: str, own: OwnDraft | None) -> list[Section]:
-    """What a target carries itself, with each engine's option; empty where it carries nothing."""
+    """The draft that a target carries, with each engine's option; empty where it carries none."""
     if own is None:
         return []
     note = (

@@ -1,4 +1,4 @@
-"""Runs beside each other as text: what `compare` finds, and the verdict of the gate."""
+"""Runs side by side as text, for `compare`, and the verdict of the gate."""
 
 from __future__ import annotations
 
