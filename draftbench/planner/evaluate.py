@@ -43,7 +43,9 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         own = [each for each in decided.alternatives if each.candidate == candidate]
         able = [each for each in own if not each.breaks] or [replace(a, breaks=()) for a in own]
-        best = Ranking(able, ranking.by).best
+        # Within timing noise another k may lead among all candidates than among those of one draft.
+        leads = decided.leader is not None and decided.leader.candidate == candidate
+        best = decided.leader if leads else Ranking(able, ranking.by).best
         predictor = own[0].predictor
         ratio = predictor.costs.draft_cost_ratio(predictor.context) if predictor.costs else None
         rate = alpha(predictor.replays)

@@ -227,6 +227,24 @@ def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene):
     assert big.reason == "slower: 3.20× expected against 4.00×, 2.67 tokens per round"
 
 
+def test_the_chosen_k_is_the_one_that_the_table_shows(scene):
+    """Alone, small would be listed at k = 1: 8 / (4 · 1.0283) = 1.945× ties with its 1.975× at
+    k = 2. Against big's 2.000× only k = 2 still ties, so that is the choice.
+    """
+    scene.requests(5, ALL, SMALL, BIG)
+    target = {1: 1.0, 2: 1.0083, 3: 1.4711}
+    scene.times(target, {1: 0.02, 2: 0.02})
+    scene.times(target, {1: 0.0099, 2: 0.0099}, BIG)
+    scene.facts("small", weight_bytes=100)
+    scene.facts("big", weight_bytes=999)
+    found = recommend(scene.observed(1, 2))
+    assert found.choice == configuration("small", 2)
+    assert [(e.k, e.best) for e in found.evaluations if e.draft == "small"] == [
+        (1, False),
+        (2, True),
+    ]
+
+
 def test_all_that_tie_with_the_choice_are_one_caveat(scene):
     other = Candidate(draft="other")
     scene.requests(5, ALL, SMALL, BIG, other)
