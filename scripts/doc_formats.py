@@ -23,9 +23,8 @@ from doc_meanings import MEANING
 from draftbench.acceptance.definitions import Figure
 from draftbench.acceptance.summary import AcceptanceReport
 from draftbench.gate.baseline import Baseline
-from draftbench.gate.compare import Comparison
+from draftbench.gate.compare import Comparison, SideBySide
 from draftbench.gate.result import GateResult, HistoryEntry
-from draftbench.gate.side_by_side import SideBySide
 from draftbench.models.check_result import CheckResult
 from draftbench.planner import cost_sources
 from draftbench.planner.formula import Table

@@ -33,8 +33,7 @@ def compare(
     draftbench compare results/runs/A results/runs/B --format json
     draftbench compare results/runs/built-in results/runs/vllm results/runs/llama
     """
-    from draftbench.gate.compare import compare_runs
-    from draftbench.gate.side_by_side import side_by_side, why_unpaired
+    from draftbench.gate.compare import compare_runs, side_by_side, why_unpaired
     from draftbench.report.terminal.compare import render, render_answers
 
     names = [str(path) for path in (run_a, run_b, *(more or ()))]

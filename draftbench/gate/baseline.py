@@ -1,9 +1,9 @@
-"""A baseline and its file: what one candidate did per request, in counts small enough to commit.
+"""A baseline and its file: what one candidate did on each request, in counts small enough to keep.
 
-Two groups of facts stand at its head. `BaselineQuestion`: what was asked; a difference there makes
-two runs incomparable. `tested`: models, machine and software, which may differ and are then listed
-in the verdict. No text, no token ids; requests are keyed hashes. The file is JSON with one request
-a line, sorted, so that a diff shows which requests changed.
+Its `question` is what was asked; a difference there makes two runs incomparable. `tested` names
+models, machine and software, which may differ and are then listed in the verdict. It holds no text
+and no token ids; requests are keyed hashes. The file is JSON with one request a line, sorted, so
+that a diff shows which requests changed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MAX_BYTES = 64 << 20
 # Bounded, so that no sum of them overflows.
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_TOKENS = 1_000_000_000
 # What is rounded to three digits when it is saved.
@@ -81,14 +82,13 @@ class Speed(Record, frozen=True):
 class RequestCounts(Record, frozen=True, omit_defaults=True):
     """One request at the pinned k; several responses count as their mean.
 
-    Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes` (the
-    rounds with nothing to draft too) and of `tokens` after the first. `alpha_sum` is taken over
-    `positions`; None where there is no α. `prompt_tokens` is the length of the
-    rendered prompt; `output` and `drafted` are keyed hashes of what was written without speculation
-    and, by a serving engine asked one request at a time at temperature 0, with it; None where they
-    are unknown. `text` says how the second stands to the first, `plain_text` how what the engine
-    wrote without speculation does when it was asked again. `looping` tokens at the end of the
-    response repeat one passage.
+    Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes`,
+    with those that had nothing to draft, and of `tokens` after the first. `alpha_sum` is the sum of
+    α over `positions`; None where there is no α. `prompt_tokens` is the length of the rendered
+    prompt. `output` and `drafted` are keyed hashes of the text without speculation and of the text
+    with it (by a serving engine asked one request at a time at temperature 0); None where unknown.
+    `text` says how the text with speculation compares with the one without, `plain_text` how a
+    second one without does. `looping` tokens at the end of the response repeat one passage.
     """
 
     id: str  # keyed hash of the request
@@ -136,13 +136,13 @@ class Baseline(Record, frozen=True):
     draft step over those of one target step, by visit. `threads` are CPU threads.
     """
 
-    schema_version: int
+    schema_version: Annotated[int, msgspec.Meta(ge=1)]
     created: str
     candidate: str
     question: BaselineQuestion
     tested: dict[str, str]  # what was tested: models, engine and settings, by name
     alpha_definition: str | None  # which α `alpha_sum` adds up
-    survival: tuple[Count, ...]
+    survival: tuple[Share, ...]
     faults: tuple[SuspectedFault, ...]  # suspected faults that the baseline itself showed
     cost_ratios: tuple[Positive, ...]
     requests: tuple[RequestCounts, ...]  # one entry per request
@@ -154,11 +154,9 @@ class Baseline(Record, frozen=True):
         """α over all requests; None of replayed prompt lookup, and of a server that does not tell
         at which positions it accepts.
         """
-        known = [(each.weight, each.alpha_sum, each.positions) for each in self.requests]
-        positions = sum(weight * count for weight, _, count in known)
-        if any(total is None for _, total, _ in known) or positions == 0:
-            return None
-        return sum(weight * (total or 0.0) for weight, total, _ in known) / positions
+        sums = [r.alpha_sum * r.weight for r in self.requests if r.alpha_sum is not None]
+        positions = sum(r.positions * r.weight for r in self.requests)
+        return sum(sums) / positions if len(sums) == len(self.requests) and positions else None
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
@@ -213,8 +211,12 @@ def read_baseline(path: Path) -> Baseline:
     elif len({counts.id for counts in baseline.requests}) < len(baseline.requests):
         wrong = "holds a request twice"
     for counts in baseline.requests:
-        accepted, rounds = counts.alpha_sum or 0.0, counts.rounds
-        if accepted > counts.positions + _ROUNDING or rounds > counts.passes + _ROUNDING:
+        parts_and_wholes = (
+            (counts.alpha_sum or 0.0, counts.positions),
+            (counts.rounds, counts.passes),
+            (counts.accepted, (counts.rounds + _ROUNDING) * baseline.question.k),
+        )
+        if any(part > whole + _ROUNDING for part, whole in parts_and_wholes):
             wrong = wrong or f"counts more of request {counts.id} than there was"
     if wrong is not None:
         raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
@@ -222,7 +224,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _upgraded(raw: bytes) -> bytes:
-    """A baseline of an earlier layout with the kind of each suspected fault."""
+    """The same, with the kind of each suspected fault, of which layouts 1 and 2 kept the words."""
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     faults = document.get("faults")
     if document.get("schema_version") not in (1, 2) or not isinstance(faults, list):

@@ -1,10 +1,10 @@
 """Two baselines and limits → the gate's verdict.
 
-*fail* where a metric over all requests fails, a segment does after Holm's correction over all
-segments and metrics, a serving engine writes other texts with speculation, or the new run shows a
-suspected fault that the old did not. *pass* where the texts and every metric over all requests
-pass; a segment is too small to be asked for that and can only fail. *inconclusive* otherwise, and
-where acceptance rose on other prompts or with another target: they may be easier to draft.
+*fail*: a metric fails over all requests, or in a segment after Holm's correction over all segments
+and metrics; or a serving engine writes other texts with speculation; or the new run shows a
+suspected fault that the old did not. *pass*: the texts and every metric over all requests pass; a
+segment is too small to have to pass, and can only fail. *inconclusive*: anything else, and a rise
+of acceptance on other prompts or with another target, which may be easier to draft for.
 
 Suspected faults count apart from the metrics because a broken set-up may hide in them: a doubled
 first token or the template of another model changes what is asked and answered, and acceptance may
@@ -13,7 +13,7 @@ even rise, since loops are easy to draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -59,13 +59,14 @@ from draftbench.gate.result import (
     Check,
     FigureValue,
     GateResult,
+    TextCheck,
 )
-from draftbench.gate.texts import judge_texts
 from draftbench.planner.measured import SPEEDUP, ratio_of_rates
+from draftbench.planner.texts import Match
 
 # A bad state in a smaller share of the requests is no suspected fault yet.
 _SHARE = 0.1
-# By metric: its figure, what a request adds to its sums, and the figure of the sums.
+# By metric: its figure, what a request adds to its sums, and how the figure follows from these.
 _Addends = Callable[[RequestCounts], tuple[float, ...] | None]
 _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
     "alpha": (
@@ -85,14 +86,21 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
         ratio_of_rates,
     ),
 }
+# How a text with speculation differs from the one without: surely, or for causes unknown.
+_SURE: tuple[Match, ...] = ("other",)
+_DIFFERENT: tuple[Match, ...] = ("unknown", "other")
+# Of one request: its text with speculation, without it the second time, and with it in the
+# baseline, each against the text without speculation.
+_Matches = tuple[Match, Match | None, Match | None]
+# A server of which any of these changed, or is unknown, may write other texts without speculation.
+_SERVER = ("engine", "engine version", "target")
 
 
 def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -> GateResult:
-    """Did the new run get worse than the old by more than the limits allow, by default those of the
-    old's k?
+    """Did the new run get worse than the old by more than the limits allow, by default those
+    for the old's k?
 
-    An α that one of the two cannot have (prompt lookup's), or not of this kind, is left out and
-    noted.
+    α is left out, with a note, where one of the two has none (prompt lookup) or another kind of it.
 
     Raises:
         IncomparableError: the two answer different questions; names the first difference.
@@ -143,17 +151,17 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
-    """One metric before and after, over the requests at which both runs have it, if any."""
+    """One metric before and after, over the requests for which both runs have it, if any."""
     if metric not in _METRICS:
         return None
     figure, addends, combine = _METRICS[metric]
-    both = [(old, addends(old), addends(new)) for old, new in pairs]
-    known = [(old, a, b) for old, a, b in both if a is not None and b is not None]
-    if not known:
+    sums = [(old, addends(old), addends(new)) for old, new in pairs]
+    in_both = [(old, a, b) for old, a, b in sums if a is not None and b is not None]
+    if not in_both:
         return None
-    requests = tuple(old.id for old, _, _ in known)
-    weights = np.array([old.weight for old, _, _ in known])
-    before, after = np.array([a for _, a, _ in known]), np.array([b for _, _, b in known])
+    requests = tuple(old.id for old, _, _ in in_both)
+    weights = np.array([old.weight for old, _, _ in in_both])
+    before, after = np.array([a for _, a, _ in in_both]), np.array([b for _, _, b in in_both])
     return (
         Sample(figure, requests, weights, before, combine),
         Sample(figure, requests, weights, after, combine),
@@ -165,7 +173,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
     metric, costs = limit.metric, (old.cost_ratios, new.cost_ratios)
     samples = samples_of(metric, pairs)
     if metric == "draft_cost_ratio" and all(costs):
-        values = tuple(_value(median(each), median_interval(each)) for each in costs)
+        values = tuple(_value(median(ratios), median_interval(ratios)) for ratios in costs)
         rose = _timed(rise(*costs, relative=limit.relative), limit, old, new)
         # A draft that costs more is worse: the gain is the change with its sign turned.
         up = rose.interval
@@ -180,25 +188,25 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
             f"{metric} cannot be compared: one of the two runs did not measure {needed}",
             hint="sweep again with --measure all, or drop that limit",
         )
-    known = [sample.value for sample in samples]
-    if None in known:
+    figures = [sample.value for sample in samples]
+    if None in figures:
         raise UsageError(
             f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
             hint="take traffic with longer responses",
         )
-    values = tuple(_value(v, estimate(s)) for v, s in zip(known, samples, strict=True))
+    values = tuple(_value(v, estimate(s)) for v, s in zip(figures, samples, strict=True))
     gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
     return _check(limit, None, values, gain)
 
 
 def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
-    """The gain, of a metric of time with what processes of both runs differ by."""
+    """The gain; for a metric of time, with the scatter between processes in its interval."""
     if limit.metric not in TIMED or (
         gain.interval and gain.interval.low == gain.interval.high == 0
     ):
         return gain
     sides = [
-        [value for each in side.processes if (value := getattr(each, limit.metric)) is not None]
+        [time for process in side.processes if (time := getattr(process, limit.metric)) is not None]
         for side in (old, new)
     ]
     return with_processes(gain, *sides, relative=limit.relative)
@@ -207,7 +215,7 @@ def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
 def _over_segments(
     limits: Sequence[Limit], old: Baseline, new: Baseline, segments: dict[str, list[Pair]]
 ) -> list[Check]:
-    """Every segment by every metric that has requests; fails by Holm's p-values over them all."""
+    """Every metric in every segment that has it; one fails by Holm's p-value over all of them."""
     checks: list[Check] = []
     p_values: list[float] = []
     for name, pairs in segments.items():
@@ -256,11 +264,11 @@ def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gai
 
 
 def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Suspected faults of the new run of a kind that the old did not show, and bad states that
-    surely more responses are in than before.
+    """Suspected faults of a kind that the old run did not show, and bad states of responses that
+    surely became more frequent.
     """
-    known = {fault.kind for fault in old.faults}
-    faults = [fault.message for fault in new.faults if fault.kind not in known]
+    before_too = {fault.kind for fault in old.faults}
+    faults = [fault.message for fault in new.faults if fault.kind not in before_too]
     states: dict[str, Callable[[RequestCounts], bool]] = {
         "end after one token, so that nothing is drafted": lambda counts: counts.tokens == 0,
         "end in a loop, which any draft predicts too easily": lambda counts: counts.looping > 0,
@@ -274,3 +282,69 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
                 f"{after} of {len(pairs)} responses {state}; in the baseline {before} did"
             )
     return tuple(faults)
+
+
+def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
+    """Does a serving engine write with speculation what it writes without? None where neither run
+    has both texts.
+
+    A request is seen three times: with speculation, without it a second time, and with it in the
+    baseline. Speculation changes what is written where surely more requests differ in the first
+    than in each of the others, not at a near tie. A difference of unknown cause may be a near tie,
+    so it leaves the verdict open at most; so does any where the server was not asked twice without
+    speculation. A run without texts of its own without speculation is held against the baseline's,
+    if the same server wrote them.
+    """
+    seen: list[_Matches] = [
+        (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
+    ]
+    against_baseline = not seen
+    if against_baseline and all(
+        old.tested.get(fact) == new.tested.get(fact) is not None for fact in _SERVER
+    ):
+        seen = [
+            (
+                "same" if now.drafted in (was.output, was.drafted) else "unknown",
+                was.plain_text,
+                None,
+            )
+            for was, now in pairs
+            if was.output and now.drafted
+        ]
+    if not seen:
+        return None
+    plain = [again for _, again, _ in seen if again is not None]
+    before = [match for _, _, match in seen if match is not None]
+    return TextCheck(
+        requests=len(seen),
+        differ=sum(match in _DIFFERENT for match, _, _ in seen),
+        unknown=sum(match == "unknown" for match, _, _ in seen),
+        near_ties=sum(match == "near tie" for match, _, _ in seen),
+        plain_requests=len(plain),
+        plain_differ=sum(match in _DIFFERENT for match in plain),
+        baseline_differ=sum(match in _DIFFERENT for match in before) if before else None,
+        against_baseline=against_baseline,
+        verdict=_verdict_on_texts(seen),
+    )
+
+
+def _verdict_on_texts(matches: Sequence[_Matches]) -> Verdict:
+    sure, possible = (_changed(matches, kinds) for kinds in (_SURE, _DIFFERENT))
+    calibrated = any(again is not None for _, again, _ in matches)
+    if calibrated and all(chance_of(*counts) <= TAIL for counts in sure):
+        return Verdict.FAIL
+    if all(worse > better for worse, better in possible):
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS
+
+
+def _changed(matches: Sequence[_Matches], kinds: Collection[Match]) -> list[tuple[int, int]]:
+    """How many requests differ with speculation only, and how many without it only: first against a
+    second answer without speculation, then against the baseline.
+    """
+    counts = []
+    for against in (1, 2):
+        both = [(seen[0] in kinds, seen[against] in kinds) for seen in matches if seen[against]]
+        if both:
+            counts.append((both.count((True, False)), both.count((False, True))))
+    return counts or [(sum(match in kinds for match, _, _ in matches), 0)]

@@ -1,13 +1,13 @@
 """A figure before and after, paired by request → pass, fail or inconclusive.
 
-Non-inferiority with a margin, on the two-sided 95% interval of the gain (new against old, positive
+Non-inferiority with a margin, by the two-sided 95% interval of the gain (new against old, positive
 is better): *pass* when its bad end is inside the limit, *fail* when even its good end is outside.
 Each wrong verdict has a probability of at most about 2.5%, at a true drop of exactly the limit.
 
 The interval is the BCa bootstrap over requests, widened for few requests. Segments are many, so a
-failing one must also survive Holm's correction of its p-value. Timed ratios, which are repeats and
-not requests, have the interval of their median. What was timed carries how much processes differ;
-under three processes on a side nobody knows how much, and it cannot fail.
+failing one must also survive Holm's correction of its p-value. Ratios of times, which come from
+repeats and not from requests, have the interval of their median. The interval of a time holds how
+much processes differ; with under three on a side nobody knows how much, and it cannot fail.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from draftbench.planner.costs import MIN_PROCESSES
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
-# A sample so many times larger is no advice.
+# A sample so many times larger is not advised.
 _FAR = 1000
 
 _NORMAL = NormalDist()
@@ -53,10 +53,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """New against old, positive is better; `error` is its standard error, None where unknown, with
-    `freedom` degrees of Student's t, those of the requests if None.
-
-    The limits that its methods take are positive numbers, in the unit of the gain.
+    """New against old, positive is better. `error` is the standard error, None where unknown, with
+    `freedom` degrees of Student's t (None: one less than the requests). Limits are positive
+    numbers in the unit of the gain.
     """
 
     interval: Estimate | None
@@ -141,7 +140,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def chance_of(worse: int, better: int) -> float:
-    """That by chance as many of those that changed became worse (McNemar's exact test)."""
+    """The probability that at least so many of the changed ones became worse by chance (McNemar's
+    exact test).
+    """
     changed = worse + better
     return sum(math.comb(changed, i) for i in range(worse, changed + 1)) / 2**changed
 
@@ -157,9 +158,8 @@ def median_interval(repeats: Sequence[float]) -> Estimate | None:
 
 
 def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
-    """The change of the median of a timed ratio: positive where it rose.
-
-    The interval says nothing about another start of the process: see `with_processes`.
+    """The change of the median of a timed ratio, positive where it rose; its interval does not hold
+    how much processes differ (`with_processes`).
     """
     repeats = min(len(old), len(new))
     if repeats and tuple(old) == tuple(new):
@@ -173,11 +173,12 @@ def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
 def with_processes(
     gain: Gain, old: Sequence[float], new: Sequence[float], *, relative: bool
 ) -> Gain:
-    """The gain of a time with the scatter of its processes, a value of each, in its interval.
+    """The gain of a time with the scatter between processes in its interval; `old` and `new` have a
+    value of each process.
 
-    The means of both sides' logarithms differ by chance as Welch's t says (1947), joined in
-    quadrature with what one process shows, of both together with Satterthwaite's degrees of freedom
-    (1946). Under three processes on a side it cannot fail.
+    The half-width by Welch's t (1947) on the logarithms is joined in quadrature with that within
+    one process; the error of both has Satterthwaite's degrees of freedom (1946). With under three
+    processes on a side it cannot fail.
     """
     sides = [np.log(values) for values in (old, new)]
     fewest = min(map(len, sides))

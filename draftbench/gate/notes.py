@@ -1,4 +1,4 @@
-"""What to know about a verdict, in sentences: its caveats, and where to look next."""
+"""The sentences beside a verdict: its caveats, and where to look next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speed
 def notes_on(
     result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
 ) -> tuple[str, ...]:
-    """Everything that a reader of this verdict should know, the most urgent first."""
+    """The notes of a verdict, the most urgent first."""
     messages = dict.fromkeys((*result.faults, *(fault.message for fault in new.faults)))
     notes = [f"suspected fault: {message}" for message in messages]
     prompts = prompts_changed(pairs)
@@ -92,7 +92,7 @@ def _no_alpha(old: Baseline, new: Baseline) -> str:
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
-    """How the prompts of the same requests differ; None where all lengths are equal or unknown."""
+    """That prompts of the same requests have other lengths; None where all are equal or unknown."""
     longer = [
         new.prompt_tokens - old.prompt_tokens
         for old, new in pairs
@@ -109,35 +109,47 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 
 def target_changed(old: Baseline, new: Baseline) -> str | None:
-    """How the target is another model than before: by its weights where both runs know them, which
-    no server tells, else by its name.
+    """That the target is not the one before; None where it is, or nobody knows. Judged by the hash
+    of its files where both runs have one (no server tells it), else by its name.
     """
     for fact in ("target fingerprint", "target"):
         before, now = old.tested.get(fact), new.tested.get(fact)
-        if before is not None and now is not None:
-            changed = f"the target is another model: {fact} was {before}, is {now}"
-            return None if before == now else changed
+        if before is None or now is None:
+            continue
+        if before == now:
+            return None
+        parts = [part for part in ("tokenizer", "chat template") if _changed(old, new, part)]
+        what = "the target is another model"
+        if fact == "target fingerprint" and parts:
+            what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
+        return f"{what}: {fact} was {before}, is {now}"
     return None
+
+
+def _changed(old: Baseline, new: Baseline, part: str) -> bool:
+    """Whether a part of the target is surely another than before."""
+    before, now = (side.tested.get(f"target {part}") for side in (old, new))
+    return None not in (before, now) and before != now
 
 
 def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[str]:
     """Whether the target still writes what it wrote; nothing where that is unknown. The draft is
-    what changed only where no engine and no target did.
+    blamed only where neither the engine nor the target changed.
     """
-    known = [(old.output, new.output) for old, new in pairs if old.output and new.output]
+    texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
     # Of servers that were not asked without speculation, what they write with it.
-    known = known or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
-    different = sum(old != new for old, new in known)
+    texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
+    different = sum(old != new for old, new in texts)
     if different:
         return [
-            f"the target's responses to {different} of {len(known)} requests changed: look at its "
+            f"the target's responses to {different} of {len(texts)} requests changed: look at its "
             "weights, prompts and kernels, not only at the draft"
         ]
     same = "the target's responses are the same as before"
     others = [c.fact for c in changes if c.fact.startswith(("engine", "target", "served"))]
-    if known and others:
+    if texts and others:
         return [f"{same}, though {' and '.join(others)} changed"]
-    return [f"{same}, so the draft is what changed"] if known else []
+    return [f"{same}, so the draft is what changed"] if texts else []
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:

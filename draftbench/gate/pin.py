@@ -79,56 +79,29 @@ def make_baseline(
     texts: Iterable[PrivateText] = (),
     concurrency: int | None = None,
 ) -> Baseline:
-    """What `candidate` did at draft length k on every request that it was replayed on, or that a
-    serving engine answered with it: with so many requests in flight, where it was asked so, else
-    with the fewest.
+    """What `candidate` did at draft length k on every request: as a serving engine counted it, if
+    it was asked at this k (with `concurrency` requests in flight if that was measured, else with
+    the fewest), and otherwise by replay.
 
-    Responses of one token, which no draft is replayed on, count with nothing drafted. `texts` are
+    Responses of one token, on which no draft is replayed, count with nothing drafted. `texts` are
     searched for faults of the prompts and leave nothing else behind.
 
     Raises:
         RunFolderError: no replay of the candidate, or one that does not fit its response.
-        UsageError: k < 1, or more than prompt lookup was measured with.
+        UsageError: k < 1, or more than prompt lookup was measured with, or a server that does not
+            count its rounds.
     """
-    manifest, question = run.manifest, run.manifest.question
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
+    manifest, question = run.manifest, run.manifest.question
+    load: int | None = None
     pairs: Pairs = ()
-    load = _load(run, candidate, k, concurrency)
-    if load is not None:
-        rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
-        trajectories = [run.responses[row.key] for row in rows]
-        rounds = counted_rounds(rows)
-        if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
-            raise UsageError(
-                "the server tells nothing of its drafting, so its acceptance cannot be judged",
-                hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",
-            )
-        told = bool(np.isfinite(rounds.reached).all())
-        rate = alpha_of_rounds(trajectories, rounds) if told else None
+    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    if question.engine is not None and loads:
+        load = concurrency if concurrency in loads else min(loads)
+        trajectories, rounds, rate = _counted_by_engine(run, candidate, k, load)
     else:
-        pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
-        served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
-        if not pairs and served:
-            raise UsageError(
-                f"k = {k} cannot be judged: {candidate} was served with "
-                f"k = {', '.join(map(str, served))} alone, and cannot be replayed",
-                hint=f"name a k that was served, e.g. --k {served[-1]}, or start the engine with "
-                f"k = {k} (a sweep with --measure all)",
-            )
-        if not pairs:
-            measured = ", ".join(map(str, run.candidates)) or "nothing"
-            raise RunFolderError(
-                f"the run holds no replay of `{candidate}`; it measured {measured}",
-                hint="choose one of these with --candidate, or sweep with that draft",
-            )
-        largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
-        if k > largest:
-            raise UsageError(
-                f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
-                hint="sweep again with that k among --k",
-            )
-        pairs = (*pairs, *_nothing_drafted(run.trajectories, pairs))
+        pairs = _replays(run, candidate, k)
         trajectories = [trajectory for trajectory, _ in pairs]
         rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
         rate = alpha(pairs)
@@ -140,24 +113,29 @@ def make_baseline(
     counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, load or 1))
     # As far as anything was drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
+    asked = BaselineQuestion(
+        key_id=manifest.key_id,
+        metric_version=METRIC_VERSION,
+        mode=question.mode,
+        k=k,
+        responses="log" if question.responses == "log" else "target",
+        samples=question.samples,
+        max_new_tokens=question.max_new_tokens,
+    )
+    if load is not None:
+        asked = msgspec.structs.replace(
+            asked,
+            concurrency=load,
+            arrivals=question.arrivals,
+            time_scale=question.time_scale if question.arrivals == "log" else None,
+            arrivals_digest=question.arrivals_digest,
+            slots=question.slots,
+        )
     return Baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
         candidate=str(candidate),
-        question=BaselineQuestion(
-            key_id=manifest.key_id,
-            metric_version=METRIC_VERSION,
-            mode=question.mode,
-            k=k,
-            responses="log" if question.responses == "log" else "target",
-            samples=question.samples,
-            max_new_tokens=question.max_new_tokens,
-            concurrency=load,
-            arrivals=None if load is None else question.arrivals,
-            time_scale=question.time_scale if load and question.arrivals == "log" else None,
-            arrivals_digest=question.arrivals_digest if load else None,
-            slots=question.slots if load else None,
-        ),
+        question=asked,
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
@@ -171,19 +149,55 @@ def make_baseline(
     )
 
 
-def _load(run: Run, candidate: Candidate, k: int, wanted: int | None) -> int | None:
-    """Requests in flight on a serving engine; None where it was not asked at this k."""
-    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
-    if run.manifest.question.engine is None or not loads:
-        return None
-    return wanted if wanted in loads else min(loads)
+def _counted_by_engine(
+    run: Run, candidate: Candidate, k: int, load: int
+) -> tuple[list[Trajectory], Rounds, Sample | None]:
+    """Responses, the rounds that the server counted for each, and α of the tokens it tried; None
+    where it does not say at which positions it accepted.
+    """
+    rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
+    trajectories = [run.responses[row.key] for row in rows]
+    rounds = counted_rounds(rows)
+    if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
+        raise UsageError(
+            "the server tells nothing of its drafting, so its acceptance cannot be judged",
+            hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",
+        )
+    by_position = bool(np.isfinite(rounds.reached).all())
+    return trajectories, rounds, alpha_of_rounds(trajectories, rounds) if by_position else None
+
+
+def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
+    """Responses with the candidate's replays, those of one token included."""
+    pairs = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
+    if not pairs and served:
+        raise UsageError(
+            f"k = {k} cannot be judged: {candidate} was served with "
+            f"k = {', '.join(map(str, served))} alone, and cannot be replayed",
+            hint=f"name a k that was served, e.g. --k {served[-1]}, or start the engine with "
+            f"k = {k} (a sweep with --measure all)",
+        )
+    if not pairs:
+        measured = ", ".join(map(str, run.candidates)) or "nothing"
+        raise RunFolderError(
+            f"the run holds no replay of `{candidate}`; it measured {measured}",
+            hint="choose one of these with --candidate, or sweep with that draft",
+        )
+    largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
+    if k > largest:
+        raise UsageError(
+            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
+            hint="sweep again with that k among --k",
+        )
+    return (*pairs, *_nothing_drafted(run.trajectories, pairs))
 
 
 def _with_texts(
     run: Run, candidate: Candidate, k: int, counted: Iterable[RequestCounts]
 ) -> Iterator[RequestCounts]:
-    """What a serving engine wrote with speculation at temperature 0, and how that differs from what
-    it writes without.
+    """The counts with hashes of what a serving engine wrote with speculation at temperature 0, and
+    how that differs from what it wrote without.
     """
     drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for row in one_by_one(run) if run.served else ():
@@ -208,9 +222,7 @@ def request_counts(
     rate: Sample | None,
     speeds: Mapping[str, Speed],
 ) -> tuple[RequestCounts, ...]:
-    """Rows per response → counts per request, by request hash; `rate` is α over the same requests,
-    None where there is none.
-    """
+    """Counts per request from those per response; `rate` is α over the same requests, if any."""
     length = mean_accepted_length(trajectories, rounds)
     per_round = tokens_per_round(trajectories, rounds)
     by_request = _by_request(trajectories)
@@ -264,15 +276,15 @@ def _by_request(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory
 def _nothing_drafted(
     trajectories: Iterable[Trajectory], pairs: Pairs
 ) -> list[tuple[Trajectory, AnyReplay]]:
-    """Requests whose responses all have at most one token, with replays without a position."""
+    """Responses of requests that have at most one token in each, with replays of no position."""
     replay = pairs[0][1]
     fields = msgspec.structs.asdict(replay)
     empty = {name: () for name, value in fields.items() if isinstance(value, tuple)}
-    known = {trajectory.request for trajectory, _ in pairs}
+    replayed = {trajectory.request for trajectory, _ in pairs}
     return [
         (response, msgspec.structs.replace(replay, **empty))
         for request, responses in _by_request(trajectories).items()
-        if request not in known and all(t.output_tokens < 2 for t in responses)
+        if request not in replayed and all(t.output_tokens < 2 for t in responses)
         for response in responses
     ]
 
@@ -290,7 +302,12 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
             tested[f"{name} fingerprint"] = facts.fingerprint
             tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
             tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
-    tested |= _server(run, candidate)
+    # The serving engine that drafted with the candidate, as it described itself last.
+    engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
+    for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
+        engine |= {"engine version": served.version, "served model": served.model}
+        engine |= {f"engine {name}": value for name, value in served.settings.items()}
+    tested |= {name: value for name, value in engine.items() if value is not None}
     tested |= {
         "target quant": question.target_quant,
         "dtype": question.dtype,
@@ -306,18 +323,8 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     return tested
 
 
-def _server(run: Run, candidate: Candidate) -> dict[str, str]:
-    """The serving engine that drafted with a candidate, as it described itself last."""
-    described = [facts for facts in run.engines if facts.candidate == candidate]
-    found = {"engine": run.manifest.question.engine, "target runner": run.manifest.question.engine}
-    for facts in described[-1:]:
-        found |= {"engine version": facts.version, "served model": facts.model}
-        found |= {f"engine {name}": value for name, value in facts.settings.items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
-    """A special token that every prompt begins with twice: no text of a user does that."""
+    """The fault that every prompt begins with the same token twice, which no user's text does."""
     prompts = {text.prompt for text in texts}
     begins = {prompt[:2] for prompt in prompts}
     if len(prompts) < _MIN_PROMPTS or len(begins) > 1:
@@ -333,7 +340,7 @@ def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
 
 
 def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Speed]:
-    """Per request, the sums of its runs at k and of the baseline runs measured beside them."""
+    """Per request, tokens and seconds at k and without speculation, summed over its repeats."""
     measured = measurements(run, load).get((candidate, k))
     if measured is None:
         return {}
@@ -353,10 +360,10 @@ def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Spee
 
 
 def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, tuple[float, ...]]:
-    """c once per visit, pooled over contexts, by process: steps of one block were timed in turn,
-    and both samples of a visit share what disturbed it.
+    """By process, c of each visit, pooled over contexts. Draft and target were timed in turn in one
+    block; both samples of a visit share what disturbed it, so they count as one.
     """
-    # By process, of the draft and of the target: seconds of each visit by context.
+    # By process, of draft and target: the seconds of every visit by context.
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
         sizes = (point.what, point.batch, point.new_tokens)
@@ -377,8 +384,8 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, 
 
 
 def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[ProcessTimes, ...]:
-    """What each process timed, in their order by name; of a serving engine each turn of starts,
-    with the plain one before it. A server that was running has one, however often it was visited.
+    """What each process timed, in the order of their names. On a serving engine a turn of starts
+    counts as a process, with the plain start before it; a server that was running already as one.
     """
     costs = {
         name: round(median(c), 5) for name, c in _cost_ratios(run.costs, candidate).items() if c
@@ -402,7 +409,7 @@ def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[Proc
 
 
 def _visits(samples: Sequence[float]) -> list[float]:
-    """The seconds of each visit; a rest of one is left out."""
+    """The seconds of every whole visit."""
     size = SAMPLES_PER_VISIT
     starts = range(0, max(len(samples) - size, 0) + 1, size)
     return [sum(samples[at : at + size]) for at in starts]

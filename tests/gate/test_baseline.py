@@ -80,6 +80,9 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
         ({"requests": [ROW, ROW]}, "holds a request twice"),
         ({"requests": [ROW | {"alpha_sum": 41}]}, "counts more of request r than there was"),
         ({"requests": [ROW | {"rounds": 10.5}]}, "counts more of request r than there was"),
+        ({"requests": [ROW | {"accepted": 41}]}, "counts more of request r than there was"),
+        ({"survival": [1.1]}, r"<= 1.* at `\$.survival"),
+        ({"schema_version": 0}, r">= 1.* at `\$.schema_version"),
     ],
 )
 def test_a_changed_file_is_refused_with_the_place(written, fields, message):

@@ -368,6 +368,18 @@ def test_acceptance_that_rose_with_another_target_does_not_pass(run, facts, othe
     assert level.notes[0].startswith("the target is another model: target")
 
 
+def test_another_template_is_not_called_another_model(run):
+    """Known fault: a changed chat template read as "the target is another model"."""
+    old, new = (
+        run(tested={"target fingerprint": print, "target chat template": template})
+        for print, template in (("aa", "x"), ("bb", "y"))
+    )
+    assert judge(old, new).notes[0] == (
+        "the target's chat template changed, and perhaps its weights: target fingerprint was aa, "
+        "is bb"
+    )
+
+
 def test_a_moved_target_of_the_same_weights_is_no_other(run):
     old, new = (
         run(accepted, tested={"target": name, "target fingerprint": "aa"})

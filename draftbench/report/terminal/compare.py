@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftbench.gate.ci import describe, describe_texts
-from draftbench.gate.compare import Comparison, FigureChange
+from draftbench.gate.compare import Comparison, FigureChange, SideBySide
 from draftbench.gate.result import GateResult
-from draftbench.gate.side_by_side import SideBySide
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import (
